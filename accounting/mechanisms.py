@@ -1,0 +1,234 @@
+"""What was released, as frozen descriptions: no numerics here.
+
+A description says everything that a stated epsilon must name: the noise relative to the clip norm, the
+adjacency (from which the sensitivity follows; it is never asked for) and the sampler that really ran.
+`accounting.rdp` and `accounting.pld` say what a description costs.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from accounting import require
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+
+
+class Adjacency(StrEnum):
+    """Which pairs of data sets are neighbours, for a sum of client vectors of norm at most C.
+
+    - add-remove: one client more or less. The sum moves by at most C.
+    - zero-out: one client's vector becomes zero; the number of clients stays. The sum moves by at most C.
+    - replace-one: one client's vector becomes any other. The sum moves by at most 2C.
+    """
+
+    ADD_REMOVE = "add-remove"
+    ZERO_OUT = "zero-out"
+    REPLACE_ONE = "replace-one"
+
+    @property
+    def sensitivity_in_clips(self) -> float:
+        """L2 sensitivity of a sum of clipped vectors, in units of the clip norm C."""
+        return 2.0 if self is Adjacency.REPLACE_ONE else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonSampling:
+    """Each client takes part in a round by its own coin of this probability; the cohort size is secret."""
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        require.probability(sampling_probability=self.probability)
+
+    @property
+    def name(self) -> str:
+        return "poisson"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeSampling:
+    """A uniform random subset of exactly `cohort` of `clients`, drawn without replacement each round."""
+
+    cohort: int
+    clients: int
+
+    def __post_init__(self) -> None:
+        require.count(cohort=self.cohort)
+        require.count(clients=self.clients)
+        if self.cohort > self.clients:
+            raise InvalidParameter(
+                f"cohort={self.cohort} of clients={self.clients}: a cohort without replacement can hold at "
+                "most all clients. Lower the cohort or raise the number of clients."
+            )
+
+    @property
+    def name(self) -> str:
+        return "fixed"
+
+    @property
+    def probability(self) -> float:
+        """Chance of one client to be drawn, cohort / clients."""
+        return self.cohort / self.clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullParticipation:
+    """Every client takes part in every round: no amplification."""
+
+    @property
+    def name(self) -> str:
+        return "all"
+
+    @property
+    def probability(self) -> float:
+        return 1.0
+
+
+Sampling = PoissonSampling | FixedSizeSampling | FullParticipation
+
+
+class Mechanism(Protocol):
+    """A release whose cost is known: everything under one adjacency."""
+
+    @property
+    def adjacency(self) -> Adjacency: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """A sum of vectors of L2 norm at most C plus N(0, (noise_multiplier C)^2) on every coordinate.
+
+    Equivalent to one Gaussian of mean shift `mu` = sensitivity / noise standard deviation
+    (Dong, Roth, Su 2022: mu-Gaussian DP, tight).
+    """
+
+    noise_multiplier: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        # A Python float, never an int or a float32: dp-accounting misreads those inside composed events.
+        object.__setattr__(self, "noise_multiplier", require.positive(noise_multiplier=self.noise_multiplier))
+        object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity over noise standard deviation."""
+        return self.adjacency.sensitivity_in_clips / self.noise_multiplier
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "gaussian", "noise_multiplier": self.noise_multiplier, "adjacency": str(self.adjacency)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subsampled:
+    """`mechanism` run on a random cohort that stays secret."""
+
+    mechanism: Gaussian
+    sampling: Sampling
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sampling, FixedSizeSampling) and self.adjacency is Adjacency.ADD_REMOVE:
+            raise UnsupportedMechanism(
+                "adjacency='add-remove' with fixed-size sampling: adding a client changes everybody's chance to "
+                "be drawn, and no bound is implemented. Use adjacency 'replace-one' (the default for fixed-size "
+                "sampling) or 'zero-out', or Poisson sampling."
+            )
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.mechanism.adjacency
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "subsampled", "mechanism": self.mechanism.to_dict(), "sampling": _sampling_dict(self.sampling)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """Adaptive composition: each part `count` times, in any order."""
+
+    parts: tuple[tuple[Gaussian | Subsampled, int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise InvalidParameter("parts=(): a composition needs at least one mechanism.")
+        for _, count in self.parts:
+            require.count(count=count)
+        adjacencies = {part.adjacency for part, _ in self.parts}
+        if len(adjacencies) > 1:
+            raise UnsupportedMechanism(
+                f"adjacencies {sorted(adjacencies)} in one composition: an epsilon holds for one adjacency. "
+                "State all parts under the same one."
+            )
+
+    @classmethod
+    def of(cls, mechanisms: Iterable[Gaussian | Subsampled]) -> "Composed":
+        """The composition of a sequence of releases, equal ones counted together."""
+        return cls(parts=tuple(Counter(mechanisms).items()))
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.parts[0][0].adjacency
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "composed", "parts": [[part.to_dict(), count] for part, count in self.parts]}
+
+
+def subsample(mechanism: Gaussian, sampling: Sampling) -> Gaussian | Subsampled:
+    """`mechanism` on a sampled cohort; full participation leaves it as it is."""
+    if isinstance(sampling, FullParticipation) or sampling.probability == 1.0:
+        if isinstance(sampling, FixedSizeSampling):
+            Subsampled(mechanism=mechanism, sampling=sampling)  # refuses an adjacency that it cannot have
+        return mechanism
+    return Subsampled(mechanism=mechanism, sampling=sampling)
+
+
+def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Gaussian:
+    """Several Gaussian releases about the same cohort in the same round, as one Gaussian (tight).
+
+    The shifts add in squares, mu^2 = sum mu_i^2, so 1 / z^2 = sum 1 / z_i^2 with every z_i in units of that
+    release's own norm bound. Sampled together, they must be charged together: charging each part as its own
+    subsampled release would let the cohort be drawn afresh between them.
+    """
+    inverse_squares = sum(require.positive(noise_multiplier=z) ** -2 for z in noise_multipliers)
+    return Gaussian(noise_multiplier=inverse_squares**-0.5, adjacency=adjacency)
+
+
+def _sampling_dict(sampling: Sampling) -> dict[str, Any]:
+    if isinstance(sampling, FixedSizeSampling):
+        return {"name": sampling.name, "cohort": sampling.cohort, "clients": sampling.clients}
+    if isinstance(sampling, PoissonSampling):
+        return {"name": sampling.name, "probability": sampling.probability}
+    return {"name": sampling.name}
+
+
+def _sampling_from(record: Mapping[str, Any]) -> Sampling:
+    match dict(record):
+        case {"name": "poisson", "probability": probability, **rest} if not rest:
+            return PoissonSampling(probability=probability)
+        case {"name": "fixed", "cohort": cohort, "clients": clients, **rest} if not rest:
+            return FixedSizeSampling(cohort=cohort, clients=clients)
+        case {"name": "all", **rest} if not rest:
+            return FullParticipation()
+    raise InvalidParameter(f"sampling={record!r}: not a sampling that this version knows.")
+
+
+def from_dict(record: Mapping[str, Any]) -> Gaussian | Subsampled | Composed:
+    """The mechanism that `to_dict` wrote. An unknown kind or key is an error, never a guess."""
+    match dict(record):
+        case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest:
+            if adjacency not in list(Adjacency):
+                raise InvalidParameter(f"adjacency={adjacency!r}: must be one of {[str(a) for a in Adjacency]}.")
+            return Gaussian(noise_multiplier=z, adjacency=Adjacency(adjacency))
+        case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
+            mechanism = from_dict(inner)
+            if isinstance(mechanism, Gaussian):
+                return Subsampled(mechanism=mechanism, sampling=_sampling_from(sampling))
+        case {"kind": "composed", "parts": parts, **rest} if not rest:
+            loaded = tuple((from_dict(part), count) for part, count in parts)
+            if not any(isinstance(part, Composed) for part, _ in loaded):
+                return Composed(parts=loaded)  # type: ignore[arg-type]  # narrowed by the line above
+    raise InvalidParameter(f"mechanism={record!r}: not a mechanism that this version knows.")

@@ -1,0 +1,25 @@
+"""Every error that `dpfed` raises on purpose.
+
+DpfedError
+├── ConfigError    a value in a configuration, an option or an argument cannot work
+├── DataError      a data set is missing, truncated or not what it says it is
+└── RunError       a run cannot go on (its folder, its ledger, its checkpoint)
+
+Each message says what was given, what is allowed, where, and what to do.
+"""
+
+
+class DpfedError(Exception):
+    """The family: catch this to catch all of them."""
+
+
+class ConfigError(DpfedError, ValueError):
+    """A configuration value, command-line option or argument that cannot work."""
+
+
+class DataError(DpfedError, ValueError):
+    """A data set that is missing, truncated or not what it says it is."""
+
+
+class RunError(DpfedError, RuntimeError):
+    """A run that cannot start or go on."""
