@@ -1,0 +1,87 @@
+"""A labelled data set in memory, split into a training and a test half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Training and test samples with integer labels.
+
+    name:          what reports call it
+    train_inputs:  float32 [N, *input_shape]
+    train_labels:  int64 [N], each in 0 .. classes-1
+    test_inputs:   float32 [M, *input_shape]
+    test_labels:   int64 [M]
+    classes:       number of labels
+
+    Raises DataError when shapes, types or labels do not agree.
+    """
+
+    name: str
+    train_inputs: NDArray[np.float32]
+    train_labels: NDArray[np.int64]
+    test_inputs: NDArray[np.float32]
+    test_labels: NDArray[np.int64]
+    classes: int
+
+    def __post_init__(self) -> None:
+        _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes)
+        _check_half(self.name, "test", self.test_inputs, self.test_labels, self.classes)
+        if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
+            raise DataError(
+                f"dataset {self.name!r}: train samples have shape {self.train_inputs.shape[1:]}, test "
+                f"samples {self.test_inputs.shape[1:]}; both must be equal. Load both halves from one release."
+            )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.train_inputs.shape[1:])
+
+    def carve_public(
+        self, count: int, generator: np.random.Generator
+    ) -> tuple[Dataset, NDArray[np.float32], NDArray[np.int64]]:
+        """Set `count` training samples apart, uniformly at random without replacement, as public data.
+
+        Returns (this data set without those rows, their inputs, their labels). The guarantee of a run then
+        covers the rest only: calling training samples public is an assumption, and a report must state it.
+        Raises ConfigError unless 0 <= count < N.
+        """
+        samples = len(self.train_labels)
+        if not 0 <= count < samples:
+            raise ConfigError(
+                f"count={count}: the public set takes from 0 to {samples - 1} of the {samples} training "
+                f"samples of {self.name!r}. Choose a smaller public set."
+            )
+        order = generator.permutation(samples)
+        public, kept = np.sort(order[:count]), np.sort(order[count:])
+        rest = replace(self, train_inputs=self.train_inputs[kept], train_labels=self.train_labels[kept])
+        return rest, self.train_inputs[public], self.train_labels[public]
+
+
+def _check_half(
+    name: str, half: str, inputs: NDArray[np.float32], labels: NDArray[np.int64], classes: int
+) -> None:
+    where = f"dataset {name!r}, {half} half"
+    if inputs.dtype != np.float32 or labels.dtype != np.int64:
+        raise DataError(
+            f"{where}: inputs are {inputs.dtype}, labels {labels.dtype}; they must be float32 "
+            "and int64. Convert them."
+        )
+    if labels.ndim != 1 or len(inputs) != len(labels) or len(labels) == 0:
+        raise DataError(
+            f"{where}: {len(inputs)} samples with labels of shape {labels.shape}; there must be one label a "
+            "sample and at least one sample. Check that both files belong together."
+        )
+    if labels.min() < 0 or labels.max() >= classes:
+        raise DataError(
+            f"{where}: labels run from {labels.min()} to {labels.max()}; with classes={classes} they must be "
+            f"in 0..{classes - 1}. The label file is damaged, or not this data set's."
+        )

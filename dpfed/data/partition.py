@@ -1,0 +1,75 @@
+"""Which training samples each client holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Partition:
+    """Client i holds the samples indices[offsets[i] : offsets[i + 1]].
+
+    indices: int64 [samples], rows of the training half
+    offsets: int64 [clients + 1], from 0 to len(indices), never decreasing; equal neighbours are a client
+             without samples.
+
+    Raises DataError when the two do not fit together.
+    """
+
+    indices: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for name, array in (("indices", self.indices), ("offsets", self.offsets)):
+            if array.ndim != 1 or array.dtype != np.int64:
+                raise DataError(
+                    f"{name}: {array.dtype} of shape {array.shape}; a partition's {name} must be int64 in "
+                    "one dimension. Convert it."
+                )
+        ends = self.offsets
+        if len(ends) < 2 or ends[0] != 0 or ends[-1] != len(self.indices) or np.any(np.diff(ends) < 0):
+            raise DataError(
+                f"offsets: {len(ends)} values; a partition's offsets must rise from 0 to "
+                f"len(indices)={len(self.indices)}, one more than there are clients. Build them with numpy.cumsum of the clients' sizes."
+            )
+        if len(self.indices) and self.indices.min() < 0:
+            raise DataError(f"indices: {self.indices.min()} found; rows count from 0. Check the partition.")
+
+    @property
+    def clients(self) -> int:
+        """Number of clients, those without samples included."""
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples of each client, int64 [clients]."""
+        return np.diff(self.offsets)
+
+    def of(self, client: int) -> NDArray[np.int64]:
+        """The rows that `client` (0 .. clients-1) holds."""
+        if not 0 <= client < self.clients:
+            raise ConfigError(
+                f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them."
+            )
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+
+def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition:
+    """All `samples` rows dealt at random to `clients`; sizes differ by at most one.
+
+    Raises ConfigError unless 1 <= clients <= samples.
+    """
+    if not 1 <= clients <= samples:
+        raise ConfigError(
+            f"clients={clients}: an iid partition of {samples} samples needs from 1 to {samples} clients, so that "
+            "each holds at least one sample. Lower clients."
+        )
+    sizes = np.full(clients, samples // clients, dtype=np.int64)
+    sizes[: samples % clients] += 1
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    return Partition(indices=generator.permutation(samples).astype(np.int64), offsets=offsets)

@@ -1,0 +1,5 @@
+"""How a client trains."""
+
+from dpfed.local.sgd import LocalSgd, Strategy
+
+__all__ = ["LocalSgd", "Strategy"]

@@ -1,0 +1,79 @@
+"""Which sample goes into which batch of local training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.data.partition import Partition
+from dpfed.seeds import Seeds
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Schedule:
+    """The batches of c clients, padded to a common number of steps S and batch size B.
+
+    samples: int64 [c, S, B], rows of the training half. Padding repeats the batch's first real sample, so a
+             padded place can never hold a worse number than a real one.
+    real:    bool [c, S, B], false where padded
+    steps:   int64 [c], the batches client i really has: its first steps[i]
+    """
+
+    samples: NDArray[np.int64]
+    real: NDArray[np.bool_]
+    steps: NDArray[np.int64]
+
+
+def count_steps(
+    sizes: NDArray[np.int64], *, batch_size: int, epochs: int | None, steps: int | None
+) -> NDArray[np.int64]:
+    """Local steps [c] of clients with `sizes` samples [c]: epochs * ceil(size / batch_size), or `steps`, or 0."""
+    if epochs is not None:
+        return epochs * -(-sizes // batch_size)
+    return np.where(sizes > 0, np.int64(steps or 0), np.int64(0))
+
+
+def draw_schedule(
+    partition: Partition,
+    clients: NDArray[np.int64],
+    *,
+    batch_size: int,
+    epochs: int | None,
+    steps: int | None,
+    round: int,
+    seeds: Seeds,
+    purpose: str,
+) -> Schedule:
+    """The batches of `clients` [c] in a round: each runs through its own samples in a new order every epoch.
+
+    The last batch of an epoch may be short. A client's batches depend on (seeds, purpose, round, its id)
+    only. Exactly one of epochs and steps is given.
+    """
+    sizes = partition.sizes[clients]
+    counts = count_steps(sizes, batch_size=batch_size, epochs=epochs, steps=steps)
+    width = min(batch_size, int(sizes.max(initial=1)))
+    shape = (len(clients), int(counts.max(initial=0)), width)
+    samples, real = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
+    for size in np.unique(sizes[sizes > 0]):
+        rows = np.flatnonzero(sizes == size)
+        count = int(counts[rows[0]])
+        places, filled = _batches(seeds, purpose, round, clients[rows], int(size), count, width)
+        samples[rows, :count] = partition.indices[partition.offsets[clients[rows], None, None] + places]
+        real[rows, :count] = filled
+    return Schedule(samples=samples, real=real, steps=counts)
+
+
+def _batches(
+    seeds: Seeds, purpose: str, round: int, ids: NDArray[np.int64], size: int, count: int, width: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Places within clients of equal size, and which of them are real: both [len(ids), count, width]."""
+    batches = -(-size // width)
+    epochs = -(-count // batches)
+    order = np.argsort(seeds.keys(purpose, round, ids, (epochs, size)), axis=-1, kind="stable")
+    places = np.zeros((len(ids), epochs, batches * width), dtype=np.int64)
+    places[..., :size] = order
+    places = places.reshape(len(ids), epochs * batches, width)[:, :count]
+    real = np.tile((np.arange(batches * width) < size).reshape(batches, width), (epochs, 1))[:count]
+    return np.where(real, places, places[..., :1]), np.broadcast_to(real, places.shape)

@@ -1,0 +1,72 @@
+"""One root seed, many named streams: everything random in a simulation that is not privacy noise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """Independent random streams derived from one integer.
+
+    A stream is named by a purpose ("local.shuffle") and integers (round, client ...): it is the SHA-256 of
+    (root, purpose, integers), so adding a stream never moves another and a run resumes at any round.
+
+    For shuffling, partitions, initial weights and public choices only. Never for privacy noise in a release:
+    whoever knows `root` can subtract everything drawn from it.
+    """
+
+    root: int
+
+    def generator(self, purpose: str, *path: int) -> np.random.Generator:
+        """A numpy generator (Philox) at the start of the stream (purpose, *path)."""
+        return np.random.Generator(np.random.Philox(key=self._bits(128, "numpy", purpose, path)))
+
+    def torch_generator(self, purpose: str, *path: int, device: str = "cpu") -> torch.Generator:
+        """A torch generator at the start of the stream. Its numbers differ between cpu and cuda."""
+        import torch
+
+        return torch.Generator(device).manual_seed(self.integer(purpose, *path))
+
+    def integer(self, purpose: str, *path: int) -> int:
+        """A 63-bit seed for a library that asks for an integer (`FlatModel.initial`)."""
+        return self._bits(63, "integer", purpose, path)
+
+    def keys(
+        self, purpose: str, round: int, ids: NDArray[np.int64], shape: tuple[int, ...]
+    ) -> NDArray[np.uint64]:
+        """Uniform 64-bit keys [len(ids), *shape]: their argsort along the last axis is a shuffle.
+
+        A key depends on (root, purpose, round, its client's id, its position) and on nothing else: not on the
+        other ids, nor on chunking, and enlarging `shape` along any axis keeps the keys that were there.
+        Splitmix64 in counter mode: statistically sound, not cryptographic.
+        """
+        stream = np.array([self._bits(64, "keys", purpose, (round,))], dtype=np.uint64)
+        keys: NDArray[np.uint64] = _absorb(stream, ids.astype(np.uint64))[0]
+        for length in shape:
+            keys = _absorb(keys, np.arange(length, dtype=np.uint64))
+        return keys
+
+    def _bits(self, count: int, kind: str, purpose: str, path: tuple[int, ...]) -> int:
+        name = json.dumps(["dpfed.seeds.1", int(self.root), kind, purpose, *map(int, path)])
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "little") >> (128 - count)
+
+
+def _absorb(states: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """States [...] and counters [n] -> states [..., n]: the counter-th output of splitmix64 from each state."""
+    x: NDArray[np.uint64] = states[..., None] + (counters + np.uint64(1)) * _GOLDEN
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = x ^ (x >> np.uint64(31))
+    return x
