@@ -64,7 +64,7 @@ class Seeds:
 
 
 def _absorb(states: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """States [...] and counters [n] -> states [..., n]: the counter-th output of splitmix64 from each state."""
+    """States [...] and counters [n] -> states [..., n]: output number counter of splitmix64 at state."""
     x: NDArray[np.uint64] = states[..., None] + (counters + np.uint64(1)) * _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

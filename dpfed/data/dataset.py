@@ -36,8 +36,8 @@ class Dataset:
         _check_half(self.name, "test", self.test_inputs, self.test_labels, self.classes)
         if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
             raise DataError(
-                f"dataset {self.name!r}: train samples have shape {self.train_inputs.shape[1:]}, test "
-                f"samples {self.test_inputs.shape[1:]}; both must be equal. Load both halves from one release."
+                f"dataset {self.name!r}: train samples are {self.train_inputs.shape[1:]}, test samples "
+                f"{self.test_inputs.shape[1:]}; both must be equal. Load both from one release."
             )
 
     @property

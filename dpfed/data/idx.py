@@ -43,8 +43,8 @@ def _read_shape(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
     if header[:4] != expected:
         raise DataError(
             f"{path}: starts with bytes 0x{header[:4].hex()}; an IDX file of unsigned bytes in {axes} "
-            f"dimensions starts with 0x{expected.hex()}. Check that this is the right file, and that a gzipped "
-            "one ends in .gz."
+            f"dimensions starts with 0x{expected.hex()}. Check that this is the right file, and that a "
+            "gzipped one ends in .gz."
         )
     if len(header) < 4 + 4 * axes:
         raise DataError(

@@ -35,7 +35,8 @@ class Partition:
         if len(ends) < 2 or ends[0] != 0 or ends[-1] != len(self.indices) or np.any(np.diff(ends) < 0):
             raise DataError(
                 f"offsets: {len(ends)} values; a partition's offsets must rise from 0 to "
-                f"len(indices)={len(self.indices)}, one more than there are clients. Build them with numpy.cumsum of the clients' sizes."
+                f"len(indices)={len(self.indices)}, one more than there are clients. "
+                "Build them with numpy.cumsum of the clients' sizes."
             )
         if len(self.indices) and self.indices.min() < 0:
             raise DataError(f"indices: {self.indices.min()} found; rows count from 0. Check the partition.")
@@ -66,8 +67,8 @@ def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition
     """
     if not 1 <= clients <= samples:
         raise ConfigError(
-            f"clients={clients}: an iid partition of {samples} samples needs from 1 to {samples} clients, so that "
-            "each holds at least one sample. Lower clients."
+            f"clients={clients}: an iid partition of {samples} samples needs from 1 to {samples} clients, so "
+            "that each holds at least one sample. Lower clients."
         )
     sizes = np.full(clients, samples // clients, dtype=np.int64)
     sizes[: samples % clients] += 1

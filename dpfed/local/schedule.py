@@ -29,7 +29,7 @@ class Schedule:
 def count_steps(
     sizes: NDArray[np.int64], *, batch_size: int, epochs: int | None, steps: int | None
 ) -> NDArray[np.int64]:
-    """Local steps [c] of clients with `sizes` samples [c]: epochs * ceil(size / batch_size), or `steps`, or 0."""
+    """Local steps [c] of clients with sizes [c]: epochs * ceil(size / batch_size), or `steps`; none: 0."""
     if epochs is not None:
         return epochs * -(-sizes // batch_size)
     return np.where(sizes > 0, np.int64(steps or 0), np.int64(0))

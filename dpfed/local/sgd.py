@@ -164,8 +164,8 @@ def _check_samples(sgd: LocalSgd) -> None:
 def _check_call(sgd: LocalSgd, weights: Tensor, clients: NDArray[np.int64]) -> None:
     if weights.shape != (sgd.model.size,) or weights.dtype != torch.float32:
         raise ConfigError(
-            f"weights: {weights.dtype} of shape {tuple(weights.shape)}; must be float32 [{sgd.model.size}], the "
-            "model's. Start from model.initial(seed)."
+            f"weights: {weights.dtype} of shape {tuple(weights.shape)}; must be float32 "
+            f"[{sgd.model.size}], the model's. Start from model.initial(seed)."
         )
     if len(clients) and (clients.min() < 0 or clients.max() >= sgd.partition.clients):
         raise ConfigError(

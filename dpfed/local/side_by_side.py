@@ -43,7 +43,7 @@ def _train_group(
     learning_rate: float,
     momentum: float,
 ) -> Tensor:
-    """Trained weights [c, d] of clients sorted by falling number of steps: those still training come first."""
+    """Trained weights [c, d] of clients sorted by falling steps: those still training come first."""
     local = weights.repeat(len(group.steps), 1)
     velocity = torch.zeros_like(local)
     samples = torch.from_numpy(group.samples).to(labels.device)

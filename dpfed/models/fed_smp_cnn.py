@@ -31,8 +31,8 @@ def _cnn(input_shape: tuple[int, ...], classes: int, *, padding: int) -> nn.Modu
     pooled = [_pooled(_pooled(side, padding), padding) for side in sides]
     if min(pooled) < 1:
         raise ConfigError(
-            f"input_shape={input_shape}: too small, nothing is left after two 5x5 convolutions (padding {padding}) "
-            "and two poolings. Use the model 'mlp'."
+            f"input_shape={input_shape}: too small, nothing is left after two 5x5 convolutions "
+            f"(padding {padding}) and two poolings. Use the model 'mlp'."
         )
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=padding),
