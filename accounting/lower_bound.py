@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import log_ndtr
 
 from accounting import require
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import Adjacency, Composed, FixedSizeSampling, Gaussian, Mechanism, Subsampled
-from accounting.pld import grid_interval
+from accounting.pld import composition_slack, grid_interval
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ _MASS_ROUNDING = 1e-9
 class AttackPair:
     """Output laws of two neighbours along the attacked direction: mixtures of unit-variance Gaussians.
 
-    `p` and `q` hold (weight, mean); the loss log p(x)/q(x) must rise with x.
+    `p` and `q` hold (weight, mean); the loss log p(x)/q(x) must rise with x, or fall and then rise.
     """
 
     p: tuple[tuple[float, float], ...]
@@ -89,33 +89,39 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, delta: float) -> float:
     """Epsilon of the composed quantised pairs; each pair's losses sit on the grid plus its own offset."""
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+
     composed: Any = None
     offset = 0.0
     for pair, count in pairs:
         pmf, shift = _quantised(pair, interval)
-        repeated = pmf.self_compose(count)
+        with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
+            repeated = pmf.self_compose(count)
         composed = repeated if composed is None else composed.compose(repeated)
         offset += count * shift
-    # The library counts truncated tails (1e-15 a composition) as infinite loss; give that mass back.
-    returned = delta * (1 + 1e-9) + 4e-15 * len(pairs)
-    return float(composed.get_epsilon_for_delta(min(returned, 0.999999))) + offset if returned < 1 else 0.0
+    # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.
+    steps = math.floor(offset)
+    composed = composed.compose(DensePLDPmf(interval, steps, np.ones(1), 0.0, False))
+    slack = composition_slack(sum(count for _, count in pairs))
+    epsilon = float(composed.get_epsilon_for_delta(delta + slack)) if delta + slack < 1 else 0.0
+    return epsilon + (offset - steps) * interval if epsilon > 0 else 0.0
 
 
 def _quantised(pair: AttackPair, interval: float) -> tuple[Any, float]:
-    """The pair's cells as a loss distribution on the grid, losses rounded down, and the offset of the grid."""
+    """The pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
     from dp_accounting.pld.pld_pmf import DensePLDPmf
 
     p, q = _cells(pair, interval)
-    kept = (p > 0) & (q > 0)
-    steps = (np.log(p[kept] / q[kept]) - _MASS_ROUNDING) / interval
-    mass = p[kept]
+    kept = (p > -700) & (q > -np.inf)
+    steps = (p[kept] - q[kept] - _MASS_ROUNDING) / interval
+    mass = np.exp(p[kept])
     offset = _best_offset(steps, mass)
     index = np.floor(steps - offset).astype(np.int64)
     lowest = int(index.min())
     probabilities = np.bincount(index - lowest, weights=mass)
     # Mass that was dropped, or lost to rounding, goes to the lowest loss.
     probabilities[0] += max(0.0, 1.0 - probabilities.sum())
-    return DensePLDPmf(interval, lowest, probabilities, 0.0, False), offset * interval
+    return DensePLDPmf(interval, lowest, probabilities, 0.0, False), offset
 
 
 def _best_offset(steps: Floats, mass: Floats) -> float:
@@ -126,26 +132,32 @@ def _best_offset(steps: Floats, mass: Floats) -> float:
 
 
 def _cells(pair: AttackPair, interval: float) -> tuple[Floats, Floats]:
-    """Exact masses of both laws in cells bounded where the loss crosses grid points (roughly: any cut is valid)."""
+    """Log masses of both laws in cells bounded where the loss crosses grid points (roughly: any cut is valid)."""
     means = [m for _, m in (*pair.p, *pair.q)]
     x = np.linspace(min(means) - 10, max(means) + 10, 400_001)
     loss = _log_density(pair.p, x) - _log_density(pair.q, x)
-    grid = np.arange(math.ceil(loss[0] / interval), math.floor(loss[-1] / interval) + 1) * interval
-    rising = np.maximum.accumulate(loss)
-    cuts = np.unique(np.concatenate([[-np.inf], np.interp(grid, rising, x), [np.inf]]))
+    lowest = int(np.argmin(loss))  # zero-out's loss falls before it rises; each side is cut on its own
+    grid = np.arange(math.ceil(loss[lowest] / interval), math.floor(loss[-1] / interval) + 1) * interval
+    right = np.interp(grid, np.maximum.accumulate(loss[lowest:]), x[lowest:])
+    left = np.interp(grid, np.maximum.accumulate(loss[lowest::-1]), x[lowest::-1])
+    cuts = np.unique(np.concatenate([[-np.inf], left, right, [np.inf]]))
     return _masses(pair.p, cuts), _masses(pair.q, cuts)
 
 
 def _log_density(mixture: tuple[tuple[float, float], ...], x: Floats) -> Floats:
     """Up to a common constant."""
-    terms = [math.log(w) - (x - m) ** 2 / 2 for w, m in mixture if w > 0]
+    terms = [math.log(w) - (x - m) ** 2 / 2 for w, m in mixture]
     return np.asarray(np.logaddexp.reduce(terms, axis=0))
 
 
 def _masses(mixture: tuple[tuple[float, float], ...], cuts: Floats) -> Floats:
-    """Mass of every cell, each computed in the tail where it does not cancel."""
-    total = np.zeros(len(cuts) - 1)
+    """Logarithm of the mass of every cell, each computed in the tail where it does not cancel or underflow."""
+    logs = []
     for weight, mean in mixture:
         low, high = cuts[:-1] - mean, cuts[1:] - mean
-        total += weight * np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
-    return total
+        upper_tail = low > 0
+        larger = np.where(upper_tail, log_ndtr(-low), log_ndtr(high))
+        smaller = np.where(upper_tail, log_ndtr(-high), log_ndtr(low))
+        with np.errstate(divide="ignore"):
+            logs.append(math.log(weight) + larger + np.log(-np.expm1(smaller - larger)))
+    return np.asarray(np.logaddexp.reduce(logs, axis=0))

@@ -1,8 +1,7 @@
 """Privacy loss distributions: an adapter to dp-accounting (imported when first needed).
 
-Every mechanism's dominating pair is discretised by connecting the dots (Doroshenko et al. 2022), which is an
-upper bound on every grid; composition is by FFT. Sampled and plain Gaussians use dp-accounting's own pairs,
-fixed-size sampling the pair of `accounting.fixed_size`.
+The profile of each mechanism's dominating pair (`accounting.poisson`, `accounting.fixed_size`) is discretised by
+connecting the dots (Doroshenko et al. 2022), an upper bound on every grid; composition is dp-accounting's FFT.
 """
 
 import math
@@ -10,26 +9,27 @@ from functools import singledispatch
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
-from accounting import require
+from accounting import poisson, require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.fixed_size import round_profile
+from accounting.half_lines import Floats
 from accounting.mechanisms import (
     Adjacency,
     Composed,
     FixedSizeSampling,
     Gaussian,
     Mechanism,
-    PoissonSampling,
     Subsampled,
 )
 
 SMALLEST_DELTA = 1e-12
 """Below this the rounding of the FFT and the truncated tails (about 1e-15) could matter; use RDP there."""
 
-# Gaussian mass beyond this many standard deviations is 1e-19; it goes to an infinite loss, which stays an upper bound.
-_TAIL = 9.0
-_LARGEST_GRID = 2_000_000
+# Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
+_TAIL_MASS = 1e-19
+_LARGEST_GRID = 1_000_000
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
@@ -45,7 +45,23 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
             f"delta={target} with accountant='pld': must be at least {SMALLEST_DELTA}, below it the rounding of the "
             "numerical convolution matters. Use accountant='rdp'."
         )
-    return float(distribution(mechanism, grid_interval(mechanism)).get_epsilon_for_delta(target))
+    slack = composition_slack(sum(count for _, count in _parts(mechanism)))
+    if slack > target / 2:
+        raise InvalidParameter(
+            f"delta={target} with accountant='pld': too small for this many rounds, whose numerical convolution is "
+            f"good to {slack:.1e}. Use accountant='rdp'."
+        )
+    with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
+        return float(distribution(mechanism, grid_interval(mechanism)).get_epsilon_for_delta(target - slack))
+
+
+def composition_slack(compositions: int) -> float:
+    """Probability that rounding of the FFT and truncated tails may misplace: delta is tightened by it."""
+    return 2e-16 * (compositions + 20)
+
+
+def _parts(mechanism: Mechanism) -> tuple[tuple[Any, int], ...]:
+    return mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
 
 
 def grid_interval(mechanism: Mechanism) -> float:
@@ -53,10 +69,10 @@ def grid_interval(mechanism: Mechanism) -> float:
 
     Any spacing gives an upper bound; this one keeps it within about 1e-4 of the limit.
     """
-    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    parts = _parts(mechanism)
     spreads = [_spread(part) for part, _ in parts]
     variance = sum(count * spread**2 for (_, count), spread in zip(parts, spreads, strict=True))
-    total_range = variance + 2 * _TAIL * math.sqrt(variance)
+    total_range = variance + 20 * math.sqrt(variance)
     widest = max([total_range, *(2 * _largest_loss(part) for part, _ in parts)])
     wanted = min(1e-4, min(spreads) / 20)
     return max(wanted, widest / _LARGEST_GRID)
@@ -77,9 +93,12 @@ def _spread(part: Any) -> float:
 
 
 def _largest_loss(part: Any) -> float:
+    """A loss that one release exceeds with probability at most _TAIL_MASS."""
     q, mu = _sampling_and_mu(part)
-    unsampled = mu * mu / 2 + _TAIL * mu
-    return unsampled + math.log(q) if q > 0 and unsampled > 30 else math.log1p(q * math.expm1(min(unsampled, 700.0)))
+    if q == 0:
+        return 0.0
+    tail = float(-ndtri(min(0.5, _TAIL_MASS / q)))
+    return float(np.logaddexp(math.log1p(-q) if q < 1 else -math.inf, math.log(q) + mu * mu / 2 + tail * mu))
 
 
 @singledispatch
@@ -115,25 +134,21 @@ def _(mechanism: Subsampled, interval: float) -> Any:
     q = mechanism.sampling.probability
     if q == 0:
         return library.identity(interval)
-    if isinstance(mechanism.sampling, PoissonSampling):
-        relation = library.NeighborRel.REPLACE_ONE
-        if mechanism.adjacency is not Adjacency.REPLACE_ONE:  # zero-out has add-remove's pair of output laws
-            relation = library.NeighborRel.ADD_OR_REMOVE_ONE
-        return library.from_gaussian_mechanism(
-            mechanism.mechanism.noise_multiplier,
-            value_discretization_interval=interval,
-            sampling_prob=q,
-            neighboring_relation=relation,
-        )
-    return _fixed_size_distribution(mechanism, interval)
-
-
-def _fixed_size_distribution(mechanism: Subsampled, interval: float) -> Any:
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as library
-
     steps = math.ceil(_largest_loss(mechanism) / interval) + 1
-    profile = np.clip(round_profile(np.arange(-steps, steps + 1) * interval, mechanism), 0.0, 1.0)
-    return library.PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -steps, steps, profile)
-    )
+    losses = np.arange(-steps, steps + 1) * interval
+    if isinstance(mechanism.sampling, FixedSizeSampling):
+        return library.PrivacyLossDistribution(_dots(interval, round_profile(losses, mechanism)))
+    round_ = {"sampling_probability": q, "noise_multiplier": mechanism.mechanism.noise_multiplier}
+    if mechanism.adjacency is Adjacency.REPLACE_ONE:
+        return library.PrivacyLossDistribution(_dots(interval, poisson.replacement_profile(losses, **round_)))
+    # Zero-out has add-remove's pair of output laws; the two orders are composed apart, the worse one counts.
+    removal = _dots(interval, poisson.removal_profile(losses, **round_))
+    return library.PrivacyLossDistribution(removal, _dots(interval, poisson.addition_profile(losses, **round_)))
+
+
+def _dots(interval: float, profile: Floats) -> Any:
+    """The loss distribution on the grid -m..m that connects the dots of a profile given there (Doroshenko et al. 2022)."""
+    from dp_accounting.pld import pld_pmf
+
+    steps = len(profile) // 2
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -steps, steps, np.clip(profile, 0.0, 1.0))

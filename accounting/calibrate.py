@@ -1,0 +1,67 @@
+"""One bracketed monotone solver for every "smallest x such that"."""
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq
+
+from accounting.errors import CalibrationError
+
+# A calibrated value lies within this relative distance above the exact threshold, never below it.
+TOLERANCE = 1e-6
+
+
+def smallest(cost: Callable[[float], float], target: float, *, name: str, start: float = 1.0) -> float:
+    """The smallest x > 0 with cost(x) <= target, for a cost that falls as x grows.
+
+    Brackets outwards from `start`, then Brent's method on log cost over log x. The result satisfies
+    cost(x) <= target as evaluated and is within TOLERANCE (relative) above the threshold. Raises CalibrationError
+    where no x in [1e-6, 1e9] brackets the target.
+    """
+
+    def excess(log_x: float) -> float:
+        return math.log(min(max(cost(math.exp(log_x)), 1e-300), 1e300) / target)
+
+    low, high = _bracket(lambda x: excess(math.log(x)), name=name, target=target, start=start)
+    root = math.exp(brentq(excess, math.log(low), math.log(high), xtol=TOLERANCE / 4, rtol=1e-15))
+    x = root * (1 + TOLERANCE / 2)
+    while cost(x) > target:
+        x *= 1 + TOLERANCE / 2
+    return x
+
+
+def _bracket(excess: Callable[[float], float], *, name: str, target: float, start: float) -> tuple[float, float]:
+    """Two points with the threshold between them: steps from `start` that grow from 1.2 upwards."""
+    x, factor = start, 1.2
+    falling = excess(x) <= 0
+    while 1e-6 < x < 1e9:
+        further = x / factor if falling else x * factor
+        if (excess(further) > 0) == falling:
+            return min(x, further), max(x, further)
+        x, factor = further, factor**1.7
+    if falling:
+        raise CalibrationError(
+            f"target {target} is met by every {name} down to 1e-6: nothing to solve for. Lower the target."
+        )
+    raise CalibrationError(
+        f"target {target} is not met by any {name} up to 1e9. Raise the target epsilon or delta, lower the rounds "
+        "or the cohort, or use more clients."
+    )
+
+
+def largest_count(cost: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000) -> int:
+    """The largest whole number n in 0..limit with cost(n) <= target, for a cost that grows with n; 0 costs nothing."""
+    if cost(1) > target:
+        return 0
+    low, high = 1, 2
+    while cost(high) <= target:
+        low, high = high, high * 2
+        if low >= limit:
+            raise CalibrationError(
+                f"target {target} is not reached by {limit} {name}: the budget is practically unlimited. "
+                "Lower the noise multiplier or the target epsilon."
+            )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) <= target else (low, middle)
+    return low

@@ -1,0 +1,171 @@
+"""What a mechanism guarantees: one epsilon with everything that must be named beside it."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from accounting import lower_bound, pld, rdp, require
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.fed_smp import Reading, lemma_3, theorem_1
+from accounting.gaussian import smallest_epsilon
+from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, Subsampled
+from accounting.rdp import Conversion, Floats
+
+Accountant = Literal["best", "rdp", "pld", "fed-smp-theorem", "fed-smp-lemma"]
+ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """An (epsilon, delta) statement about a mechanism.
+
+    `epsilon` is an upper bound if `valid`; `lower_bound` is an epsilon that no account of the same mechanism can
+    go below (None where none is computed). `method` is the accountant that gave it; `order` the Renyi order.
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: str
+    sampling: str
+    method: str
+    conversion: str | None = None
+    order: float | None = None
+    lower_bound: float | None = None
+    valid: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bound:
+    epsilon: float
+    method: str
+    conversion: str | None = None
+    order: float | None = None
+    violated: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def guarantee(
+    mechanism: Mechanism,
+    *,
+    delta: float,
+    accountant: Accountant = "best",
+    conversion: Conversion = "improved",
+    unit: str = "client",
+    with_lower_bound: bool = True,
+) -> Guarantee:
+    """The epsilon of `mechanism` at `delta`.
+
+    Claim: for all neighbours under the mechanism's adjacency, P(S) <= e^epsilon Q(S) + delta for every event S.
+    best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD and RDP).
+    rdp, pld: that accountant. fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
+    sampling needs; an unmet condition gives valid=False. Errors: UnsupportedMechanism where the accountant has no
+    bound for this mechanism, InvalidParameter for a delta outside (0, 1).
+    """
+    require.open_probability(delta=delta)
+    bound = _bound(mechanism, delta, accountant, conversion)
+    lower = lower_bound.epsilon(mechanism, delta=delta) if with_lower_bound else None
+    if lower is not None and not bound.violated:
+        lower = min(lower, bound.epsilon)  # two computations of one number may cross by rounding
+    return Guarantee(
+        epsilon=bound.epsilon,
+        delta=delta,
+        unit=unit,
+        adjacency=str(mechanism.adjacency),
+        sampling=sampling_name(mechanism),
+        method=bound.method,
+        conversion=bound.conversion,
+        order=bound.order,
+        lower_bound=lower,
+        valid=not bound.violated,
+        notes=(*bound.notes, *(f"not a guarantee: {condition}" for condition in bound.violated)),
+    )
+
+
+def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "best") -> float:
+    """Only the number of `guarantee`, without its lower bound: for solvers and progress bars."""
+    require.open_probability(delta=delta)
+    return _bound(mechanism, delta, accountant, "improved").epsilon
+
+
+def sampling_name(mechanism: Mechanism) -> str:
+    """poisson, fixed or all; several of them joined by '+' for a mixed composition."""
+    parts = [part for part, _ in mechanism.parts] if isinstance(mechanism, Composed) else [mechanism]
+    names = {part.sampling.name if isinstance(part, Subsampled) else "all" for part in parts}
+    return "+".join(sorted(names))
+
+
+def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
+    match accountant:
+        case "best":
+            return _best(mechanism, delta)
+        case "rdp":
+            return _rdp(mechanism, delta, conversion)
+        case "pld":
+            return _Bound(epsilon=pld.epsilon(mechanism, delta=delta), method="pld")
+        case "fed-smp-theorem" | "fed-smp-lemma":
+            return _fed_smp(mechanism, delta, accountant, conversion)
+    raise InvalidParameter(f"accountant={accountant!r}: must be one of {', '.join(ACCOUNTANTS)}.")
+
+
+def _best(mechanism: Mechanism, delta: float) -> _Bound:
+    shift = _plain_shift(mechanism)
+    if shift is not None:
+        return _Bound(epsilon=smallest_epsilon(delta, mu=shift), method="analytic-gaussian")
+    candidates = []
+    refusals = []
+    for accountant in ("pld", "rdp"):
+        try:
+            candidates.append(_bound(mechanism, delta, accountant, "improved"))
+        except (UnsupportedMechanism, InvalidParameter) as refusal:
+            refusals.append(str(refusal))
+    if not candidates:
+        raise UnsupportedMechanism("accountant='best': no accountant has a bound. " + " ".join(refusals))
+    return min(candidates, key=lambda bound: bound.epsilon)
+
+
+def _plain_shift(mechanism: Mechanism) -> float | None:
+    """mu of a composition of plain Gaussians, which is one Gaussian; None if anything is sampled."""
+    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    squares = [count * part.mu**2 for part, count in parts if isinstance(part, Gaussian)]
+    return math.sqrt(sum(squares)) if len(squares) == len(parts) else None
+
+
+def _orders(mechanism: Mechanism) -> Floats:
+    return rdp.ORDERS if _plain_shift(mechanism) is None else rdp.FAR_ORDERS
+
+
+def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
+    orders = _orders(mechanism)
+    best = rdp.epsilon_from_curve(orders, rdp.curve(mechanism, orders), delta=delta, conversion=conversion)
+    notes = (f"order {best.order:g} is an end of the grid: a longer grid might lower epsilon",) if best.at_end else ()
+    return _Bound(epsilon=best.epsilon, method="rdp", conversion=conversion, order=best.order, notes=notes)
+
+
+def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
+    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    if len(parts) != 1 or not isinstance(parts[0][0], Subsampled):
+        raise UnsupportedMechanism(f"accountant={accountant!r}: for one mechanism repeated, with fixed-size sampling.")
+    (part, rounds), sampling = parts[0], parts[0][0].sampling
+    if not isinstance(sampling, FixedSizeSampling):
+        raise UnsupportedMechanism(
+            f"accountant={accountant!r} with sampling={sampling.name!r}: the paper's readings are for fixed-size "
+            "sampling. Use --sampling fixed, or accountant 'best' for the sampler that you run."
+        )
+    z = part.mechanism.noise_multiplier
+    reading: Reading
+    if accountant == "fed-smp-theorem":
+        reading = theorem_1(z, rounds, sampling, delta=delta, sensitivity_in_clips=2.0)
+        conversion_used = None
+    else:
+        reading = lemma_3(z, rounds, sampling, delta=delta, sensitivity_in_clips=2.0, conversion=conversion)
+        conversion_used = conversion
+    return _Bound(
+        epsilon=reading.epsilon,
+        method=accountant,
+        conversion=conversion_used,
+        order=reading.order,
+        violated=reading.violated,
+        notes=("sensitivity 2C, as fixed-size sampling needs (the paper inserts C)",),
+    )
