@@ -1,0 +1,66 @@
+"""Privacy accounting for federated learning: budgets, guarantees and ledgers. Never loads torch.
+
+>>> from accounting import Plan, budget
+>>> plan = Plan(clients=6000, cohort=100)  # Poisson sampling, add-remove, delta = n^-1.1
+>>> round(budget.epsilon(plan, noise_multiplier=1.4, rounds=180).epsilon, 4)
+0.6303
+"""
+
+from accounting import (
+    budget,
+    calibrate,
+    errors,
+    fed_smp,
+    gaussian,
+    lower_bound,
+    mechanisms,
+    pld,
+    rdp,
+    subsampling,
+)
+from accounting.accountant import ACCOUNTANTS, Guarantee, guarantee
+from accounting.budget import Budget, Plan
+from accounting.errors import AccountingError
+from accounting.ledger import Header, Ledger, Release
+from accounting.mechanisms import (
+    Adjacency,
+    Composed,
+    FixedSizeSampling,
+    FullParticipation,
+    Gaussian,
+    PoissonSampling,
+    Subsampled,
+    simultaneous,
+    subsample,
+)
+
+__all__ = [
+    "ACCOUNTANTS",
+    "AccountingError",
+    "Adjacency",
+    "Budget",
+    "Composed",
+    "FixedSizeSampling",
+    "FullParticipation",
+    "Gaussian",
+    "Guarantee",
+    "Header",
+    "Ledger",
+    "Plan",
+    "PoissonSampling",
+    "Release",
+    "Subsampled",
+    "budget",
+    "calibrate",
+    "errors",
+    "fed_smp",
+    "gaussian",
+    "guarantee",
+    "lower_bound",
+    "mechanisms",
+    "pld",
+    "rdp",
+    "simultaneous",
+    "subsample",
+    "subsampling",
+]

@@ -4,10 +4,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from accounting import calibrate, guarantee, require
+from accounting import accountant as accountants
+from accounting import calibrate, require
+from accounting.accountant import Accountant
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.fed_smp import lemma_3, theorem_1
-from accounting.guarantee import Accountant
 from accounting.mechanisms import (
     Adjacency,
     Composed,
@@ -148,7 +149,7 @@ def epsilon(
     with_lower_bound: bool = True,
 ) -> Budget:
     """What `rounds` rounds at this noise multiplier cost: an upper bound for the plan's sampler and adjacency."""
-    stated = guarantee.guarantee(
+    stated = accountants.guarantee(
         plan.run(noise_multiplier, rounds),
         delta=float(plan.delta or 0),
         accountant=accountant,
@@ -209,13 +210,11 @@ def rounds(
             f"epsilon={epsilon_target} with noise_multiplier={noise_multiplier}: not even one round fits (it costs "
             f"{cost(1):.4g}). Raise the noise multiplier or the target."
         )
-    return epsilon(
-        plan, noise_multiplier=noise_multiplier, rounds=count, accountant=accountant, conversion=conversion
-    )
+    return epsilon(plan, noise_multiplier=noise_multiplier, rounds=count, accountant=accountant, conversion=conversion)
 
 
 def _epsilon_only(plan: Plan, z: float, count: int, accountant: Accountant, conversion: Conversion) -> float:
-    return guarantee.guarantee(
+    return accountants.guarantee(
         plan.run(z, count),
         delta=float(plan.delta or 0),
         accountant=accountant,
@@ -264,7 +263,12 @@ def _rows(plan: Plan, z: float, count: int) -> list[Budget]:
         for conversion in ("classical", "improved"):
             rows.append(
                 epsilon(
-                    plan, noise_multiplier=z, rounds=count, accountant="rdp", conversion=conversion, with_lower_bound=False
+                    plan,
+                    noise_multiplier=z,
+                    rounds=count,
+                    accountant="rdp",
+                    conversion=conversion,
+                    with_lower_bound=False,
                 )
             )
     rows.append(epsilon(plan, noise_multiplier=z, rounds=count, accountant="pld" if plan.sampling != "all" else "best"))
@@ -280,12 +284,14 @@ def _paper_rows(plan: Plan, z: float, count: int) -> list[Budget]:
     rows = []
     for sensitivity in (1.0, 2.0):
         readings: list[tuple[str, str | None, Any]] = [
-            ("fed-smp-theorem", None, theorem_1(z, count, sampler, delta=delta, sensitivity_in_clips=sensitivity))
+            (
+                "fed-smp-theorem",
+                None,
+                theorem_1(z, count, sampler, delta=delta, sensitivity_in_clips=sensitivity),
+            )
         ]
         for conversion in ("classical", "improved"):
-            reading = lemma_3(
-                z, count, sampler, delta=delta, sensitivity_in_clips=sensitivity, conversion=conversion
-            )
+            reading = lemma_3(z, count, sampler, delta=delta, sensitivity_in_clips=sensitivity, conversion=conversion)
             readings.append(("fed-smp-lemma", conversion, reading))
         for accountant, used, reading in readings:
             violated = list(reading.violated)

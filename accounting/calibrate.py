@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-
 from accounting.errors import CalibrationError
 
 # A calibrated value lies within this relative distance above the exact threshold, never below it.
@@ -18,6 +16,8 @@ def smallest(cost: Callable[[float], float], target: float, *, name: str, start:
     cost(x) <= target as evaluated and is within TOLERANCE (relative) above the threshold. Raises CalibrationError
     where no x in [1e-6, 1e9] brackets the target.
     """
+
+    from scipy.optimize import brentq
 
     def excess(log_x: float) -> float:
         return math.log(min(max(cost(math.exp(log_x)), 1e-300), 1e300) / target)

@@ -30,7 +30,12 @@ class Reading:
 
 
 def theorem_1(
-    noise_multiplier: float, rounds: int, sampling: FixedSizeSampling, *, delta: float, sensitivity_in_clips: float
+    noise_multiplier: float,
+    rounds: int,
+    sampling: FixedSizeSampling,
+    *,
+    delta: float,
+    sensitivity_in_clips: float,
 ) -> Reading:
     """Theorem 1, solved for epsilon: sigma^2 = 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2.
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from accounting import require
@@ -41,6 +40,8 @@ def smallest_epsilon(delta: float, *, mu: float) -> float:
     Inverse of `privacy_profile` (Balle, Wang 2018), by a bracketed root. Direction of error: upper bound, at most 1e-12
     relative above the exact value.
     """
+    from scipy.optimize import brentq  # scipy.optimize takes longer to load than all of this package
+
     target = require.open_probability(delta=delta)
     mu = require.positive(mu=mu)
     if float(privacy_profile(0.0, mu=mu)) <= target:
@@ -81,6 +82,8 @@ def noise_std(
         return sensitivity * math.sqrt(2 * math.log(1.25 / target)) / eps
     if calibration != "analytic":
         raise InvalidParameter(f"calibration={calibration!r}: must be 'analytic' or 'classical'.")
+
+    from scipy.optimize import brentq
 
     def excess(log_mu: float) -> float:
         return math.log(max(float(privacy_profile(eps, mu=math.exp(log_mu))), 1e-320)) - math.log(target)

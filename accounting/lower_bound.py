@@ -53,7 +53,10 @@ def attack_pairs(mechanism: Subsampled) -> list[AttackPair]:
         if mechanism.adjacency is Adjacency.REPLACE_ONE:
             pairs = [AttackPair(p=(base, loud), q=((1.0, -s),))]
         else:
-            pairs = [AttackPair(p=(base, loud), q=(base, (q, 0.0))), AttackPair(p=(base, (q, 0.0)), q=((1.0, -s),))]
+            pairs = [
+                AttackPair(p=(base, loud), q=(base, (q, 0.0))),
+                AttackPair(p=(base, (q, 0.0)), q=((1.0, -s),)),
+            ]
     elif mechanism.adjacency is Adjacency.REPLACE_ONE:
         pairs = [AttackPair(p=(quiet, loud), q=(quiet, (q, -s)))]
     else:
@@ -72,9 +75,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
     shift_squared = sum(count * part.mu**2 for part, count in parts if isinstance(part, Gaussian))
     sampled: list[tuple[Subsampled, int]] = [
-        (part, count)
-        for part, count in parts
-        if isinstance(part, Subsampled) and part.sampling.probability > 0
+        (part, count) for part, count in parts if isinstance(part, Subsampled) and part.sampling.probability > 0
     ]
     plain = smallest_epsilon(target, mu=math.sqrt(shift_squared)) * (1 - 1e-11) if shift_squared else 0.0
     if not sampled:

@@ -120,7 +120,11 @@ class Gaussian:
         return self.adjacency.sensitivity_in_clips / self.noise_multiplier
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "gaussian", "noise_multiplier": self.noise_multiplier, "adjacency": str(self.adjacency)}
+        return {
+            "kind": "gaussian",
+            "noise_multiplier": self.noise_multiplier,
+            "adjacency": str(self.adjacency),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +147,11 @@ class Subsampled:
         return self.mechanism.adjacency
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "subsampled", "mechanism": self.mechanism.to_dict(), "sampling": _sampling_dict(self.sampling)}
+        return {
+            "kind": "subsampled",
+            "mechanism": self.mechanism.to_dict(),
+            "sampling": _sampling_dict(self.sampling),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,7 +147,7 @@ def _(mechanism: Subsampled, interval: float) -> Any:
 
 
 def _dots(interval: float, profile: Floats) -> Any:
-    """The loss distribution on the grid -m..m that connects the dots of a profile given there (Doroshenko et al. 2022)."""
+    """The loss distribution on the grid -m..m that connects the dots of a profile given there."""
     from dp_accounting.pld import pld_pmf
 
     steps = len(profile) // 2

@@ -37,7 +37,23 @@ ORDERS: Floats = np.concatenate(
         [1.01, 1.025, 1.05, 1.075],
         np.arange(11, 110) / 10.0,
         np.arange(11.0, 65.0),
-        [72.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 256.0, 384.0, 512.0, 768.0, 1024.0, 1536.0, 2048.0, 4096.0],
+        [
+            72.0,
+            80.0,
+            96.0,
+            112.0,
+            128.0,
+            160.0,
+            192.0,
+            256.0,
+            384.0,
+            512.0,
+            768.0,
+            1024.0,
+            1536.0,
+            2048.0,
+            4096.0,
+        ],
     ]
 )
 """Default orders: those of Opacus and beyond at both ends. An optimum at an end is reported as such."""
@@ -66,7 +82,7 @@ def _(mechanism: Gaussian, orders: ArrayLike) -> Floats:
 
 @curve.register
 def _(mechanism: Composed, orders: ArrayLike) -> Floats:
-    return np.sum([count * curve(part, orders) for part, count in mechanism.parts], axis=0)
+    return np.asarray(np.sum([count * curve(part, orders) for part, count in mechanism.parts], axis=0))
 
 
 @curve.register
@@ -165,7 +181,9 @@ def epsilon_from_curve(
     alpha = np.asarray(orders, dtype=float)
     rho = np.asarray(rdp, dtype=float)
     if alpha.shape != rho.shape or alpha.ndim != 1 or alpha.size == 0 or np.any(alpha <= 1):
-        raise InvalidParameter(f"orders of shape {alpha.shape} for rdp of shape {rho.shape}: need equal lengths, orders above 1.")
+        raise InvalidParameter(
+            f"orders of shape {alpha.shape} for rdp of shape {rho.shape}: need equal lengths, orders above 1."
+        )
     if conversion == "improved":
         candidates = rho + np.log1p(-1 / alpha) - (np.log(target) + np.log(alpha)) / (alpha - 1)
     elif conversion == "classical":

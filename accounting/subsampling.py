@@ -60,7 +60,8 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
     """Renyi curve of a mechanism run on a fixed-size cohort drawn without replacement.
 
     Claim: with q = cohort / clients and rho a Renyi curve under replace-one,
-        rho'(a) = 1/(a-1) log( 1 + q^2 C(a,2) min{4 (e^rho(2) - 1), 2 e^rho(2)} + sum_{j=3..a} q^j C(a,j) 2 e^((j-1) rho(j)) )
+        rho'(a) = 1/(a-1) log( 1 + q^2 C(a,2) min{4 (e^rho(2) - 1), 2 e^rho(2)}
+                                 + sum_{j=3..a} q^j C(a,j) 2 e^((j-1) rho(j)) )
     (Wang, Balle, Kasiviswanathan 2019, Thm 9 without its unbounded-order refinement; Lemma 3 of the Fed-SMP
     paper). The base curve must be that of replacing one member of the cohort by another: 2C for clipped sums.
     Adjacency: replace-one (so zero-out too). Orders: integers >= 2. Direction of error: upper bound.

@@ -145,12 +145,11 @@ def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
 
 def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
     parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
-    if len(parts) != 1 or not isinstance(parts[0][0], Subsampled):
-        raise UnsupportedMechanism(f"accountant={accountant!r}: for one mechanism repeated, with fixed-size sampling.")
-    (part, rounds), sampling = parts[0], parts[0][0].sampling
-    if not isinstance(sampling, FixedSizeSampling):
+    part, rounds = parts[0]
+    sampling = part.sampling if isinstance(part, Subsampled) and len(parts) == 1 else None
+    if not isinstance(part, Subsampled) or not isinstance(sampling, FixedSizeSampling):
         raise UnsupportedMechanism(
-            f"accountant={accountant!r} with sampling={sampling.name!r}: the paper's readings are for fixed-size "
+            f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's readings are for fixed-size "
             "sampling. Use --sampling fixed, or accountant 'best' for the sampler that you run."
         )
     z = part.mechanism.noise_multiplier

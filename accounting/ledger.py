@@ -1,0 +1,259 @@
+"""The ledger: what a run released, one line each, on disk before it is published.
+
+A JSON-lines file. The first line is a header (version, unit, where the randomness came from), every further line one
+release with everything that a stated epsilon must name. Each line carries a hash over itself and the line before, so
+that an edited, lost or reordered line is found when the file is read. The hash has no key: it finds accidents and
+careless edits, not a forger who writes the whole file anew.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accounting import mechanisms
+from accounting.accountant import Accountant, Guarantee, guarantee
+from accounting.errors import AccountingError, EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
+from accounting.mechanisms import Composed, Gaussian, Subsampled
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What holds for the whole file. `randomness`: "simulated" (seeded, not for release) or "secure" (OS)."""
+
+    unit: str
+    clients: int
+    randomness: str
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "header",
+            "version": VERSION,
+            "unit": self.unit,
+            "clients": self.clients,
+            "randomness": self.randomness,
+            "about": dict(self.about),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """One release. `mechanism` carries adjacency, sampler and noise; the rest says how it was carried out.
+
+    `noise_std` is the standard deviation of the noise on the sum, `noise_placement` "server" or "clients" (shares),
+    `detail` anything else that was fixed beforehand (dimension, denominators, parts of a joint release).
+    """
+
+    round: int
+    mechanism: Gaussian | Subsampled
+    clip_norm: float
+    noise_std: float
+    noise_placement: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "release",
+            "round": self.round,
+            "mechanism": self.mechanism.to_dict(),
+            "sensitivity_in_clips": self.mechanism.adjacency.sensitivity_in_clips,
+            "clip_norm": self.clip_norm,
+            "noise_std": self.noise_std,
+            "noise_placement": self.noise_placement,
+            "detail": dict(self.detail),
+        }
+
+
+class Ledger:
+    """An open ledger. `create` a new one, `read` a finished one, `resume` one that a killed run left behind."""
+
+    def __init__(self, path: Path, header: Header, releases: list[Release], chain: str) -> None:
+        self.path, self.header, self.releases = path, header, releases
+        self._chain = chain
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], header: Header) -> "Ledger":
+        """A new file holding only the header. An existing file is never touched: LedgerError."""
+        target = Path(path)
+        line, chain = _sealed(header.to_dict(), "")
+        try:
+            with open(target, "xb") as file:
+                _write_through(file.fileno(), line)
+            _sync_folder(target.parent)
+        except FileExistsError:
+            raise LedgerError(
+                f"{target}: a ledger is already there. A new run needs a new folder; resume continues the old one."
+            ) from None
+        except OSError as error:
+            raise LedgerError(f"{target}: the ledger cannot be written ({error}). Nothing was released.") from error
+        return cls(target, header, [], chain)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Ledger":
+        """The ledger in this file, every line checked. TruncatedLedger, EditedLedger, LedgerVersionError."""
+        target = Path(path)
+        try:
+            content = target.read_bytes()
+        except OSError as error:
+            raise LedgerError(f"{target}: the ledger cannot be read ({error}).") from error
+        if not content:
+            raise TruncatedLedger(f"{target}: the file is empty, not even a header was written.")
+        *lines, rest = content.split(b"\n")
+        if rest:
+            raise TruncatedLedger(
+                f"{target}, line {len(lines) + 1}: the last line was not written to its end (a crash, or a full disk). "
+                "Its release was never published, since a release waits for its line: Ledger.resume drops it and goes on."
+            )
+        header, chain = _read_header(target, lines[0])
+        releases = []
+        for number, line in enumerate(lines[1:], start=2):
+            record, chain = _unsealed(target, number, line, chain)
+            releases.append(_release_from(target, number, record))
+        return cls(target, header, releases, chain)
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str]) -> "Ledger":
+        """Like `read`, for appending: an unfinished last line is cut off first."""
+        try:
+            return cls.read(path)
+        except TruncatedLedger:
+            content = Path(path).read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole == 0:
+                raise
+            with open(path, "r+b") as file:
+                file.truncate(whole)
+                os.fsync(file.fileno())
+            return cls.read(path)
+
+    def record(self, release: Release) -> None:
+        """Append one release and force it to the disk. Only after this returns may the release be published.
+
+        On failure (a full disk) the file is cut back to what it was and LedgerError says that nothing was released.
+        """
+        line, chain = _sealed(release.to_dict(), self._chain)
+        try:
+            with open(self.path, "ab") as file:
+                before = file.tell()
+                try:
+                    _write_through(file.fileno(), line)
+                except OSError:
+                    os.ftruncate(file.fileno(), before)
+                    raise
+        except OSError as error:
+            raise LedgerError(
+                f"{self.path}: round {release.round} cannot be recorded ({error}). It was not released; free space or "
+                "fix the folder, then resume."
+            ) from error
+        self.releases.append(release)
+        self._chain = chain
+
+    def mechanism(self) -> Composed | None:
+        """Everything released so far as one composition; None before the first release."""
+        return Composed.of(release.mechanism for release in self.releases) if self.releases else None
+
+    def guarantee(self, delta: float, *, accountant: Accountant = "best", with_lower_bound: bool = True) -> Guarantee:
+        """Epsilon at `delta`, from the releases alone. An upper bound for what ran if every release was recorded."""
+        mechanism = self.mechanism()
+        if mechanism is None:
+            return Guarantee(
+                epsilon=0.0, delta=delta, unit=self.header.unit, adjacency="any", sampling="none", method="none",
+                lower_bound=0.0, notes=("nothing was released",),
+            )  # fmt: skip
+        return guarantee(
+            mechanism,
+            delta=delta,
+            accountant=accountant,
+            unit=self.header.unit,
+            with_lower_bound=with_lower_bound,
+        )
+
+
+def _canonical(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _sealed(record: dict[str, Any], previous: str) -> tuple[bytes, str]:
+    """The line to write and its hash, which covers the line before."""
+    chain = hashlib.sha256(previous.encode() + _canonical(record)).hexdigest()
+    return _canonical({**record, "chain": chain}) + b"\n", chain
+
+
+def _unsealed(path: Path, number: int, line: bytes, previous: str) -> tuple[dict[str, Any], str]:
+    """The record of a line and its hash, or EditedLedger naming the line."""
+    try:
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise ValueError("not an object")
+        chain = record.pop("chain")
+        expected = _sealed(record, previous)[1]
+    except (ValueError, KeyError, RecursionError) as error:
+        raise EditedLedger(f"{path}, line {number}: not a line that this package wrote ({error}).") from None
+    if chain != expected:
+        raise EditedLedger(
+            f"{path}, line {number}: its hash does not match, so this line was edited, or one before it was removed or "
+            "reordered. The epsilon of this file cannot be trusted; restore the file from a copy."
+        )
+    return record, expected
+
+
+def _read_header(path: Path, line: bytes) -> tuple[Header, str]:
+    try:
+        version = json.loads(line).get("version")
+    except (ValueError, AttributeError, RecursionError):
+        raise EditedLedger(f"{path}, line 1: not a ledger header.") from None
+    if version != VERSION:
+        raise LedgerVersionError(
+            f"{path}: ledger version {version!r}; this package reads version {VERSION}. Use the package version that "
+            "wrote it."
+        )
+    record, chain = _unsealed(path, 1, line, "")
+    try:
+        header = Header(
+            unit=record["unit"],
+            clients=record["clients"],
+            randomness=record["randomness"],
+            about=record["about"],
+        )
+    except KeyError as error:
+        raise EditedLedger(f"{path}, line 1: the header lacks {error}.") from None
+    return header, chain
+
+
+def _release_from(path: Path, number: int, record: dict[str, Any]) -> Release:
+    try:
+        mechanism = mechanisms.from_dict(record["mechanism"])
+        if isinstance(mechanism, Composed) or record["kind"] != "release":
+            raise KeyError("kind")
+        return Release(
+            round=record["round"],
+            mechanism=mechanism,
+            clip_norm=record["clip_norm"],
+            noise_std=record["noise_std"],
+            noise_placement=record["noise_placement"],
+            detail=record["detail"],
+        )
+    except (KeyError, TypeError, AccountingError) as error:
+        raise EditedLedger(f"{path}, line {number}: not a release that this version knows ({error}).") from None
+
+
+def _write_through(descriptor: int, data: bytes) -> None:
+    """Write all of `data` and force it to the disk."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
