@@ -67,9 +67,9 @@ def _find(folder: Path, name: str) -> Path:
         if path.is_file():
             return path
     raise DataError(
-        f"{folder / name}: not found, nor with .gz. Expected {{train,t10k}}-{{images-idx3,labels-idx1}}"
-        f"-ubyte[.gz] in {folder} (torchvision's layout). Put the four there, or set DPFED_DATA_DIR to the folder that "
-        f"holds {folder.parent.name}/raw."
+        f"{folder / name}: not found, nor with .gz. Expected {{train,t10k}}-{{images-idx3,labels-idx1}}-ubyte"
+        f"[.gz] in {folder} (torchvision's layout). Put the four files there, or set DPFED_DATA_DIR to the "
+        f"folder that holds {folder.parent.name}/raw."
     )
 
 

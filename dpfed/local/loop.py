@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from dpfed.local.schedule import Schedule
-from dpfed.models.flat import FlatModel
+from dpfed.local.task import LocalTask
 
 
-def train_in_turn(
-    model: FlatModel,
-    weights: Tensor,
-    inputs: Tensor,
-    labels: Tensor,
-    schedule: Schedule,
-    *,
-    learning_rate: float,
-    momentum: float,
-) -> Tensor:
-    """Updates [c, d] of the clients of `schedule`, each trained from weights [d] on its own batches.
+def train_in_turn(task: LocalTask) -> Tensor:
+    """Updates [c, d]; a client's is bit for bit the same whichever others the task has.
 
-    A client's update is bit for bit the same whichever others are in the schedule.
+    On a CPU every core trains a client of its own, on one thread: batches are too small to divide, and the
+    bits do not depend on the number of cores. Torch's thread count is 1 meanwhile, for the whole process.
     """
-    local, gradient, velocity = weights.clone(), torch.zeros_like(weights), torch.zeros_like(weights)
-    module = model.bind(local, gradient)
-    updates = torch.empty(len(schedule.steps), model.size, device=weights.device)
-    for client, steps in enumerate(schedule.steps):
-        local.copy_(weights)
-        velocity.zero_()
-        for step in range(steps):
-            rows = torch.from_numpy(schedule.samples[client, step][schedule.real[client, step]]).to(
-                labels.device
-            )
-            gradient.zero_()
-            loss = cross_entropy(module(inputs[rows]), labels[rows])
-            loss.backward()  # type: ignore[no-untyped-call]
-            velocity.mul_(momentum).add_(gradient)
-            local.sub_(velocity, alpha=learning_rate)
-        torch.sub(local, weights, out=updates[client])
+    clients = len(task.schedule.steps)
+    updates = torch.empty(clients, task.model.size, device=task.weights.device)
+    if updates.device.type != "cpu":
+        _train_clients(task, range(clients), updates)
+        return updates
+    with _one_thread() as cores, ThreadPoolExecutor(cores) as pool:
+        shares = [range(first, clients, cores) for first in range(cores)]
+        for done in [pool.submit(_train_clients, task, share, updates) for share in shares]:
+            done.result()
     return updates
+
+
+@contextmanager
+def _one_thread() -> Iterator[int]:
+    """Torch on one thread inside, and the number it had before."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train_clients(task: LocalTask, clients: Iterable[int], updates: Tensor) -> None:
+    """Fill the rows `clients` of updates."""
+    local, gradient, velocity = (torch.empty_like(task.weights) for _ in range(3))
+    module = task.model.bind(local, gradient)
+    for client in clients:
+        local.copy_(task.weights)
+        velocity.zero_()
+        for batch in _batches(task, client):
+            gradient.zero_()
+            loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
+            loss.backward()  # type: ignore[no-untyped-call]
+            direction = velocity.mul_(task.momentum).add_(gradient) if task.momentum else gradient
+            local.sub_(direction, alpha=task.learning_rate)
+        torch.sub(local, task.weights, out=updates[client])
+
+
+def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:
+    """The client's batches in order, each an int64 tensor of its real rows."""
+    for step in range(task.schedule.steps[client]):
+        real = task.schedule.real[client, step]
+        yield torch.from_numpy(task.schedule.samples[client, step][real]).to(task.labels.device)

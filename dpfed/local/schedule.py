@@ -25,6 +25,10 @@ class Schedule:
     real: NDArray[np.bool_]
     steps: NDArray[np.int64]
 
+    def of(self, rows: NDArray[np.int64]) -> Schedule:
+        """The batches of some of the clients, by their places 0 .. c-1."""
+        return Schedule(samples=self.samples[rows], real=self.real[rows], steps=self.steps[rows])
+
 
 def count_steps(
     sizes: NDArray[np.int64], *, batch_size: int, epochs: int | None, steps: int | None

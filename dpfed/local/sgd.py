@@ -15,12 +15,13 @@ from dpfed.errors import ConfigError
 from dpfed.local.loop import train_in_turn
 from dpfed.local.schedule import count_steps, draw_schedule
 from dpfed.local.side_by_side import train_side_by_side
+from dpfed.local.task import LocalTask
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
 Strategy = Literal["auto", "loop", "vmap"]
 
-_VMAP_LARGEST = 100_000
+_VMAP_LARGEST = 40_000
 """Up to so many weights "auto" trains clients side by side (measured: benchmarks/README.md)."""
 
 
@@ -112,11 +113,16 @@ class LocalSgd:
             seeds=seeds,
             purpose=purpose,
         )
-        data = (self.model, weights.detach(), self.inputs, self.labels, schedule)
-        rate = self.learning_rate * self.learning_rate_decay**round
-        if self._side_by_side():
-            return train_side_by_side(*data, learning_rate=rate, momentum=self.momentum, chunk=self.chunk)
-        return train_in_turn(*data, learning_rate=rate, momentum=self.momentum)
+        task = LocalTask(
+            model=self.model,
+            weights=weights.detach(),
+            inputs=self.inputs,
+            labels=self.labels,
+            schedule=schedule,
+            learning_rate=self.learning_rate * self.learning_rate_decay**round,
+            momentum=self.momentum,
+        )
+        return train_side_by_side(task, chunk=self.chunk) if self._side_by_side() else train_in_turn(task)
 
     def _side_by_side(self) -> bool:
         return self.strategy == "vmap" or (self.strategy == "auto" and self.model.size <= _VMAP_LARGEST)

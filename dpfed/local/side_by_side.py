@@ -9,51 +9,34 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dpfed.local.schedule import Schedule
+from dpfed.local.task import LocalTask
 from dpfed.models.flat import FlatModel
 
 
-def train_side_by_side(
-    model: FlatModel,
-    weights: Tensor,
-    inputs: Tensor,
-    labels: Tensor,
-    schedule: Schedule,
-    *,
-    learning_rate: float,
-    momentum: float,
-    chunk: int,
-) -> Tensor:
-    """Updates [c, d] as `train_in_turn` gives them, up to rounding; `chunk` clients in memory at a time."""
-    updates = torch.empty(len(schedule.steps), model.size, device=weights.device)
-    longest_first = np.argsort(-schedule.steps, kind="stable")
+def train_side_by_side(task: LocalTask, *, chunk: int) -> Tensor:
+    """Updates [c, d], as a loop gives them up to rounding; `chunk` clients in memory at a time."""
+    updates = torch.empty(len(task.schedule.steps), task.model.size, device=task.weights.device)
+    longest_first = np.argsort(-task.schedule.steps, kind="stable")
     for start in range(0, len(longest_first), chunk):
         rows = longest_first[start : start + chunk]
-        group = Schedule(samples=schedule.samples[rows], real=schedule.real[rows], steps=schedule.steps[rows])
-        local = _train_group(model, weights, inputs, labels, group, learning_rate, momentum)
-        updates[torch.from_numpy(rows).to(weights.device)] = local.sub_(weights)
+        local = _train_group(task, task.schedule.of(rows))
+        updates[torch.from_numpy(rows).to(updates.device)] = local.sub_(task.weights)
     return updates
 
 
-def _train_group(
-    model: FlatModel,
-    weights: Tensor,
-    inputs: Tensor,
-    labels: Tensor,
-    group: Schedule,
-    learning_rate: float,
-    momentum: float,
-) -> Tensor:
+def _train_group(task: LocalTask, group: Schedule) -> Tensor:
     """Trained weights [c, d] of clients sorted by falling steps: those still training come first."""
-    local = weights.repeat(len(group.steps), 1)
+    local = task.weights.repeat(len(group.steps), 1)
     velocity = torch.zeros_like(local)
-    samples = torch.from_numpy(group.samples).to(labels.device)
-    shares = torch.from_numpy(_shares(group.real)).to(weights.device)
+    samples = torch.from_numpy(group.samples).to(task.labels.device)
+    shares = torch.from_numpy(_shares(group.real)).to(local.device)
     for step in range(int(group.steps.max(initial=0))):
         active = int(np.count_nonzero(group.steps > step))
         rows = samples[:active, step]
-        gradient = _gradient(model, local[:active], inputs[rows], labels[rows], shares[:active, step])
-        velocity[:active].mul_(momentum).add_(gradient)
-        local[:active].sub_(velocity[:active], alpha=learning_rate)
+        inputs, labels = task.inputs[rows], task.labels[rows]
+        gradient = _gradient(task.model, local[:active], inputs, labels, shares[:active, step])
+        direction = velocity[:active].mul_(task.momentum).add_(gradient) if task.momentum else gradient
+        local[:active].sub_(direction, alpha=task.learning_rate)
     return local
 
 
