@@ -1,0 +1,5 @@
+"""`python -m dpfed`."""
+
+from dpfed.cli import main
+
+main()

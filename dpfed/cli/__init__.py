@@ -1,0 +1,53 @@
+"""The command line. Exit status: 0 done; 1 the work failed or an audit says "fail"; 2 wrong usage or input.
+
+With --json, standard output is one JSON document and nothing else; progress and messages go to standard error.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from accounting.errors import AccountingError, LedgerError
+from dpfed import __version__
+from dpfed.cli.budget import budget
+from dpfed.cli.methods import methods
+from dpfed.cli.run import run
+from dpfed.errors import DpfedError, RunError
+
+app = App(
+    name="dpfed",
+    version=__version__,
+    help="Budget, run and audit differentially private federated learning with compressed uploads.",
+)
+app.command(budget)
+app.command(run)
+app.command(methods)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave the process with its exit status."""
+    sys.exit(status(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def status(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit status; every expected failure is one message on standard error."""
+    try:
+        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        return _complain(str(error), 2)
+    except (RunError, LedgerError) as error:
+        return _complain(str(error), 1)
+    except (DpfedError, AccountingError) as error:
+        return _complain(str(error), 2)
+    except KeyboardInterrupt:
+        return _complain("interrupted.", 1)
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        sys.stderr.close()
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"dpfed: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,2 @@
+def methods() -> None:
+    """x"""

@@ -1,0 +1,1 @@
+"""Figures, written as PNG without a display. matplotlib is imported only here."""

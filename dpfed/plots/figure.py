@@ -1,0 +1,33 @@
+"""One look for every figure."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpfed.errors import ConfigError, RunError
+
+# Okabe and Ito's colours, told apart with every kind of colour vision.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+
+
+@contextmanager
+def figure(path: Path, *, columns: int = 1) -> Iterator[Any]:
+    """Axes to draw on (one, or an array of `columns`); the PNG is written to `path` at the end."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plots need matplotlib: pip install 'dpfed[plots]'.") from None
+    drawing = Figure(figsize=(6.4 * columns, 4.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(drawing)
+    axes = drawing.subplots(1, columns, squeeze=False)[0]
+    for axis in axes:
+        axis.set_prop_cycle(color=COLOURS)
+        axis.grid(alpha=0.3, linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    yield axes if columns > 1 else axes[0]
+    try:
+        drawing.savefig(path)
+    except OSError as error:
+        raise RunError(f"{path}: the plot cannot be written ({error}).") from error
