@@ -43,9 +43,7 @@ class Seeds:
         """A 63-bit seed for a library that asks for an integer (`FlatModel.initial`)."""
         return self._bits(63, "integer", purpose, path)
 
-    def keys(
-        self, purpose: str, round: int, ids: NDArray[np.int64], shape: tuple[int, ...]
-    ) -> NDArray[np.uint64]:
+    def keys(self, purpose: str, round: int, ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.uint64]:
         """Uniform 64-bit keys [len(ids), *shape]: their argsort along the last axis is a shuffle.
 
         A key depends on (root, purpose, round, its client's id, its position) and on nothing else: not on the

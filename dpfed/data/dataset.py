@@ -66,14 +66,11 @@ class Dataset:
         return rest, self.train_inputs[public], self.train_labels[public]
 
 
-def _check_half(
-    name: str, half: str, inputs: NDArray[np.float32], labels: NDArray[np.int64], classes: int
-) -> None:
+def _check_half(name: str, half: str, inputs: NDArray[np.float32], labels: NDArray[np.int64], classes: int) -> None:
     where = f"dataset {name!r}, {half} half"
     if inputs.dtype != np.float32 or labels.dtype != np.int64:
         raise DataError(
-            f"{where}: inputs are {inputs.dtype}, labels {labels.dtype}; they must be float32 "
-            "and int64. Convert them."
+            f"{where}: inputs are {inputs.dtype}, labels {labels.dtype}; they must be float32 and int64. Convert them."
         )
     if labels.ndim != 1 or len(inputs) != len(labels) or len(labels) == 0:
         raise DataError(

@@ -31,9 +31,7 @@ def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
             shape = _read_shape(file, path, axes)
             content = _read_content(file, path, math.prod(shape))
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}); expected an IDX file. Download it again."
-        ) from error
+        raise DataError(f"{path}: cannot be read ({error}); expected an IDX file. Download it again.") from error
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
@@ -67,7 +65,5 @@ def _read_content(file: IO[bytes], path: Path, size: int) -> bytes:
         missing -= len(piece)
     if missing != 1:
         found = f"only {size + 1 - missing}" if missing else "more"
-        raise DataError(
-            f"{path}: its header declares {size} bytes of content, {found} found. Download it again."
-        )
+        raise DataError(f"{path}: its header declares {size} bytes of content, {found} found. Download it again.")
     return b"".join(pieces)

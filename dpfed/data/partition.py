@@ -54,9 +54,7 @@ class Partition:
     def of(self, client: int) -> NDArray[np.int64]:
         """The rows that `client` (0 .. clients-1) holds."""
         if not 0 <= client < self.clients:
-            raise ConfigError(
-                f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them."
-            )
+            raise ConfigError(f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them.")
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
 

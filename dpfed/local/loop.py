@@ -24,7 +24,7 @@ def train_in_turn(task: LocalTask) -> Tensor:
     if updates.device.type != "cpu":
         _train_clients(task, range(clients), updates)
         return updates
-    with _one_thread() as cores, ThreadPoolExecutor(cores) as pool:
+    with _single_threaded_pool() as (pool, cores):
         shares = [range(first, clients, cores) for first in range(cores)]
         for done in [pool.submit(_train_clients, task, share, updates) for share in shares]:
             done.result()
@@ -32,14 +32,15 @@ def train_in_turn(task: LocalTask) -> Tensor:
 
 
 @contextmanager
-def _one_thread() -> Iterator[int]:
-    """Torch on one thread inside, and the number it had before."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _single_threaded_pool() -> Iterator[tuple[ThreadPoolExecutor, int]]:
+    """A pool with a worker a core, and their number. Each worker's tensor operations stay on its own thread."""
+    cores = torch.get_num_threads()
     try:
-        yield threads
+        # OpenMP keeps the setting per thread: made in the caller it would not reach the workers.
+        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool, cores
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(cores)
 
 
 def _train_clients(task: LocalTask, clients: Iterable[int], updates: Tensor) -> None:

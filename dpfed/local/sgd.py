@@ -95,13 +95,9 @@ class LocalSgd:
             steps=self.period,
             strategy="loop",
         )
-        return trainer._train(
-            weights, np.zeros(1, dtype=np.int64), round=round, seeds=seeds, purpose=purpose
-        )[0]
+        return trainer._train(weights, np.zeros(1, dtype=np.int64), round=round, seeds=seeds, purpose=purpose)[0]
 
-    def _train(
-        self, weights: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds, purpose: str
-    ) -> Tensor:
+    def _train(self, weights: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds, purpose: str) -> Tensor:
         _check_call(self, weights, clients)
         schedule = draw_schedule(
             self.partition,
@@ -131,15 +127,11 @@ class LocalSgd:
 def _check_optimiser(sgd: LocalSgd) -> None:
     for name in ("learning_rate", "learning_rate_decay"):
         if not 0 < getattr(sgd, name) < float("inf"):
-            raise ConfigError(
-                f"{name}={getattr(sgd, name)}: must be positive and finite. Change it in [local]."
-            )
+            raise ConfigError(f"{name}={getattr(sgd, name)}: must be positive and finite. Change it in [local].")
     if not 0 <= sgd.momentum < 1:
         raise ConfigError(f"momentum={sgd.momentum}: must be in [0, 1). Change it in [local].")
     if sgd.strategy not in get_args(Strategy):
-        raise ConfigError(
-            f"strategy={sgd.strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one."
-        )
+        raise ConfigError(f"strategy={sgd.strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one.")
 
 
 def _check_period(sgd: LocalSgd) -> None:
@@ -157,9 +149,7 @@ def _check_period(sgd: LocalSgd) -> None:
 def _check_samples(sgd: LocalSgd) -> None:
     samples = len(sgd.labels)
     if len(sgd.inputs) != samples:
-        raise ConfigError(
-            f"inputs: {len(sgd.inputs)} samples but {samples} labels; one label a sample. Check both."
-        )
+        raise ConfigError(f"inputs: {len(sgd.inputs)} samples but {samples} labels; one label a sample. Check both.")
     if len(sgd.partition.indices) and int(sgd.partition.indices.max()) >= samples:
         raise ConfigError(
             f"partition: holds row {sgd.partition.indices.max()}, the data only rows 0..{samples - 1}. "

@@ -32,15 +32,12 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, **options: Any)
     """
     if name not in MODELS:
         nearest = difflib.get_close_matches(name, MODELS, n=1, cutoff=0)[0]
-        raise ConfigError(
-            f"model={name!r}: known models are {', '.join(sorted(MODELS))}. Did you mean {nearest!r}?"
-        )
+        raise ConfigError(f"model={name!r}: known models are {', '.join(sorted(MODELS))}. Did you mean {nearest!r}?")
     maker = MODELS[name]
     allowed = [key for key in inspect.signature(maker).parameters if key not in ("input_shape", "classes")]
     for option in options:
         if option not in allowed:
             raise ConfigError(
-                f"{option}={options[option]!r}: model {name!r} takes {', '.join(allowed) or 'no options'}. "
-                "Remove it."
+                f"{option}={options[option]!r}: model {name!r} takes {', '.join(allowed) or 'no options'}. Remove it."
             )
     return FlatModel(partial(maker, input_shape, classes, **options))

@@ -24,8 +24,7 @@ def unpadded_fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Modul
 def _cnn(input_shape: tuple[int, ...], classes: int, *, padding: int) -> nn.Module:
     if len(input_shape) != 3:
         raise ConfigError(
-            f"input_shape={input_shape}: a convolutional network needs [channels, height, width]. "
-            "Use the model 'mlp'."
+            f"input_shape={input_shape}: a convolutional network needs [channels, height, width]. Use the model 'mlp'."
         )
     channels, *sides = input_shape
     pooled = [_pooled(_pooled(side, padding), padding) for side in sides]

@@ -53,9 +53,7 @@ class FlatModel:
     def forward(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Logits [b, classes] of inputs [b, ...] under weights [d]. Differentiable in both."""
         parts = weights.split(self._lengths)
-        parameters = {
-            block.name: part.view(block.shape) for block, part in zip(self.layout, parts, strict=True)
-        }
+        parameters = {block.name: part.view(block.shape) for block, part in zip(self.layout, parts, strict=True)}
         logits: Tensor = functional_call(self._module, parameters, (inputs,))
         return logits
 
@@ -84,9 +82,7 @@ def _layout(module: nn.Module) -> tuple[Block, ...]:
         blocks.append(Block(name=name, shape=tuple(parameter.shape), start=start, stop=stop))
         start = stop
     if not blocks:
-        raise ConfigError(
-            "model: has no parameters; there is nothing to train. Give it a layer with weights."
-        )
+        raise ConfigError("model: has no parameters; there is nothing to train. Give it a layer with weights.")
     return tuple(blocks)
 
 

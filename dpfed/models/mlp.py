@@ -17,9 +17,7 @@ def mlp(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (
     hidden: widths of the hidden layers; empty is multinomial logistic regression. Raises ConfigError.
     """
     if any(width < 1 for width in hidden):
-        raise ConfigError(
-            f"hidden={list(hidden)}: every layer of an mlp needs at least one unit. Raise the width."
-        )
+        raise ConfigError(f"hidden={list(hidden)}: every layer of an mlp needs at least one unit. Raise the width.")
     widths = [math.prod(input_shape), *hidden, classes]
     layers: list[nn.Module] = [nn.Flatten()]
     for entering, leaving in pairwise(widths):

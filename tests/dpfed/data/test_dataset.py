@@ -1,0 +1,64 @@
+"""Data sets are consistent, and public data really leaves the private half."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfed.data import DATASETS, Dataset, load
+from dpfed.errors import ConfigError, DataError
+
+
+def small(samples: int = 20) -> Dataset:
+    inputs = np.arange(samples, dtype=np.float32)[:, None]
+    labels = np.arange(samples) % 4
+    return Dataset(
+        name="small", train_inputs=inputs, train_labels=labels, test_inputs=inputs, test_labels=labels, classes=4
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 19])
+def test_carve_public_splits_the_training_half(count: int) -> None:
+    data = small()
+    rest, inputs, labels = data.carve_public(count, np.random.default_rng(0))
+    assert len(inputs) == len(labels) == count
+    np.testing.assert_array_equal(np.sort(np.concatenate([rest.train_inputs, inputs]), axis=0), data.train_inputs)
+    np.testing.assert_array_equal(rest.train_inputs[:, 0] % 4, rest.train_labels)
+    np.testing.assert_array_equal(inputs[:, 0] % 4, labels)
+    np.testing.assert_array_equal(rest.test_inputs, data.test_inputs)
+
+
+@pytest.mark.parametrize("count", [-1, 20])
+def test_carve_public_raises_unless_something_stays_private(count: int) -> None:
+    with pytest.raises(ConfigError, match=f"count={count}.*from 0 to 19"):
+        small().carve_public(count, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"train_labels": np.arange(19)}, "20 samples with labels"),
+        ({"test_labels": np.full(20, 4)}, r"must be in 0\.\.3"),
+        ({"test_labels": np.full(20, -1)}, "from -1"),
+        ({"train_inputs": np.zeros((20, 1))}, "float64"),
+        ({"test_inputs": np.zeros((20, 2), dtype=np.float32)}, "both must be equal"),
+    ],
+)
+def test_dataset_raises_on_halves_that_do_not_fit(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        replace(small(), **change)
+
+
+def test_load_raises_on_an_unknown_name_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"dataset='fashion_mnist'.*digits, fashion-mnist, mnist.*'fashion-mnist'"):
+        load("fashion_mnist")
+    assert set(DATASETS) == {"digits", "mnist", "fashion-mnist"}
+
+
+def test_importing_data_loads_neither_torch_nor_scikit_learn() -> None:
+    check = "import dpfed.data, sys; print([m for m in ('torch', 'sklearn') if m in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

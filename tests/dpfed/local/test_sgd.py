@@ -1,0 +1,223 @@
+"""Local SGD is torch.optim.SGD, client by client, however it is computed."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from dpfed.data import Partition, iid, load
+from dpfed.errors import ConfigError
+from dpfed.local import LocalSgd
+from dpfed.local.schedule import draw_schedule
+from dpfed.models import build
+from dpfed.seeds import Seeds
+
+SEEDS = Seeds(root=11)
+SIZES = [12, 0, 7, 5, 1, 23, 12]
+CLIENTS = np.arange(len(SIZES))
+
+
+def trainer(**changes: Any) -> LocalSgd:
+    generator = torch.Generator().manual_seed(0)
+    offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int64)
+    defaults: dict[str, Any] = {
+        "model": build("mlp", (6,), 4, hidden=(5,)),
+        "inputs": torch.randn(60, 6, generator=generator),
+        "labels": torch.randint(4, (60,), generator=generator),
+        "partition": Partition(indices=np.random.default_rng(0).permutation(60), offsets=offsets),
+        "learning_rate": 0.3,
+        "learning_rate_decay": 0.9,
+        "momentum": 0.5,
+        "batch_size": 5,
+    }
+    if "steps" not in changes:
+        defaults["epochs"] = 3
+    return LocalSgd(**(defaults | changes))
+
+
+def reference(sgd: LocalSgd, weights: Tensor, client: int, round: int) -> Tensor:
+    """One client trained by torch.optim.SGD on an ordinary module, batch after batch."""
+    schedule = draw_schedule(
+        sgd.partition,
+        np.array([client]),
+        batch_size=sgd.batch_size,
+        epochs=sgd.epochs,
+        steps=sgd.steps,
+        round=round,
+        seeds=SEEDS,
+        purpose="local.shuffle",
+    )
+    module = sgd.model.bind(torch.empty_like(weights), torch.empty_like(weights))
+    nn.utils.vector_to_parameters(weights.clone(), module.parameters())
+    optimiser = torch.optim.SGD(
+        module.parameters(), lr=sgd.learning_rate * sgd.learning_rate_decay**round, momentum=sgd.momentum
+    )
+    for step in range(schedule.steps[0]):
+        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
+        optimiser.zero_grad()
+        cross_entropy(module(sgd.inputs[rows]), sgd.labels[rows]).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return nn.utils.parameters_to_vector(module.parameters()).detach() - weights
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"momentum": 0.0}, {"steps": 4}, {"batch_size": 100}, {"batch_size": 1, "steps": 9}, {"momentum": 0.9}],
+    ids=str,
+)
+def test_updates_equal_torch_sgd(strategy: str, changes: dict[str, Any]) -> None:
+    sgd = trainer(strategy=strategy, **changes)
+    weights = sgd.model.initial(0)
+    updates = sgd.train(weights, CLIENTS, round=2, seeds=SEEDS)
+    expected = torch.stack([reference(sgd, weights, int(client), round=2) for client in CLIENTS])
+    torch.testing.assert_close(updates, expected, rtol=1e-4, atol=1e-6)
+    assert updates.dtype == torch.float32
+    assert expected[0].norm() > 0.1
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_a_client_without_samples_does_not_move(strategy: str) -> None:
+    sgd = trainer(strategy=strategy)
+    weights = sgd.model.initial(0)
+    assert not sgd.train(weights, CLIENTS, round=0, seeds=SEEDS)[1].any()
+    assert not sgd.train(weights, np.array([1]), round=0, seeds=SEEDS).any()
+    assert sgd.train(weights, np.array([], dtype=np.int64), round=0, seeds=SEEDS).shape == (0, sgd.model.size)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7])
+def test_chunks_do_not_change_the_updates(chunk: int) -> None:
+    sgd = trainer(strategy="vmap")
+    weights = sgd.model.initial(0)
+    whole = sgd.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    torch.testing.assert_close(replace(sgd, chunk=chunk).train(weights, CLIENTS, round=0, seeds=SEEDS), whole)
+
+
+def test_a_loop_is_bit_identical_whoever_else_trains_and_on_any_number_of_threads() -> None:
+    sgd = trainer(strategy="loop", model=build("mlp", (6,), 4, hidden=(300,)))
+    weights = sgd.model.initial(0)
+    together = sgd.train(weights, CLIENTS[::-1].copy(), round=0, seeds=SEEDS).flip(0)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            for client in CLIENTS:
+                alone = sgd.train(weights, np.array([client]), round=0, seeds=SEEDS)[0]
+                assert torch.equal(alone, together[client])
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_strategies_agree_on_a_convolutional_network() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sgd = trainer(
+        model=build("fed-smp-cnn-unpadded", (1, 20, 20), 4),
+        inputs=torch.rand(60, 1, 20, 20, generator=generator),
+        learning_rate=0.05,
+        steps=3,
+        strategy="loop",
+    )
+    weights = sgd.model.initial(0)
+    loop = sgd.train(weights, CLIENTS[:3], round=0, seeds=SEEDS)
+    vmap = replace(sgd, strategy="vmap").train(weights, CLIENTS[:3], round=0, seeds=SEEDS)
+    torch.testing.assert_close(loop, vmap, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_training_leaves_its_arguments_and_the_global_generator_alone(strategy: str) -> None:
+    sgd = trainer(strategy=strategy)
+    weights, state = sgd.model.initial(0), torch.get_rng_state()
+    kept = weights.clone()
+    first = sgd.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    assert torch.equal(weights, kept)
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(first, sgd.train(weights, CLIENTS, round=0, seeds=SEEDS))
+    assert not torch.equal(first, sgd.train(weights, CLIENTS, round=1, seeds=SEEDS))
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_a_diverging_client_spoils_its_own_update_only(strategy: str) -> None:
+    sgd = trainer(strategy=strategy)
+    weights = sgd.model.initial(0)
+    healthy = sgd.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    inputs = sgd.inputs.clone()
+    inputs[sgd.partition.of(3)[0]] = float("inf")
+    updates = replace(sgd, inputs=inputs).train(weights, CLIENTS, round=0, seeds=SEEDS)
+    assert updates[3].isnan().any()
+    others = CLIENTS != 3
+    torch.testing.assert_close(updates[others], healthy[others])
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_train_on_equals_a_client_with_those_samples(strategy: str) -> None:
+    sgd = trainer(strategy=strategy, learning_rate_decay=1.0)
+    weights, rows = sgd.model.initial(0), torch.from_numpy(sgd.partition.of(5))
+    update = sgd.train_on(sgd.inputs[rows], sgd.labels[rows], weights, round=0, seeds=SEEDS, purpose="server.public")
+    alone = Partition(indices=np.arange(23), offsets=np.array([0, 23]))
+    twin = replace(sgd, inputs=sgd.inputs[rows], labels=sgd.labels[rows], partition=alone)
+    full_batch: dict[str, Any] = {"batch_size": 23, "epochs": None, "steps": 4}
+    expected = replace(twin, **full_batch).train(weights, np.array([0]), round=0, seeds=SEEDS)[0]
+    given = replace(sgd, **full_batch).train_on(
+        sgd.inputs[rows], sgd.labels[rows], weights, round=0, seeds=SEEDS, purpose="server.public"
+    )
+    assert sgd.period == 3 * 5
+    assert update.shape == (sgd.model.size,)
+    torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-6)  # full batches: the order does not matter
+
+
+def test_federated_averaging_learns_the_digits() -> None:
+    data = load("digits")
+    model = build("mlp", data.input_shape, data.classes)
+    sgd = LocalSgd(
+        model=model,
+        inputs=torch.from_numpy(data.train_inputs),
+        labels=torch.from_numpy(data.train_labels),
+        partition=iid(len(data.train_labels), 50, SEEDS.generator("partition")),
+        learning_rate=0.2,
+        momentum=0.5,
+        epochs=5,
+        batch_size=10,
+    )
+    weights = model.initial(SEEDS.integer("model"))
+    for round in range(15):
+        weights = weights + sgd.train(weights, np.arange(50), round=round, seeds=SEEDS).mean(dim=0)
+    predicted = model.forward(weights, torch.from_numpy(data.test_inputs)).argmax(dim=1).numpy()
+    assert (predicted == data.test_labels).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate=0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan"),
+        ({"learning_rate_decay": -1.0}, "learning_rate_decay=-1.0"),
+        ({"momentum": 1.0}, r"momentum=1.0.*\[0, 1\)"),
+        ({"epochs": 1, "steps": 1}, "exactly one"),
+        ({"epochs": None}, "exactly one"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"chunk": 0}, "chunk=0"),
+        ({"strategy": "jit"}, "strategy='jit'.*auto, loop, vmap"),
+        ({"labels": torch.zeros(59, dtype=torch.int64)}, "59 labels"),
+        ({"inputs": torch.zeros(50, 6), "labels": torch.zeros(50, dtype=torch.int64)}, r"rows 0\.\.49"),
+    ],
+)
+def test_local_sgd_raises_on_values_that_cannot_work(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        trainer(**({"steps": None, "epochs": 1} | changes))
+
+
+def test_train_raises_on_wrong_weights_and_clients() -> None:
+    sgd = trainer()
+    weights = sgd.model.initial(0)
+    for wrong in (weights[:-1], weights.double(), weights[None]):
+        with pytest.raises(ConfigError, match="must be float32"):
+            sgd.train(wrong, CLIENTS, round=0, seeds=SEEDS)
+    for ids in ([7], [-1]):
+        with pytest.raises(ConfigError, match=r"the partition has 0\.\.6"):
+            sgd.train(weights, np.array(ids), round=0, seeds=SEEDS)

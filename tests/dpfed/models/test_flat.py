@@ -1,0 +1,84 @@
+"""A flat model is its module, seen as a function of one vector."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from dpfed.errors import ConfigError
+from dpfed.models import FlatModel, build
+
+MODELS = [("mlp", (1, 8, 8)), ("fed-smp-cnn-unpadded", (1, 28, 28))]
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def test_initial_repeats_and_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    model = FlatModel(network)
+    first, again, other = (model.initial(seed) for seed in (5, 5, 6))
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.dtype == torch.float32
+    assert not first.requires_grad
+
+
+def test_initial_equals_torch_seeding() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        reference = parameters_to_vector(network().parameters())
+    assert torch.equal(FlatModel(network).initial(5), reference)
+
+
+def test_layout_covers_the_vector_in_order() -> None:
+    model = FlatModel(network)
+    assert [(block.name, block.shape) for block in model.layout] == [
+        ("0.weight", (4, 3)),
+        ("0.bias", (4,)),
+        ("2.weight", (2, 4)),
+        ("2.bias", (2,)),
+    ]
+    assert [block.start for block in model.layout] == [0, 12, 16, 24]
+    assert model.layout[-1].stop == model.size == 26
+
+
+@pytest.mark.parametrize(("name", "shape"), MODELS)
+def test_forward_equals_the_bound_module(name: str, shape: tuple[int, ...]) -> None:
+    model = build(name, shape, 10)
+    weights, gradient = model.initial(1), torch.zeros(model.size)
+    inputs = torch.rand(5, *shape, generator=torch.Generator().manual_seed(0))
+    module = model.bind(weights, gradient)
+    assert torch.equal(module(inputs), model.forward(weights, inputs))
+    weights.mul_(0.5)
+    assert torch.equal(module(inputs), model.forward(weights, inputs))
+
+
+def test_bind_collects_the_gradient_in_the_flat_vector() -> None:
+    model = FlatModel(network)
+    weights, gradient = model.initial(1), torch.zeros(model.size)
+    inputs = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
+    model.bind(weights, gradient)(inputs).square().sum().backward()
+    leaf = weights.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(model.forward(leaf, inputs).square().sum(), leaf)
+    torch.testing.assert_close(gradient, expected)
+    assert gradient.abs().sum() > 0
+
+
+@pytest.mark.parametrize(("name", "shape"), MODELS)
+def test_forward_clients_matches_forward_client_by_client(name: str, shape: tuple[int, ...]) -> None:
+    model = build(name, shape, 10)
+    weights = torch.stack([model.initial(seed) for seed in range(3)])
+    inputs = torch.rand(3, 4, *shape, generator=torch.Generator().manual_seed(0))
+    expected = torch.stack([model.forward(w, x) for w, x in zip(weights, inputs, strict=True)])
+    torch.testing.assert_close(model.forward_clients(weights, inputs), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "complaint"), [(nn.BatchNorm1d(3), "GroupNorm"), (nn.Dropout(), "dropout"), (None, "no parameters")]
+)
+def test_flat_model_raises_on_hidden_state(layer: nn.Module | None, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        FlatModel(lambda: nn.Sequential(nn.Linear(3, 3), layer) if layer else nn.ReLU())
