@@ -1,0 +1,182 @@
+"""Public linear maps: from a client's update in R^d to what is sent, and back.
+
+A map is fixed for a round before any client trains. Its adjoint turns the (noisy) sum of what was sent into a vector
+of R^d; the server divides that by the cohort size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.seeds import Seeds
+
+FLOAT_BITS = 32
+SEED_BITS = 64
+
+
+def index_bits(size: int) -> int:
+    """Bits that name one of `size` coordinates."""
+    return max(1, math.ceil(math.log2(size))) if size > 1 else 0
+
+
+class Map(Protocol):
+    """One round's map. `sent` is the number of values in what `forward` returns."""
+
+    @property
+    def sent(self) -> int: ...
+
+    @property
+    def uplink_bits(self) -> int: ...
+
+    @property
+    def downlink_bits(self) -> int: ...
+
+    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
+        """[c, d] -> [c, sent]; may write into its argument."""
+
+    def adjoint(self, total: Tensor) -> Tensor:
+        """[sent] -> [d]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Everything is sent."""
+
+    size: int
+
+    @property
+    def sent(self) -> int:
+        return self.size
+
+    @property
+    def uplink_bits(self) -> int:
+        return FLOAT_BITS * self.size
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size
+
+    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
+        return updates
+
+    def adjoint(self, total: Tensor) -> Tensor:
+        return total
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedMask:
+    """The same coordinates for every client of the round, times `scale` (Fed-SMP, Algorithm 2).
+
+    With uniformly random indices and scale d/k the sent vector, scattered back, has the update as its mean over the
+    mask; with chosen indices (top-k of a public update) scale is 1. Clipping happens after the scale, in the k
+    values that are sent, so that their norm is the sensitivity. `mask_bits` is what naming the mask costs downlink.
+    """
+
+    size: int
+    indices: Tensor
+    scale: float
+    mask_bits: int
+
+    @property
+    def sent(self) -> int:
+        return len(self.indices)
+
+    @property
+    def uplink_bits(self) -> int:
+        return FLOAT_BITS * self.sent
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size + self.mask_bits
+
+    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
+        return updates.index_select(1, self.indices).mul_(self.scale)
+
+    def adjoint(self, total: Tensor) -> Tensor:
+        return total.new_zeros(self.size).index_copy_(0, self.indices, total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnTopK:
+    """Each client keeps its k largest magnitudes (ties: the lower index) and sends values and indices.
+
+    The indices come from private data: this map is never private, and not linear under secure aggregation.
+    """
+
+    size: int
+    kept: int
+
+    @property
+    def sent(self) -> int:
+        return self.size
+
+    @property
+    def uplink_bits(self) -> int:
+        return self.kept * (FLOAT_BITS + index_bits(self.size))
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size
+
+    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
+        indices = top_indices(updates, self.kept)
+        return torch.zeros_like(updates).scatter_(1, indices, updates.gather(1, indices))
+
+    def adjoint(self, total: Tensor) -> Tensor:
+        return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRandK:
+    """Each client keeps k coordinates drawn from its own seed, times d/k: unbiased. Sends the values and the seed."""
+
+    size: int
+    kept: int
+    round: int
+    seeds: Seeds
+
+    @property
+    def sent(self) -> int:
+        return self.size
+
+    @property
+    def uplink_bits(self) -> int:
+        return self.kept * FLOAT_BITS + SEED_BITS
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size
+
+    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
+        indices = torch.stack([self._indices(int(client)) for client in clients]).to(updates.device)
+        kept = updates.gather(1, indices).mul_(self.size / self.kept)
+        return torch.zeros_like(updates).scatter_(1, indices, kept)
+
+    def adjoint(self, total: Tensor) -> Tensor:
+        return total
+
+    def _indices(self, client: int) -> Tensor:
+        return random_indices(self.size, self.kept, self.seeds, "mask.own", self.round, client)
+
+
+def random_indices(size: int, kept: int, seeds: Seeds, purpose: str, *path: int) -> Tensor:
+    """`kept` of `size` coordinates, uniformly without replacement, sorted, int64."""
+    drawn = seeds.generator(purpose, *path).choice(size, kept, replace=False, shuffle=False)
+    return torch.from_numpy(np.sort(drawn).astype(np.int64))
+
+
+def top_indices(updates: Tensor, kept: int) -> Tensor:
+    """Indices of the `kept` largest magnitudes of each row of [c, d], sorted, int64 [c, kept].
+
+    Ties go to the lower index and NaN counts as zero: a stable sort, since torch.topk promises neither.
+    """
+    magnitudes = updates.abs().nan_to_num_(nan=0.0)
+    order = torch.sort(magnitudes, dim=1, descending=True, stable=True).indices
+    return order[:, :kept].sort(dim=1).values

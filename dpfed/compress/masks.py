@@ -1,0 +1,106 @@
+"""Who chooses the round's map: nobody, a public seed, or public data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from dpfed.compress.maps import (
+    SEED_BITS,
+    Identity,
+    Map,
+    OwnRandK,
+    OwnTopK,
+    SharedMask,
+    index_bits,
+    random_indices,
+    top_indices,
+)
+from dpfed.errors import ConfigError
+from dpfed.local.sgd import LocalSgd
+from dpfed.seeds import Seeds
+
+
+class MapChoice(Protocol):
+    """Fixes the map of a round from public things only: the broadcast weights, seeds, public data."""
+
+    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendAll:
+    """No compression."""
+
+    size: int
+
+    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
+        return Identity(size=self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSharedMask:
+    """Fed-SMP rand-k: k coordinates from the round's public seed, times d/k."""
+
+    size: int
+    kept: int
+
+    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
+        indices = random_indices(self.size, self.kept, seeds, "mask.shared", round).to(weights.device)
+        return SharedMask(size=self.size, indices=indices, scale=self.size / self.kept, mask_bits=SEED_BITS)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicTopMask:
+    """Fed-SMP top-k: the k largest magnitudes of an update trained by the server on public data."""
+
+    size: int
+    kept: int
+    trainer: LocalSgd
+    inputs: Tensor
+    labels: Tensor
+
+    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
+        update = self.trainer.train_on(
+            self.inputs, self.labels, weights, round=round, seeds=seeds, purpose="public.shuffle"
+        )
+        indices = top_indices(update[None], self.kept)[0]
+        return SharedMask(
+            size=self.size, indices=indices, scale=1.0, mask_bits=min(self.size, self.kept * index_bits(self.size))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnTopMask:
+    """FedAvg-topk: every client its own k largest magnitudes."""
+
+    size: int
+    kept: int
+
+    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
+        return OwnTopK(size=self.size, kept=self.kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRandomMask:
+    """FedAvg-randk: every client its own k random coordinates."""
+
+    size: int
+    kept: int
+
+    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
+        return OwnRandK(size=self.size, kept=self.kept, round=round, seeds=seeds)
+
+
+def kept_coordinates(size: int, *, keep: float | None, k: int | None) -> int:
+    """k, or the fraction `keep` of d coordinates; ConfigError unless 1 <= k <= d and exactly one is given."""
+    if (keep is None) == (k is None):
+        raise ConfigError(f"method.keep={keep}, method.k={k}: give exactly one, a fraction or a number of coordinates.")
+    if keep is not None and not 0 < keep <= 1:
+        raise ConfigError(f"method.keep={keep}: must be a fraction in (0, 1].")
+    kept = k if k is not None else max(1, round(size * (keep or 0)))
+    if not 1 <= kept <= size:
+        raise ConfigError(f"method.k={kept}: must be from 1 to the model's d={size} coordinates.")
+    return kept
+

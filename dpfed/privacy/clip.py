@@ -1,0 +1,45 @@
+"""The bound on what one client can add to a sum: THE sensitivity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# The scaled values are rounded to float32 (relative 6e-8 each); this keeps their exact norm at or below the bound.
+_ROOM_FOR_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Clipped:
+    """Bounded rows [c, k], whether each was inside the bound already [c], and how many were not finite."""
+
+    rows: Tensor
+    inside: Tensor
+    not_finite: int
+
+
+def clip_rows(rows: Tensor, norm: float) -> Clipped:
+    """Scale every row of [c, k] to L2 norm at most `norm`; in place.
+
+    Claim: every returned row has Euclidean norm <= norm, exactly, whatever came in: the norm is taken in float64 (a
+    client at 1e30 does not overflow) and a row holding NaN or infinity becomes zero. Such a row counts as not inside.
+    This is the sensitivity of a sum of rows: norm under add-remove and zero-out, 2 norm under replace-one.
+    """
+    lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    finite = torch.isfinite(lengths)
+    inside = finite & (lengths <= norm)
+    factors = torch.where(inside, 1.0, norm * (1 - _ROOM_FOR_ROUNDING) / lengths)
+    rows.mul_(factors.to(rows.dtype)[:, None])
+    if not bool(finite.all()):
+        rows[~finite] = 0.0
+    return Clipped(rows=rows, inside=inside, not_finite=int((~finite).sum()))
+
+
+def drop_not_finite(rows: Tensor) -> Clipped:
+    """No bound, but a row holding NaN or infinity becomes zero: for runs without privacy. In place."""
+    finite = torch.isfinite(rows).all(dim=1)
+    if not bool(finite.all()):
+        rows[~finite] = 0.0
+    return Clipped(rows=rows, inside=finite, not_finite=int((~finite).sum()))

@@ -1,0 +1,88 @@
+"""Where secret randomness comes from: cohorts and privacy noise.
+
+`Simulated` is drawn from the run's seed, so that an experiment can be repeated; whoever knows the seed can subtract
+the noise, so nothing made with it may be released. `Secure` comes from the operating system and cannot be repeated.
+Public choices (a shared mask, initial weights) come from `dpfed.seeds` in both cases.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.seeds import Seeds
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Randomness(Protocol):
+    """Draws named by a purpose and integers (round, client): the name matters only where draws are repeatable."""
+
+    @property
+    def name(self) -> str: ...
+
+    def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
+        """Independent uniforms in [0, 1), float64 [count]."""
+
+    def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
+        """A uniform subset of 0..population-1 of exactly `size`, sorted, without replacement."""
+
+    def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
+        """Independent standard normals, float32 [count], on the device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """Repeatable from one seed on the same device; not for release."""
+
+    seeds: Seeds
+
+    @property
+    def name(self) -> str:
+        return "simulated"
+
+    def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
+        return self.seeds.generator(purpose, *path).random(count)
+
+    def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
+        drawn = self.seeds.generator(purpose, *path).choice(population, size, replace=False, shuffle=False)
+        return np.sort(drawn).astype(np.int64)
+
+    def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
+        import torch
+
+        generator = self.seeds.torch_generator(purpose, *path, device=device)
+        return torch.randn(count, generator=generator, device=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secure:
+    """The operating system's generator; every call is fresh, whatever its name.
+
+    Normals are the inverse distribution function of 53-bit uniforms, rounded to float32. The attack of Mironov 2012
+    on floating-point noise is not closed by this; a release that must withstand it needs discrete noise.
+    """
+
+    @property
+    def name(self) -> str:
+        return "secure"
+
+    def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
+        bits = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
+        return bits.astype(np.float64) * 2.0**-53
+
+    def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
+        return np.array(sorted(secrets.SystemRandom().sample(range(population), size)), dtype=np.int64)
+
+    def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
+        import torch
+        from scipy.special import ndtri
+
+        centred = self.uniform(count, purpose, *path) + 2.0**-54  # never 0 or 1
+        return torch.from_numpy(ndtri(centred).astype(np.float32)).to(device)

@@ -1,0 +1,96 @@
+"""Which clients take part in a round. The law is the accountant's own object, so what is charged is what is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
+from dpfed.errors import ConfigError
+from dpfed.randomness import Randomness
+
+
+class Sampler(Protocol):
+    """Draws the cohort of a round; `expected` is the public cohort size that sums are divided by."""
+
+    @property
+    def law(self) -> Sampling: ...
+
+    @property
+    def expected(self) -> float: ...
+
+    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
+        """Sorted client ids, without repeats; may be empty under Poisson sampling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonCohorts:
+    """Every client tosses its own coin of probability cohort / clients."""
+
+    clients: int
+    cohort: int
+
+    @property
+    def law(self) -> PoissonSampling:
+        return PoissonSampling(probability=self.cohort / self.clients)
+
+    @property
+    def expected(self) -> float:
+        return float(self.cohort)
+
+    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
+        return np.flatnonzero(randomness.uniform(self.clients, "cohort", round) < self.law.probability)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeCohorts:
+    """Exactly `cohort` clients, uniformly without replacement."""
+
+    clients: int
+    cohort: int
+
+    @property
+    def law(self) -> FixedSizeSampling:
+        return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
+
+    @property
+    def expected(self) -> float:
+        return float(self.cohort)
+
+    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
+        return randomness.subset(self.cohort, self.clients, "cohort", round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everybody:
+    """All clients in every round."""
+
+    clients: int
+
+    @property
+    def law(self) -> FullParticipation:
+        return FullParticipation()
+
+    @property
+    def expected(self) -> float:
+        return float(self.clients)
+
+    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
+        return np.arange(self.clients)
+
+
+def sampler(name: str, *, clients: int, cohort: int) -> Sampler:
+    """The sampler `poisson`, `fixed` or `all`; ConfigError for another name or an impossible cohort."""
+    if not 1 <= cohort <= clients:
+        raise ConfigError(f"federation.cohort={cohort}: must be from 1 to federation.clients={clients}.")
+    match name:
+        case "poisson":
+            return PoissonCohorts(clients=clients, cohort=cohort)
+        case "fixed":
+            return FixedSizeCohorts(clients=clients, cohort=cohort)
+        case "all":
+            return Everybody(clients=clients)
+    raise ConfigError(f"federation.sampling={name!r}: must be poisson, fixed or all.")

@@ -1,0 +1,1 @@
+"""What the server does with the sum: state in, state out."""
