@@ -4,43 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dpfed.local.task import LocalTask
+from dpfed.local.threads import one_thread
 
 
 def train_in_turn(task: LocalTask) -> Tensor:
     """Updates [c, d]; a client's is bit for bit the same whichever others the task has.
 
-    On a CPU every core trains a client of its own, on one thread: batches are too small to divide, and the
-    bits do not depend on the number of cores. Torch's thread count is 1 meanwhile, for the whole process.
+    On a CPU every core trains a client of its own, on one thread, so the number of cores does not matter either.
     """
     clients = len(task.schedule.steps)
     updates = torch.empty(clients, task.model.size, device=task.weights.device)
     if updates.device.type != "cpu":
         _train_clients(task, range(clients), updates)
         return updates
-    with _single_threaded_pool() as (pool, cores):
+    # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
+    with one_thread() as cores, ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         shares = [range(first, clients, cores) for first in range(cores)]
         for done in [pool.submit(_train_clients, task, share, updates) for share in shares]:
             done.result()
     return updates
-
-
-@contextmanager
-def _single_threaded_pool() -> Iterator[tuple[ThreadPoolExecutor, int]]:
-    """A pool with a worker a core, and their number. Each worker's tensor operations stay on its own thread."""
-    cores = torch.get_num_threads()
-    try:
-        # OpenMP keeps the setting per thread: made in the caller it would not reach the workers.
-        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield pool, cores
-    finally:
-        torch.set_num_threads(cores)
 
 
 def _train_clients(task: LocalTask, clients: Iterable[int], updates: Tensor) -> None:

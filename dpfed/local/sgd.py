@@ -21,7 +21,7 @@ from dpfed.seeds import Seeds
 
 Strategy = Literal["auto", "loop", "vmap"]
 
-_VMAP_LARGEST = 40_000
+_VMAP_LARGEST = 30_000
 """Up to so many weights "auto" trains clients side by side (measured: benchmarks/README.md)."""
 
 

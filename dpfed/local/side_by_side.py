@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from dpfed.local.schedule import Schedule
 from dpfed.local.task import LocalTask
+from dpfed.local.threads import one_thread
 from dpfed.models.flat import FlatModel
 
 
@@ -17,10 +18,11 @@ def train_side_by_side(task: LocalTask, *, chunk: int) -> Tensor:
     """Updates [c, d], as a loop gives them up to rounding; `chunk` clients in memory at a time."""
     updates = torch.empty(len(task.schedule.steps), task.model.size, device=task.weights.device)
     longest_first = np.argsort(-task.schedule.steps, kind="stable")
-    for start in range(0, len(longest_first), chunk):
-        rows = longest_first[start : start + chunk]
-        local = _train_group(task, task.schedule.of(rows))
-        updates[torch.from_numpy(rows).to(updates.device)] = local.sub_(task.weights)
+    with one_thread():
+        for start in range(0, len(longest_first), chunk):
+            rows = longest_first[start : start + chunk]
+            local = _train_group(task, task.schedule.of(rows))
+            updates[torch.from_numpy(rows).to(updates.device)] = local.sub_(task.weights)
     return updates
 
 
