@@ -1,6 +1,8 @@
 """What a mechanism guarantees: one epsilon with everything that must be named beside it."""
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -168,3 +170,28 @@ def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Co
         violated=reading.violated,
         notes=("sensitivity 2C, as fixed-size sampling needs (the paper inserts C)",),
     )
+
+
+def epsilons(
+    mechanism: Gaussian | Subsampled, *, delta: float, rounds: int, accountant: Accountant = "best"
+) -> Iterator[float]:
+    """Epsilon after 1, 2, ... rounds of `mechanism`, each an upper bound, cheaply: for progress and for stopping.
+
+    `rounds` is how many are planned. Equal to `epsilon` of the composition within the tolerance of the grid.
+    """
+    shift = _plain_shift(mechanism)
+    if shift is not None:
+        return (smallest_epsilon(delta, mu=shift * math.sqrt(count)) for count in itertools.count(1))
+    streams = []
+    if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA:
+        streams.append(pld.epsilons(mechanism, delta=delta, rounds=rounds))
+    try:
+        if accountant in ("best", "rdp"):
+            curve = rdp.curve(mechanism, rdp.ORDERS)
+            streams.append(
+                rdp.epsilon_from_curve(rdp.ORDERS, count * curve, delta=delta).epsilon for count in itertools.count(1)
+            )
+    except UnsupportedMechanism:
+        if not streams:
+            raise
+    return map(min, zip(*streams, strict=False))

@@ -1,5 +1,7 @@
 """The best half-line against three Gaussians in a row: the one optimisation behind the sampled profiles."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
@@ -28,3 +30,8 @@ def log_expm1(size: Floats) -> Floats:
     """log(e^size - 1) for size >= 0, without overflow; -infinity at 0."""
     with np.errstate(divide="ignore"):
         return np.asarray(size + np.log(-np.expm1(-size)))
+
+
+def log_complement(probability: float) -> float:
+    """log(1 - probability); -infinity at 1."""
+    return math.log1p(-probability) if probability < 1 else -math.inf

@@ -4,7 +4,9 @@ The profile of each mechanism's dominating pair (`accounting.poisson`, `accounti
 connecting the dots (Doroshenko et al. 2022), an upper bound on every grid; composition is dp-accounting's FFT.
 """
 
+import itertools
 import math
+from collections.abc import Iterator
 from functools import singledispatch
 from typing import Any
 
@@ -152,3 +154,18 @@ def _dots(interval: float, profile: Floats) -> Any:
 
     steps = len(profile) // 2
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -steps, steps, np.clip(profile, 0.0, 1.0))
+
+
+def epsilons(mechanism: Gaussian | Subsampled, *, delta: float, rounds: int) -> Iterator[float]:
+    """Epsilon after 1, 2, ... rounds of `mechanism`, on the grid of `rounds` rounds; each an upper bound.
+
+    One convolution a round; may be drawn beyond `rounds`. Domain and direction of error: those of `epsilon`.
+    """
+    require.open_probability(delta=delta)
+    one = distribution(mechanism, grid_interval(Composed(parts=((mechanism, rounds),))))
+    total = one
+    for count in itertools.count(1):
+        target = delta - 2 * composition_slack(count)
+        yield float(total.get_epsilon_for_delta(target)) if target > 0 else math.inf
+        with np.errstate(over="ignore"):
+            total = total.compose(one, tail_mass_truncation=1e-15)

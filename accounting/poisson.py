@@ -19,12 +19,12 @@ def removal_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_mu
     = q H_g(N(s) || N(0)), g = (gamma - 1 + q)/q, for gamma > 1 - q; else 1 - gamma. Exact to rounding.
     """
     q, eps = sampling_probability, np.asarray(epsilon, dtype=float)
-    inside = eps > np.log1p(-q) if q < 1 else np.ones(eps.shape, bool)
-    safe = np.where(inside, eps, 0.0)
-    with np.errstate(divide="ignore"):
-        log_g = np.where(safe > 30, safe - np.log(q), np.log1p(np.expm1(np.minimum(safe, 30.0)) / q))
-    value = q * privacy_profile(log_g, mu=1 / noise_multiplier)
-    return np.asarray(np.where(inside, value, -np.expm1(eps)))
+    fallen = np.expm1(np.minimum(eps, 0.0))
+    with np.errstate(divide="ignore"):  # log 0 = -infinity, where gamma <= 1 - q
+        below_one = np.log1p(np.maximum(fallen / q, -1.0))
+    above_one = np.logaddexp(0.0, half_lines.log_expm1(np.maximum(eps, 0.0)) - np.log(q))
+    inside = q * privacy_profile(np.where(eps > 0, above_one, below_one), mu=1 / noise_multiplier)
+    return np.asarray(np.maximum(inside, -fallen))
 
 
 def addition_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
@@ -33,11 +33,10 @@ def addition_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_m
     = a H_(gamma q / a)(N(0) || N(s)) with a = 1 - gamma (1-q), for a > 0; else 0. Exact to rounding.
     """
     q, eps = sampling_probability, np.asarray(epsilon, dtype=float)
-    a = -np.expm1(eps) + q * np.exp(np.minimum(eps, 700.0))
-    inside = a > 0
-    safe = np.where(inside, a, 1.0)
+    a = -np.expm1(np.minimum(eps + half_lines.log_complement(q), 0.0))
+    safe = np.where(a > 0, a, 1.0)
     value = safe * privacy_profile(eps + np.log(q) - np.log(safe), mu=1 / noise_multiplier)
-    return np.asarray(np.where(inside, value, 0.0))
+    return np.asarray(np.where(a > 0, value, 0.0))
 
 
 def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
@@ -48,7 +47,7 @@ def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, nois
     """
     q, eps = sampling_probability, np.asarray(epsilon, dtype=float)
     size = np.abs(eps)
-    log_middle = np.log1p(-q) + half_lines.log_expm1(size)
+    log_middle = half_lines.log_complement(q) + half_lines.log_expm1(size)
     log_far = np.full(eps.shape, np.log(q))
     above_one = half_lines.supremum(np.log(q) + size, log_middle, log_far, 1 / noise_multiplier)
     return symmetric(eps, above_one)

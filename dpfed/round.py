@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accounting.ledger import Ledger
+from accounting.ledger import Release
 from dpfed.compress.masks import MapChoice
 from dpfed.local.sgd import LocalSgd
 from dpfed.privacy.client_level import Privacy
@@ -18,6 +19,13 @@ from dpfed.sampling import Sampler
 from dpfed.secagg.plain import PlainSum
 from dpfed.seeds import Seeds
 from dpfed.server.averaging import Averaging, ServerState
+
+
+class Book(Protocol):
+    """Where releases are charged: an `accounting.Ledger`, or what stands before one."""
+
+    def record(self, release: Release) -> None:
+        """Charge the release durably, or raise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,9 +56,7 @@ class RoundFacts:
     not_finite: int
 
 
-def run_round(
-    state: ServerState, parts: Parts, *, seeds: Seeds, ledger: Ledger | None
-) -> tuple[ServerState, RoundFacts]:
+def run_round(state: ServerState, parts: Parts, *, seeds: Seeds, ledger: Book | None) -> tuple[ServerState, RoundFacts]:
     """Cohort, local training, map, bound, noise, sum, ledger, server step.
 
     The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been

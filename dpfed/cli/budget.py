@@ -145,7 +145,9 @@ def _show(plan: Plan, answer: Budget, rows: list[Budget], plot: Path | None) -> 
 
 def _sampler_words(plan: Plan) -> str:
     if plan.sampling == "poisson":
-        return f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {plan.sampler.probability:.6g})"
+        return (
+            f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {plan.sampler.probability:.6g})"
+        )
     if plan.sampling == "fixed":
         return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
     return f"all {plan.clients} clients in every round"

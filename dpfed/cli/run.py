@@ -1,2 +1,179 @@
-def run() -> None:
-    """x"""
+"""`dpfed run`: a federated experiment from a preset or a TOML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dpfed.cli.output import console, number, print_json
+from dpfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpfed.build import Experiment
+    from dpfed.config import Config
+    from dpfed.federation import Outcome
+
+
+def run(
+    config: str | None = None,
+    *,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    out: Path | None = None,
+    resume: Annotated[bool, Parameter(negative="")] = False,
+    list: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
+
+    Example: dpfed run fed-smp-randk-digits --set federation.rounds=10
+
+    Parameters
+    ----------
+    config
+        A TOML file, or the name of a preset.
+    set
+        table.key=value on top of the configuration; may be given again.
+    out
+        The run folder; default: runs/NAME, the first free one.
+    resume
+        Go on with the interrupted run in --out.
+    list
+        Name the presets and stop.
+    json
+        The summary as one JSON document on standard output.
+    """
+    try:
+        import torch  # noqa: F401
+
+        from dpfed import presets
+    except ImportError as error:
+        raise ConfigError(f"`dpfed run` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    if list:
+        print_json(presets.names()) if json else print("\n".join(presets.names()))
+        return
+    if config is None:
+        raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
+    if resume and out is None:
+        raise ConfigError("--resume without --out: name the folder of the run to go on with.")
+    checked, name = _configuration(config, set or [])
+    outcome = _run(checked, name, out, resume=resume)
+    if json:
+        print_json(outcome.summary)
+    else:
+        _show(outcome)
+
+
+def _configuration(given: str, settings: list[str]) -> tuple[Config, str]:
+    from dpfed import presets
+    from dpfed.config import override, parse, read_toml
+
+    if given.endswith(".toml"):
+        tables, name = read_toml(Path(given)), Path(given).stem
+    else:
+        tables, name = presets.tables(given), given
+    return parse(override(tables, settings), source=given), name
+
+
+def _run(config: Config, name: str, out: Path | None, *, resume: bool) -> Outcome:
+    from dpfed import federation
+    from dpfed.build import build
+    from dpfed.report.run import write_report
+    from dpfed.run_folder import free_folder
+
+    experiment = build(config)
+    log = console(to_stderr=True)
+    log.print(_plan_words(experiment))
+    columns = (
+        TextColumn("round"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=log, disable=not log.is_terminal) as progress:
+        task = progress.add_task("", total=config.federation.rounds, said="")
+        said: dict[str, float] = {}
+
+        def on_round(record: Mapping[str, Any]) -> None:
+            said.update({k: v for k, v in record.items() if k in ("test_accuracy", "epsilon") and v is not None})
+            words = _progress_words(said)
+            progress.update(task, completed=record["round"], said=words)
+            if not log.is_terminal and record["test_accuracy"] is not None:
+                log.print(f"round {record['round']}/{config.federation.rounds}  {words}")
+
+        outcome = federation.run(experiment, out or free_folder(Path("runs"), name), resume=resume, on_round=on_round)
+    write_report(outcome)
+    return outcome
+
+
+def _plan_words(experiment: Experiment) -> str:
+    config, goal = experiment.config, experiment.goal
+    words = (
+        f"{experiment.method.name} on {config.data.name}: {config.federation.clients} clients, "
+        f"{config.federation.cohort} a round ({config.federation.sampling}), d = {experiment.model.size:,}, "
+        f"on {experiment.device}"
+    )
+    if goal is None:
+        return words + "; not private"
+    return words + f"; noise multiplier {goal.noise_multiplier:.4g}"
+
+
+def _progress_words(said: Mapping[str, float]) -> str:
+    words = []
+    if "test_accuracy" in said:
+        words.append(f"accuracy {said['test_accuracy']:.1%}")
+    if "epsilon" in said:
+        words.append(f"epsilon so far {number(said['epsilon'])}")
+    return "  ".join(words)
+
+
+def _show(outcome: Outcome) -> None:
+    summary, out = outcome.summary, console()
+    table = Table(show_header=False, title=f"{summary['method']} on {summary['dataset']}")
+    for name, value in _rows(summary):
+        table.add_row(name, value)
+    for name, file in (("report, with plots", "report.html"), ("plot", "curves.png"), ("ledger", "ledger.jsonl")):
+        if (outcome.folder / file).exists():
+            table.add_row(name, str(outcome.folder / file))
+    out.print(table)
+    for note in summary["not_protected"]:
+        out.print(f"note: {note}")
+
+
+def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("test accuracy", _percent(summary["test_accuracy"])),
+        ("best over rounds (optimistic)", _percent(summary["best_test_accuracy"])),
+    ]
+    if summary["epsilon"] is not None:
+        rows += [
+            (
+                "epsilon",
+                f"{number(summary['epsilon'])} (no account can state less than {number(summary['lower_bound'])})",
+            ),
+            ("delta", number(summary["delta"])),
+            ("holds for", f"one {summary['unit']}, {summary['adjacency']}, {summary['sampling']} sampling"),
+            ("noise multiplier, clip norm", f"{summary['noise_multiplier']:.4g}, {summary['clip_norm']:.4g}"),
+        ]
+    else:
+        rows.append(("epsilon", "none: not private"))
+    rows += [
+        ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})"),
+        (
+            "uplink",
+            f"{summary['uplink_bits_per_parameter']:.4g} bits a parameter, {summary['uplink_bytes_per_client_round']:,} "
+            f"bytes a client and round, {summary['uplink_megabytes_total']:.4g} MB in all",
+        ),
+        ("seconds", f"{summary['seconds']:.1f} on {summary['device']}"),
+    ]
+    return rows
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2%}"

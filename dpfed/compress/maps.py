@@ -6,7 +6,6 @@ of R^d; the server divides that by the cohort size.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,26 +16,12 @@ from torch import Tensor
 
 from dpfed.seeds import Seeds
 
-FLOAT_BITS = 32
-SEED_BITS = 64
-
-
-def index_bits(size: int) -> int:
-    """Bits that name one of `size` coordinates."""
-    return max(1, math.ceil(math.log2(size))) if size > 1 else 0
-
 
 class Map(Protocol):
     """One round's map. `sent` is the number of values in what `forward` returns."""
 
     @property
     def sent(self) -> int: ...
-
-    @property
-    def uplink_bits(self) -> int: ...
-
-    @property
-    def downlink_bits(self) -> int: ...
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         """[c, d] -> [c, sent]; may write into its argument."""
@@ -55,14 +40,6 @@ class Identity:
     def sent(self) -> int:
         return self.size
 
-    @property
-    def uplink_bits(self) -> int:
-        return FLOAT_BITS * self.size
-
-    @property
-    def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size
-
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return updates
 
@@ -76,25 +53,16 @@ class SharedMask:
 
     With uniformly random indices and scale d/k the sent vector, scattered back, has the update as its mean over the
     mask; with chosen indices (top-k of a public update) scale is 1. Clipping happens after the scale, in the k
-    values that are sent, so that their norm is the sensitivity. `mask_bits` is what naming the mask costs downlink.
+    values that are sent, so that their norm is the sensitivity.
     """
 
     size: int
     indices: Tensor
     scale: float
-    mask_bits: int
 
     @property
     def sent(self) -> int:
         return len(self.indices)
-
-    @property
-    def uplink_bits(self) -> int:
-        return FLOAT_BITS * self.sent
-
-    @property
-    def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size + self.mask_bits
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return updates.index_select(1, self.indices).mul_(self.scale)
@@ -117,14 +85,6 @@ class OwnTopK:
     def sent(self) -> int:
         return self.size
 
-    @property
-    def uplink_bits(self) -> int:
-        return self.kept * (FLOAT_BITS + index_bits(self.size))
-
-    @property
-    def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size
-
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         indices = top_indices(updates, self.kept)
         return torch.zeros_like(updates).scatter_(1, indices, updates.gather(1, indices))
@@ -145,14 +105,6 @@ class OwnRandK:
     @property
     def sent(self) -> int:
         return self.size
-
-    @property
-    def uplink_bits(self) -> int:
-        return self.kept * FLOAT_BITS + SEED_BITS
-
-    @property
-    def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         indices = torch.stack([self._indices(int(client)) for client in clients]).to(updates.device)

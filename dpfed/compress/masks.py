@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-from dpfed.compress.maps import (
-    SEED_BITS,
-    Identity,
-    Map,
-    OwnRandK,
-    OwnTopK,
-    SharedMask,
-    index_bits,
-    random_indices,
-    top_indices,
-)
+from dpfed.compress.maps import Identity, Map, OwnRandK, OwnTopK, SharedMask, random_indices, top_indices
 from dpfed.errors import ConfigError
 from dpfed.local.sgd import LocalSgd
 from dpfed.seeds import Seeds
 
+FLOAT_BITS = 32
+SEED_BITS = 64
+
+
+def index_bits(size: int) -> int:
+    """Bits that name one of `size` coordinates."""
+    return math.ceil(math.log2(size)) if size > 1 else 0
+
 
 class MapChoice(Protocol):
-    """Fixes the map of a round from public things only: the broadcast weights, seeds, public data."""
+    """Fixes the map of a round from public things only: the broadcast weights, seeds, public data.
+
+    `uplink_bits` is what one client sends in a round, `downlink_bits` what it gets: the weights and the mask.
+    """
+
+    @property
+    def uplink_bits(self) -> int: ...
+
+    @property
+    def downlink_bits(self) -> int: ...
 
     def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map: ...
 
@@ -34,6 +42,14 @@ class SendAll:
     """No compression."""
 
     size: int
+
+    @property
+    def uplink_bits(self) -> int:
+        return FLOAT_BITS * self.size
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size
 
     def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
         return Identity(size=self.size)
@@ -46,9 +62,17 @@ class RandomSharedMask:
     size: int
     kept: int
 
+    @property
+    def uplink_bits(self) -> int:
+        return FLOAT_BITS * self.kept
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size + SEED_BITS
+
     def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
         indices = random_indices(self.size, self.kept, seeds, "mask.shared", round).to(weights.device)
-        return SharedMask(size=self.size, indices=indices, scale=self.size / self.kept, mask_bits=SEED_BITS)
+        return SharedMask(size=self.size, indices=indices, scale=self.size / self.kept)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,14 +85,20 @@ class PublicTopMask:
     inputs: Tensor
     labels: Tensor
 
+    @property
+    def uplink_bits(self) -> int:
+        return FLOAT_BITS * self.kept
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size + min(self.size, self.kept * index_bits(self.size))
+
     def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
         update = self.trainer.train_on(
             self.inputs, self.labels, weights, round=round, seeds=seeds, purpose="public.shuffle"
         )
         indices = top_indices(update[None], self.kept)[0]
-        return SharedMask(
-            size=self.size, indices=indices, scale=1.0, mask_bits=min(self.size, self.kept * index_bits(self.size))
-        )
+        return SharedMask(size=self.size, indices=indices, scale=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +107,14 @@ class OwnTopMask:
 
     size: int
     kept: int
+
+    @property
+    def uplink_bits(self) -> int:
+        return self.kept * (FLOAT_BITS + index_bits(self.size))
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size
 
     def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
         return OwnTopK(size=self.size, kept=self.kept)
@@ -88,6 +126,14 @@ class OwnRandomMask:
 
     size: int
     kept: int
+
+    @property
+    def uplink_bits(self) -> int:
+        return FLOAT_BITS * self.kept + SEED_BITS
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size
 
     def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
         return OwnRandK(size=self.size, kept=self.kept, round=round, seeds=seeds)
@@ -103,4 +149,3 @@ def kept_coordinates(size: int, *, keep: float | None, k: int | None) -> int:
     if not 1 <= kept <= size:
         raise ConfigError(f"method.k={kept}: must be from 1 to the model's d={size} coordinates.")
     return kept
-

@@ -1,0 +1,212 @@
+"""The configuration of a run: typed tables, an unknown key is an error."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dpfed.errors import ConfigError
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Data(_Table):
+    """[data] Which samples. `public` of them serve as the public set of fed-smp-topk: carved out of the training
+    half (then the summary says that they are not protected), or taken from the data set `public_from`."""
+
+    name: str
+    root: str | None = None
+    public: Annotated[int, Field(ge=0)] = 0
+    public_from: str | None = None
+    partition: Literal["iid"] = "iid"
+
+
+class Model(_Table):
+    """[model] Which network."""
+
+    name: str
+    hidden: tuple[Count, ...] | None = Field(default=None, strict=False)
+
+
+class Federation(_Table):
+    """[federation] Who takes part. `cohort` is the expected number under poisson, the exact one under fixed."""
+
+    clients: Count
+    cohort: Count
+    rounds: Count
+    sampling: Literal["poisson", "fixed", "all"] = "poisson"
+
+
+class Local(_Table):
+    """[local] How a client trains; exactly one of epochs and steps."""
+
+    learning_rate: Positive
+    learning_rate_decay: Positive = 1.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    epochs: Count | None = None
+    steps: Count | None = None
+    batch_size: Count
+    strategy: Literal["auto", "loop", "vmap"] = "auto"
+
+
+class MethodTable(_Table):
+    """[method] Which method; sparse ones take a fraction `keep` or a number `k` of coordinates."""
+
+    name: str
+    keep: float | None = None
+    k: int | None = None
+
+
+class Adaptive(_Table):
+    """[privacy.adaptive] Let the clip norm follow a quantile of the norms (Andrew et al. 2021)."""
+
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    rate: Positive = 0.2
+    count_noise_std: Positive | None = None
+
+
+class PrivacyTable(_Table):
+    """[privacy] A noise multiplier, or an epsilon to calibrate one for, or both (then the run stops at epsilon)."""
+
+    clip_norm: Positive
+    noise_multiplier: Positive | None = None
+    epsilon: Positive | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
+    accountant: Literal["best", "rdp", "pld"] = "best"
+    placement: Literal["server", "clients"] = "server"
+    adaptive: Adaptive | None = None
+
+
+class Aggregation(_Table):
+    """[aggregation] How uploads are summed."""
+
+    kind: Literal["plain"] = "plain"
+    dropout: Annotated[float, Field(ge=0, le=0)] = 0.0
+
+
+class Server(_Table):
+    """[server] What the server does with the mean update."""
+
+    learning_rate: Positive = 1.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class Run(_Table):
+    """[run] Seed, device, bookkeeping. `randomness` "secure" takes cohorts and noise from the operating system."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    device: str = "auto"
+    group: Count = 20
+    evaluate_every: Count = 1
+    randomness: Literal["simulated", "secure"] = "simulated"
+
+
+class Config(_Table):
+    """A whole run."""
+
+    data: Data
+    model: Model
+    federation: Federation
+    local: Local
+    method: MethodTable
+    privacy: PrivacyTable | None = None
+    aggregation: Aggregation = Aggregation()
+    server: Server = Server()
+    run: Run = Run()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain tables without the keys that are not set, as TOML wants them."""
+        return _without_none(self.model_dump(mode="json"))
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, unchecked; ConfigError if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: the configuration cannot be read ({error.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML ({error}).") from None
+
+
+def parse(tables: Mapping[str, Any], *, source: str) -> Config:
+    """The checked configuration; every wrong or unknown key in one ConfigError that names `source` and the key."""
+    try:
+        return Config.model_validate(tables)
+    except ValidationError as error:
+        problems = "\n  ".join(_problem(item) for item in error.errors(include_url=False))
+        raise ConfigError(f"{source}:\n  {problems}") from None
+
+
+def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """`tables` with `table.key=value` settings put in; values are TOML, a bare word is a string."""
+    result = _copied(tables)
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        *tables_on_the_way, key = path.strip().split(".")
+        if not equals or not tables_on_the_way:
+            raise ConfigError(f"--set {setting}: must be table.key=value, as in --set federation.rounds=10.")
+        place = result
+        for name in tables_on_the_way:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"--set {setting}: {name} is a value, not a table.")
+        place[key] = _toml_value(text.strip())
+    return result
+
+
+def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: _copied(v) if isinstance(v, Mapping) else v for k, v in tables.items()}
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _problem(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        known = _known_keys(item["loc"][:-1])
+        nearest = difflib.get_close_matches(str(item["loc"][-1]), known, n=1, cutoff=0)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        return f"{where}: unknown key; known here: {', '.join(known)}.{hint}"
+    if item["type"] == "missing":
+        return f"{where}: is missing and has no default."
+    return f"{where}={item['input']!r}: {item['msg']}."
+
+
+def _known_keys(location: Sequence[Any]) -> list[str]:
+    tables: dict[tuple[str, ...], type[BaseModel]] = {
+        (): Config,
+        ("data",): Data,
+        ("model",): Model,
+        ("federation",): Federation,
+        ("local",): Local,
+        ("method",): MethodTable,
+        ("privacy",): PrivacyTable,
+        ("privacy", "adaptive"): Adaptive,
+        ("aggregation",): Aggregation,
+        ("server",): Server,
+        ("run",): Run,
+    }
+    table = tables.get(tuple(str(part) for part in location))
+    return sorted(table.model_fields) if table else []

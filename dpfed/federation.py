@@ -1,0 +1,220 @@
+"""The loop of a run: rounds, evaluation, checkpoints, and stopping before a round that the budget cannot pay."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accounting import accountant
+from accounting.ledger import Header, Ledger, Release
+from dpfed import __version__
+from dpfed.build import Experiment
+from dpfed.errors import RunError
+from dpfed.evaluate import evaluate
+from dpfed.round import RoundFacts, run_round
+from dpfed.run_folder import RunFolder
+from dpfed.server.averaging import ServerState
+
+OnRound = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a finished run left behind."""
+
+    folder: Path
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+
+def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: OnRound = lambda record: None) -> Outcome:
+    """Run (or go on with) the experiment in folder `out`; `on_round` gets each line of metrics.jsonl.
+
+    Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
+    whose epsilon would exceed privacy.epsilon is not run. Raises RunError or LedgerError where the folder or the
+    ledger cannot be trusted or written; what was written before stays valid.
+    """
+    config = experiment.config
+    began = time.monotonic()
+    folder = RunFolder.reopen(out, config.to_dict()) if resume else RunFolder.create(out, config.to_dict())
+    state = folder.load_checkpoint(experiment.start) if resume else experiment.start
+    book = _Book.open(experiment, folder, state.round) if experiment.goal else None
+    metrics = folder.metrics(before_round=state.round)
+    costs = _costs(experiment, book, state.round)
+    stopped_by = "rounds"
+    while state.round < config.federation.rounds:
+        epsilon = next(costs)
+        if experiment.goal and experiment.goal.budget is not None and epsilon > experiment.goal.budget:
+            stopped_by = "budget"
+            break
+        started = time.monotonic()
+        state, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book)
+        folder.save_checkpoint(state)
+        record = _round_record(experiment, state, epsilon, time.monotonic() - started)
+        metrics.append(record)
+        folder.append_metrics(record)
+        folder.append_diagnostics(_facts_record(state, facts))
+        on_round(record)
+    if experiment.goal and state.round == 0:
+        raise RunError(
+            f"privacy.epsilon={experiment.goal.budget}: not even one round fits (it costs {epsilon:.4g}). Raise the "
+            "noise multiplier or the budget."
+        )
+    summary = _summary(experiment, state, book, metrics, stopped_by, time.monotonic() - began)
+    folder.save_model(experiment.model, state.weights)
+    folder.save_summary(summary)
+    return Outcome(folder=out, summary=summary, metrics=metrics)
+
+
+class _Book:
+    """The ledger of a run that may have been interrupted between charging a round and saving its result.
+
+    With simulated randomness the round is repeated with the same noise: the same release, so its line stands. With
+    secure randomness the repetition is a new release and is charged on top.
+    """
+
+    def __init__(self, ledger: Ledger, repeatable: bool) -> None:
+        self.ledger = ledger
+        self._repeatable = repeatable
+
+    @classmethod
+    def open(cls, experiment: Experiment, folder: RunFolder, rounds_done: int) -> _Book:
+        randomness = experiment.parts.randomness.name
+        if folder.ledger.exists():
+            ledger = Ledger.resume(folder.ledger)
+        else:
+            about = {
+                "package": f"dpfed {__version__}",
+                "method": experiment.method.name,
+                "delta": _goal(experiment).delta,
+            }
+            header = Header(
+                unit="client", clients=experiment.config.federation.clients, randomness=randomness, about=about
+            )
+            ledger = Ledger.create(folder.ledger, header)
+        if len(ledger.releases) < rounds_done:
+            raise RunError(
+                f"{folder.ledger}: holds {len(ledger.releases)} releases, the checkpoint {rounds_done} rounds. Rounds "
+                "were released without a charge or lines were lost; nothing true can be said about this run."
+            )
+        return cls(ledger, randomness == "simulated")
+
+    def record(self, release: Release) -> None:
+        """Charge a release, unless its very line is there from before the interruption."""
+        written = self.ledger.releases
+        if not self._repeatable or release.round >= len(written):
+            self.ledger.record(release)
+        elif written[release.round] != release:
+            raise RunError(
+                f"{self.ledger.path}, round {release.round}: the repeated round is not the one that was charged. The "
+                "package or the machine has changed since; start a new run."
+            )
+
+    def standing(self, rounds_done: int) -> int:
+        """Releases that count before the next round: an interrupted simulated round is charged once."""
+        return rounds_done if self._repeatable else len(self.ledger.releases)
+
+
+def _goal(experiment: Experiment) -> Any:
+    assert experiment.goal is not None
+    return experiment.goal
+
+
+def _costs(experiment: Experiment, book: _Book | None, rounds_done: int) -> Iterator[float]:
+    """Epsilon after each further round of this process; NaN where nothing is private."""
+    if book is None:
+        return itertools.repeat(math.nan)
+    goal, rounds = _goal(experiment), experiment.config.federation.rounds
+    stream = accountant.epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)
+    return itertools.islice(stream, book.standing(rounds_done), None)
+
+
+def _round_record(experiment: Experiment, state: ServerState, epsilon: float, seconds: float) -> dict[str, Any]:
+    config = experiment.config
+    record: dict[str, Any] = {"round": state.round, "test_accuracy": None, "test_loss": None}
+    if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:
+        dataset, device = experiment.dataset, experiment.device
+        result = evaluate(
+            experiment.model,
+            state.weights,
+            torch.from_numpy(dataset.test_inputs).to(device),
+            torch.from_numpy(dataset.test_labels).to(device),
+        )
+        record["test_accuracy"] = result.accuracy
+        record["test_loss"] = result.loss if math.isfinite(result.loss) else None
+    record["epsilon"] = None if math.isnan(epsilon) else epsilon
+    record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
+    record["uplink_megabytes"] = _uplink_megabytes(experiment, state.round)
+    record["seconds"] = seconds
+    return record
+
+
+def _facts_record(state: ServerState, facts: RoundFacts) -> dict[str, int]:
+    return {
+        "round": state.round,
+        "cohort": facts.cohort,
+        "clipped": facts.clipped,
+        "not_finite": facts.not_finite,
+    }
+
+
+def _uplink_megabytes(experiment: Experiment, rounds: int) -> float:
+    """By the expected cohort: the realised one is secret under Poisson sampling."""
+    return _uplink_bytes(experiment) * experiment.parts.sampler.expected * rounds / 1e6
+
+
+def _uplink_bytes(experiment: Experiment) -> int:
+    return math.ceil(experiment.parts.map.uplink_bits / 8)
+
+
+def _summary(
+    experiment: Experiment,
+    state: ServerState,
+    book: _Book | None,
+    metrics: list[dict[str, Any]],
+    stopped_by: str,
+    seconds: float,
+) -> dict[str, Any]:
+    config, goal, wire = experiment.config, experiment.goal, experiment.parts.map
+    accuracies = [record["test_accuracy"] for record in metrics if record["test_accuracy"] is not None]
+    stated = None
+    if goal is not None and book is not None:
+        stated = Ledger.read(book.ledger.path).guarantee(goal.delta, accountant=goal.accountant)
+    return {
+        "method": experiment.method.name,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "parameters": experiment.model.size,
+        "clients": config.federation.clients,
+        "cohort": int(experiment.parts.sampler.expected),
+        "sampling": config.federation.sampling,
+        "rounds": state.round,
+        "test_accuracy": accuracies[-1] if accuracies else None,
+        "best_test_accuracy": max(accuracies) if accuracies else None,
+        "epsilon": stated.epsilon if stated else None,
+        "lower_bound": stated.lower_bound if stated else None,
+        "delta": goal.delta if goal else None,
+        "unit": "client" if goal else "none",
+        "adjacency": stated.adjacency if stated else None,
+        "accountant": stated.method if stated else None,
+        "noise_multiplier": goal.noise_multiplier if goal else None,
+        "clip_norm": state.clip_norm if goal else None,
+        "noise_placement": config.privacy.placement if config.privacy else None,
+        "randomness": experiment.parts.randomness.name,
+        "not_protected": list(experiment.not_protected),
+        "uplink_bits_per_parameter": wire.uplink_bits / experiment.model.size,
+        "uplink_bytes_per_client_round": _uplink_bytes(experiment),
+        "uplink_megabytes_total": _uplink_megabytes(experiment, state.round),
+        "downlink_bytes_per_client_round": math.ceil(wire.downlink_bits / 8),
+        "seconds": seconds,
+        "device": str(experiment.device),
+        "seed": config.run.seed,
+        "stopped_by": stopped_by,
+    }

@@ -1,0 +1,33 @@
+"""Curves of one or more runs: accuracy over rounds and over megabytes, epsilon over rounds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpfed.plots.figure import figure
+
+Records = Sequence[Mapping[str, Any]]
+
+
+def plot_runs(runs: Mapping[str, Records], path: Path) -> None:
+    """Test accuracy over rounds, over uplink megabytes, and (where private) epsilon over rounds; one line a run."""
+    private = any(record["epsilon"] is not None for records in runs.values() for record in records)
+    with figure(path, columns=3 if private else 2) as axes:
+        for name, records in runs.items():
+            tested = [record for record in records if record["test_accuracy"] is not None]
+            accuracy = [100 * record["test_accuracy"] for record in tested]
+            marker = "o" if len(tested) < 30 else None
+            axes[0].plot([r["round"] for r in tested], accuracy, label=name, marker=marker, markersize=3)
+            axes[1].plot([r["uplink_megabytes"] for r in tested], accuracy, label=name, marker=marker, markersize=3)
+            if private:
+                charged = [record for record in records if record["epsilon"] is not None]
+                axes[2].plot([r["round"] for r in charged], [r["epsilon"] for r in charged], label=name)
+        axes[0].set_xlabel("rounds")
+        axes[1].set_xlabel("uplink of all clients, megabytes (log)")
+        axes[1].set_xscale("log")
+        for axis in axes[:2]:
+            axis.set_ylabel("test accuracy, %")
+        if private:
+            axes[2].set(xlabel="rounds", ylabel="epsilon spent (upper bound)")
+            axes[2].set_ylim(bottom=0)
+        axes[0].legend(frameon=False, fontsize=9)
