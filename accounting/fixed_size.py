@@ -1,51 +1,73 @@
 """A tight account of fixed-size sampling without replacement; no library has one. Proofs: docs/theory.md.
 
 A round draws r of n clients without replacement, sums their vectors of norm at most C, adds N(0, sigma^2 C^2).
-The one-round profile h below is the supremum over all neighbouring pairs in both orders; it is attained, and it
-is the profile of one dominating pair, so T copies of that pair bound T adaptive rounds.
+With q = r/n, s = 1/sigma, gamma = e^epsilon and g = 1 + (gamma - 1)/q, each profile here is the supremum of the
+hockey-stick divergence over all neighbouring pairs in one order of the two worlds, and it is attained. It is the
+profile of one dominating pair, so T copies of that pair bound T adaptive rounds in that order.
 """
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import half_lines
-from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import privacy_profile
 from accounting.half_lines import Floats
-from accounting.mechanisms import Adjacency, FixedSizeSampling, Subsampled
 
 
-def round_profile(epsilon: ArrayLike, mechanism: Subsampled) -> Floats:
-    """delta(epsilon) of one round: the supremum of the hockey-stick divergence over all neighbours, both orders.
+def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
+    """One client's vector replaced by any other: both orders alike.
 
-    With q = r/n, s = 1/sigma, gamma = e^epsilon >= 1 and g = 1 + (gamma - 1)/q:
-      replace-one   h = q H_g(N(2s, 1) || N(0, 1))                                     (docs/theory.md, Theorem 1)
-      zero-out      h = max of  q H_g(N(s, 1) || N(0, 1))  and
-                    sup_t (1-q)(1-gamma) Phi(t-s) - gamma q Phi(t) + q Phi(t+s)        (docs/theory.md, Theorem 2)
-    and h(gamma) = 1 - gamma + gamma h(1/gamma) below 1. Shape: that of `epsilon`. Adjacency: as named; add-remove
-    cannot be built. Error: exact to rounding (about 1e-13 relative).
+    h = q H_g(N(2s) || N(0)) for gamma >= 1 (docs/theory.md, Theorem 1); 1 - gamma + gamma h(1/gamma) below.
+    Shape: that of `epsilon`. Adjacency: replace-one. Error: exact to rounding.
     """
-    sampling = mechanism.sampling
-    if not isinstance(sampling, FixedSizeSampling):
-        raise UnsupportedMechanism(f"sampling={sampling!r}: this profile is for fixed-size sampling.")
     eps = np.asarray(epsilon, dtype=float)
-    size = np.abs(eps)
-    q, s = sampling.probability, 1 / mechanism.mechanism.noise_multiplier
-    log_g = np.logaddexp(0.0, half_lines.log_expm1(size) - np.log(q))
-    if mechanism.adjacency is Adjacency.REPLACE_ONE:
-        above_one = q * privacy_profile(log_g, mu=2 * s)
-    else:
-        above_one = np.maximum(q * privacy_profile(log_g, mu=s), _zeroed_towards_zero(size, q, s))
-    return symmetric(eps, above_one)
+    return symmetric(eps, _amplified(np.abs(eps), sampling_probability, 2 / noise_multiplier))
 
 
-def _zeroed_towards_zero(size: Floats, q: float, s: float) -> Floats:
-    """The order of zero-out in which the client sends +C in one world and 0 in the other, all others -C."""
-    log_near = np.log1p(-q) + half_lines.log_expm1(size)
-    return half_lines.supremum(log_near, np.log(q) + size, np.full(size.shape, np.log(q)), s)
+def zeroing_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
+    """H_gamma of the world where a client's vector counts, from the world where it is zero.
+
+    h = sup_t q Phi(t+s) - gamma q Phi(t) - (1-q)(gamma-1) Phi(t-s) for gamma >= 1 (docs/theory.md, Theorem 2, first
+    order); below 1 from the other order. Shape: that of `epsilon`. Adjacency: zero-out. Error: exact to rounding.
+    """
+    eps = np.asarray(epsilon, dtype=float)
+    forth, back = _zero_out_orders(np.abs(eps), sampling_probability, 1 / noise_multiplier)
+    return from_orders(eps, forth, back)
+
+
+def restoring_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
+    """H_gamma of the world where a client's vector is zero, from the world where it counts.
+
+    h = q H_g(N(s) || N(0)) for gamma >= 1 (docs/theory.md, Theorem 2, second order); below 1 from the other order.
+    Shape: that of `epsilon`. Adjacency: zero-out. Error: exact to rounding.
+    """
+    eps = np.asarray(epsilon, dtype=float)
+    forth, back = _zero_out_orders(np.abs(eps), sampling_probability, 1 / noise_multiplier)
+    return from_orders(eps, back, forth)
+
+
+def from_orders(epsilon: Floats, forth: Floats, back: Floats) -> Floats:
+    """A profile from its values (`forth`) and those of the exchanged worlds (`back`), both at |epsilon|.
+
+    Below gamma = 1:  h(gamma) = 1 - gamma + gamma h_back(1/gamma).
+    """
+    size = np.abs(epsilon)
+    mirrored = -np.expm1(-size) + np.exp(-size) * back
+    return np.asarray(np.where(epsilon >= 0, forth, mirrored))
 
 
 def symmetric(epsilon: Floats, at_absolute: Floats) -> Floats:
-    """A profile that is its own reverse, from its values at |epsilon|: h(gamma) = 1 - gamma + gamma h(1/gamma)."""
-    mirrored = -np.expm1(-np.abs(epsilon)) + np.exp(-np.abs(epsilon)) * at_absolute
-    return np.asarray(np.where(epsilon >= 0, at_absolute, mirrored))
+    """A profile that is its own reverse, from its values at |epsilon|."""
+    return from_orders(epsilon, at_absolute, at_absolute)
+
+
+def _zero_out_orders(size: Floats, q: float, s: float) -> tuple[Floats, Floats]:
+    log_near = half_lines.log_complement(q) + half_lines.log_expm1(size)
+    zeroing = half_lines.supremum(log_near, np.log(q) + size, np.full(size.shape, np.log(q)), s)
+    return zeroing, _amplified(size, q, s)
+
+
+def _amplified(size: Floats, q: float, mu: float) -> Floats:
+    """q H_g(N(mu) || N(0)) at gamma = e^size >= 1."""
+    log_g = np.logaddexp(0.0, half_lines.log_expm1(size) - np.log(q))
+    return np.asarray(q * privacy_profile(log_g, mu=mu))

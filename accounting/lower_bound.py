@@ -7,61 +7,20 @@ lower divergence; rounding their losses down lowers it further.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from accounting import require
+from accounting import loss_grid, require
+from accounting.attacks import AttackPair, Mixture, attack_pairs
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import Adjacency, Composed, FixedSizeSampling, Gaussian, Mechanism, Subsampled
-from accounting.pld import composition_slack, grid_interval
-
-Floats = NDArray[np.float64]
+from accounting.half_lines import Floats
+from accounting.mechanisms import Composed, Gaussian, Mechanism, Subsampled
+from accounting.pld import composition_slack
 
 # The masses of narrow cells are differences of distribution functions, good to about 1e-10 relative.
 _MASS_ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttackPair:
-    """Output laws of two neighbours along the attacked direction: mixtures of unit-variance Gaussians.
-
-    `p` and `q` hold (weight, mean); the loss log p(x)/q(x) must rise with x, or fall and then rise.
-    """
-
-    p: tuple[tuple[float, float], ...]
-    q: tuple[tuple[float, float], ...]
-
-    def reversed(self) -> "AttackPair":
-        """The two worlds exchanged, mirrored so that the loss rises again."""
-        return AttackPair(p=tuple((w, -m) for w, m in self.q), q=tuple((w, -m) for w, m in self.p))
-
-
-def attack_pairs(mechanism: Subsampled) -> list[AttackPair]:
-    """The sharpest known fixed pair of neighbours of one sampled round, in both orders.
-
-    Poisson: nobody else sends anything; one client sends +C or nothing (replace-one: -C).
-    Fixed size: all others send -C; one client sends +C or -C (zero-out: +C or 0, and 0 or -C).
-    """
-    q, s = mechanism.sampling.probability, 1 / mechanism.mechanism.noise_multiplier
-    quiet, loud = (1 - q, 0.0), (q, s)
-    if isinstance(mechanism.sampling, FixedSizeSampling):
-        base = (1 - q, -s)
-        if mechanism.adjacency is Adjacency.REPLACE_ONE:
-            pairs = [AttackPair(p=(base, loud), q=((1.0, -s),))]
-        else:
-            pairs = [
-                AttackPair(p=(base, loud), q=(base, (q, 0.0))),
-                AttackPair(p=(base, (q, 0.0)), q=((1.0, -s),)),
-            ]
-    elif mechanism.adjacency is Adjacency.REPLACE_ONE:
-        pairs = [AttackPair(p=(quiet, loud), q=(quiet, (q, -s)))]
-    else:
-        pairs = [AttackPair(p=(quiet, loud), q=((1.0, 0.0),))]
-    return [*pairs, *(pair.reversed() for pair in pairs)]
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
@@ -72,7 +31,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     one, so the bound meets the upper bound; for fixed-size sampling a gap remains (open problem).
     """
     target = require.open_probability(delta=delta)
-    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    parts = loss_grid.parts_of(mechanism)
     shift_squared = sum(count * part.mu**2 for part, count in parts if isinstance(part, Gaussian))
     sampled: list[tuple[Subsampled, int]] = [
         (part, count) for part, count in parts if isinstance(part, Subsampled) and part.sampling.probability > 0
@@ -80,7 +39,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     plain = smallest_epsilon(target, mu=math.sqrt(shift_squared)) * (1 - 1e-11) if shift_squared else 0.0
     if not sampled:
         return plain
-    interval = grid_interval(Composed(parts=tuple(sampled)))
+    interval = loss_grid.interval(Composed(parts=tuple(sampled)))
     bounds = [
         _composed_epsilon([(attack_pairs(part)[choice], count) for part, count in sampled], interval, target)
         for choice in range(min(len(attack_pairs(part)) for part, _ in sampled))
@@ -103,9 +62,10 @@ def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, 
     # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.
     steps = math.floor(offset)
     composed = composed.compose(DensePLDPmf(interval, steps, np.ones(1), 0.0, False))
-    slack = composition_slack(sum(count for _, count in pairs))
-    epsilon = float(composed.get_epsilon_for_delta(delta + slack)) if delta + slack < 1 else 0.0
-    return epsilon + (offset - steps) * interval if epsilon > 0 else 0.0
+    # Each self-composition cuts its tails, which can wrap around, and counts 1e-15 as an infinite loss.
+    slack = composition_slack(sum(count for _, count in pairs)) + 2e-15 * len(pairs)
+    epsilon = loss_grid.smallest_epsilon(composed.get_delta_for_epsilon, delta + slack) if delta + slack < 1 else 0.0
+    return epsilon * (1 - 1e-12) + (offset - steps) * interval if epsilon > 0 else 0.0
 
 
 def _quantised(pair: AttackPair, interval: float) -> tuple[Any, float]:
@@ -136,7 +96,7 @@ def _cells(pair: AttackPair, interval: float) -> tuple[Floats, Floats]:
     """Log masses of both laws in cells bounded where the loss crosses grid points (roughly: any cut is valid)."""
     means = [m for _, m in (*pair.p, *pair.q)]
     x = np.linspace(min(means) - 10, max(means) + 10, 400_001)
-    loss = _log_density(pair.p, x) - _log_density(pair.q, x)
+    loss = pair.loss(x)
     lowest = int(np.argmin(loss))  # zero-out's loss falls before it rises; each side is cut on its own
     grid = np.arange(math.ceil(loss[lowest] / interval), math.floor(loss[-1] / interval) + 1) * interval
     right = np.interp(grid, np.maximum.accumulate(loss[lowest:]), x[lowest:])
@@ -145,13 +105,7 @@ def _cells(pair: AttackPair, interval: float) -> tuple[Floats, Floats]:
     return _masses(pair.p, cuts), _masses(pair.q, cuts)
 
 
-def _log_density(mixture: tuple[tuple[float, float], ...], x: Floats) -> Floats:
-    """Up to a common constant."""
-    terms = [math.log(w) - (x - m) ** 2 / 2 for w, m in mixture]
-    return np.asarray(np.logaddexp.reduce(terms, axis=0))
-
-
-def _masses(mixture: tuple[tuple[float, float], ...], cuts: Floats) -> Floats:
+def _masses(mixture: Mixture, cuts: Floats) -> Floats:
     """Logarithm of the mass of every cell, each computed in the tail where it does not cancel or underflow."""
     logs = []
     for weight, mean in mixture:

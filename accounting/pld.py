@@ -11,27 +11,15 @@ from functools import singledispatch
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
-from accounting import poisson, require
+from accounting import fixed_size, loss_grid, poisson, require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.fixed_size import round_profile
+from accounting.gaussian import privacy_profile
 from accounting.half_lines import Floats
-from accounting.mechanisms import (
-    Adjacency,
-    Composed,
-    FixedSizeSampling,
-    Gaussian,
-    Mechanism,
-    Subsampled,
-)
+from accounting.mechanisms import Adjacency, Composed, FixedSizeSampling, Gaussian, Mechanism, Subsampled
 
 SMALLEST_DELTA = 1e-12
 """Below this the rounding of the FFT and the truncated tails (about 1e-15) could matter; use RDP there."""
-
-# Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
-_TAIL_MASS = 1e-19
-_LARGEST_GRID = 1_000_000
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
@@ -47,60 +35,23 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
             f"delta={target} with accountant='pld': must be at least {SMALLEST_DELTA}, below it the rounding of the "
             "numerical convolution matters. Use accountant='rdp'."
         )
-    slack = composition_slack(sum(count for _, count in _parts(mechanism)))
+    slack = composition_slack(sum(count for _, count in loss_grid.parts_of(mechanism)))
     if slack > target / 2:
         raise InvalidParameter(
             f"delta={target} with accountant='pld': too small for this many rounds, whose numerical convolution is "
             f"good to {slack:.1e}. Use accountant='rdp'."
         )
     with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-        return float(distribution(mechanism, grid_interval(mechanism)).get_epsilon_for_delta(target - slack))
+        return _smallest_epsilon(distribution(mechanism, loss_grid.interval(mechanism)), target - slack)
+
+
+def _smallest_epsilon(distribution: Any, delta: float) -> float:
+    return loss_grid.smallest_epsilon(distribution.get_delta_for_epsilon, delta) * (1 + 1e-12)
 
 
 def composition_slack(compositions: int) -> float:
     """Probability that rounding of the FFT and truncated tails may misplace: delta is tightened by it."""
     return 2e-16 * (compositions + 20)
-
-
-def _parts(mechanism: Mechanism) -> tuple[tuple[Any, int], ...]:
-    return mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
-
-
-def grid_interval(mechanism: Mechanism) -> float:
-    """Grid spacing of the losses: fine against one release's spread, coarse enough for the memory.
-
-    Any spacing gives an upper bound; this one keeps it within about 1e-4 of the limit.
-    """
-    parts = _parts(mechanism)
-    spreads = [_spread(part) for part, _ in parts]
-    variance = sum(count * spread**2 for (_, count), spread in zip(parts, spreads, strict=True))
-    total_range = variance + 20 * math.sqrt(variance)
-    widest = max([total_range, *(2 * _largest_loss(part) for part, _ in parts)])
-    wanted = min(1e-4, min(spreads) / 20)
-    return max(wanted, widest / _LARGEST_GRID)
-
-
-def _sampling_and_mu(part: Any) -> tuple[float, float]:
-    """Sampling probability and the largest shift, over noise std, that one round can show."""
-    if isinstance(part, Gaussian):
-        return 1.0, part.mu
-    shift = 2.0 if isinstance(part.sampling, FixedSizeSampling) else part.adjacency.sensitivity_in_clips
-    return part.sampling.probability, shift / part.mechanism.noise_multiplier
-
-
-def _spread(part: Any) -> float:
-    """About the standard deviation of one release's privacy loss."""
-    q, mu = _sampling_and_mu(part)
-    return max(min(mu, q * math.sqrt(math.expm1(min(mu * mu, 50.0)))), 1e-9)
-
-
-def _largest_loss(part: Any) -> float:
-    """A loss that one release exceeds with probability at most _TAIL_MASS."""
-    q, mu = _sampling_and_mu(part)
-    if q == 0:
-        return 0.0
-    tail = float(-ndtri(min(0.5, _TAIL_MASS / q)))
-    return float(np.logaddexp(math.log1p(-q) if q < 1 else -math.inf, math.log(q) + mu * mu / 2 + tail * mu))
 
 
 @singledispatch
@@ -111,9 +62,8 @@ def distribution(mechanism: Mechanism, interval: float) -> Any:
 
 @distribution.register
 def _(mechanism: Gaussian, interval: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution as library
-
-    return library.from_gaussian_mechanism(1 / mechanism.mu, value_discretization_interval=interval)
+    profile = privacy_profile(_losses(mechanism, interval), mu=mechanism.mu)
+    return _library().PrivacyLossDistribution(loss_grid.connect_dots(interval, profile, profile))
 
 
 @distribution.register
@@ -131,29 +81,39 @@ def _(mechanism: Composed, interval: float) -> Any:
 
 @distribution.register
 def _(mechanism: Subsampled, interval: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution as library
-
-    q = mechanism.sampling.probability
-    if q == 0:
-        return library.identity(interval)
-    steps = math.ceil(_largest_loss(mechanism) / interval) + 1
-    losses = np.arange(-steps, steps + 1) * interval
-    if isinstance(mechanism.sampling, FixedSizeSampling):
-        return library.PrivacyLossDistribution(_dots(interval, round_profile(losses, mechanism)))
-    round_ = {"sampling_probability": q, "noise_multiplier": mechanism.mechanism.noise_multiplier}
+    if mechanism.sampling.probability == 0:
+        return _library().identity(interval)
+    forth, back = _profiles(mechanism, _losses(mechanism, interval))
+    pair = loss_grid.connect_dots(interval, forth, back)
     if mechanism.adjacency is Adjacency.REPLACE_ONE:
-        return library.PrivacyLossDistribution(_dots(interval, poisson.replacement_profile(losses, **round_)))
-    # Zero-out has add-remove's pair of output laws; the two orders are composed apart, the worse one counts.
-    removal = _dots(interval, poisson.removal_profile(losses, **round_))
-    return library.PrivacyLossDistribution(removal, _dots(interval, poisson.addition_profile(losses, **round_)))
+        return _library().PrivacyLossDistribution(pair)
+    # The worlds keep their order from round to round: the two orders are composed apart, the worse one counts.
+    return _library().PrivacyLossDistribution(pair, loss_grid.connect_dots(interval, back, forth))
 
 
-def _dots(interval: float, profile: Floats) -> Any:
-    """The loss distribution on the grid -m..m that connects the dots of a profile given there."""
-    from dp_accounting.pld import pld_pmf
+def _profiles(mechanism: Subsampled, losses: Floats) -> tuple[Floats, Floats]:
+    """The one-round profiles of both orders. Poisson zero-out has add-remove's pair of output laws."""
+    round_ = {
+        "sampling_probability": mechanism.sampling.probability,
+        "noise_multiplier": mechanism.mechanism.noise_multiplier,
+    }
+    fixed = isinstance(mechanism.sampling, FixedSizeSampling)
+    if mechanism.adjacency is Adjacency.REPLACE_ONE:
+        profile = (fixed_size if fixed else poisson).replacement_profile(losses, **round_)
+        return profile, profile
+    if fixed:
+        return fixed_size.zeroing_profile(losses, **round_), fixed_size.restoring_profile(losses, **round_)
+    return poisson.removal_profile(losses, **round_), poisson.addition_profile(losses, **round_)
 
-    steps = len(profile) // 2
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -steps, steps, np.clip(profile, 0.0, 1.0))
+
+def _losses(part: Gaussian | Subsampled, interval: float) -> Floats:
+    return np.arange(math.ceil(loss_grid.largest_loss(part) / interval) + 2) * interval
+
+
+def _library() -> Any:
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution
 
 
 def epsilons(mechanism: Gaussian | Subsampled, *, delta: float, rounds: int) -> Iterator[float]:
@@ -162,10 +122,10 @@ def epsilons(mechanism: Gaussian | Subsampled, *, delta: float, rounds: int) -> 
     One convolution a round; may be drawn beyond `rounds`. Domain and direction of error: those of `epsilon`.
     """
     require.open_probability(delta=delta)
-    one = distribution(mechanism, grid_interval(Composed(parts=((mechanism, rounds),))))
+    one = distribution(mechanism, loss_grid.interval(Composed(parts=((mechanism, rounds),))))
     total = one
     for count in itertools.count(1):
         target = delta - 2 * composition_slack(count)
-        yield float(total.get_epsilon_for_delta(target)) if target > 0 else math.inf
+        yield _smallest_epsilon(total, target) if target > 0 else math.inf
         with np.errstate(over="ignore"):
             total = total.compose(one, tail_mass_truncation=1e-15)
