@@ -1,0 +1,217 @@
+"""The ledger: what it refuses to believe, and what it says from the file alone."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from accounting import (
+    Adjacency,
+    Composed,
+    FixedSizeSampling,
+    Gaussian,
+    Header,
+    Ledger,
+    PoissonSampling,
+    Release,
+    Subsampled,
+    guarantee,
+)
+from accounting.errors import EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
+
+HEADER = Header(unit="client", clients=6000, randomness="simulated", about={"method": "dp-fedavg"})
+POISSON = Subsampled(
+    mechanism=Gaussian(noise_multiplier=1.4, adjacency=Adjacency.ADD_REMOVE),
+    sampling=PoissonSampling(probability=100 / 6000),
+)
+
+
+def release(round: int, mechanism=POISSON) -> Release:
+    return Release(
+        round=round,
+        mechanism=mechanism,
+        clip_norm=1.0,
+        noise_std=1.4,
+        noise_placement="server",
+        detail={"dimension": 10, "divided_by": 100.0},
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    book = Ledger.create(tmp_path / "ledger.jsonl", HEADER)
+    for round in range(3):
+        book.record(release(round))
+    return book
+
+
+def test_epsilon_from_the_file_alone_equals_that_of_the_mechanism(ledger):
+    stated = Ledger.read(ledger.path).guarantee(6000**-1.1)
+    direct = guarantee(Composed(parts=((POISSON, 3),)), delta=6000**-1.1)
+    assert stated.epsilon == direct.epsilon
+    assert (stated.unit, stated.adjacency, stated.sampling) == ("client", "add-remove", "poisson")
+
+
+def test_what_is_read_is_what_was_recorded(ledger):
+    again = Ledger.read(ledger.path)
+    assert again.header == HEADER
+    assert again.releases == ledger.releases
+
+
+def test_every_line_names_what_an_epsilon_must_name(ledger):
+    header, line = (json.loads(text) for text in ledger.path.read_text().splitlines()[:2])
+    assert header["unit"] == "client"
+    assert header["randomness"] == "simulated"
+    assert line["mechanism"]["mechanism"] == {"kind": "gaussian", "noise_multiplier": 1.4, "adjacency": "add-remove"}
+    assert line["mechanism"]["sampling"] == {"name": "poisson", "probability": 100 / 6000}
+    assert line["sensitivity_in_clips"] == 1.0
+    assert (line["noise_std"], line["noise_placement"], line["clip_norm"]) == (1.4, "server", 1.0)
+
+
+def test_no_release_costs_nothing(tmp_path):
+    assert Ledger.create(tmp_path / "l", HEADER).guarantee(1e-5).epsilon == 0.0
+
+
+def test_mixed_releases_compose(tmp_path):
+    other = Subsampled(
+        mechanism=Gaussian(noise_multiplier=2.0, adjacency=Adjacency.ADD_REMOVE),
+        sampling=PoissonSampling(probability=0.1),
+    )
+    book = Ledger.create(tmp_path / "l", HEADER)
+    book.record(release(0))
+    book.record(release(1, other))
+    both = book.guarantee(1e-5).epsilon
+    alone = guarantee(Composed(parts=((other, 1),)), delta=1e-5).epsilon
+    assert both > alone
+
+
+def test_two_adjacencies_in_one_ledger_have_no_epsilon(tmp_path):
+    fixed = Subsampled(
+        mechanism=Gaussian(noise_multiplier=2.0, adjacency=Adjacency.REPLACE_ONE),
+        sampling=FixedSizeSampling(cohort=10, clients=100),
+    )
+    book = Ledger.create(tmp_path / "l", HEADER)
+    book.record(release(0))
+    book.record(release(1, fixed))
+    with pytest.raises(ValueError, match="one adjacency"):
+        book.guarantee(1e-5)
+
+
+def test_a_truncated_last_line_is_named_and_resume_drops_it(ledger):
+    whole = ledger.path.read_bytes()
+    for cut in (1, 10, 200):
+        ledger.path.write_bytes(whole[:-cut])
+        with pytest.raises(TruncatedLedger, match="line 4"):
+            Ledger.read(ledger.path)
+        resumed = Ledger.resume(ledger.path)
+        assert len(resumed.releases) == 2
+        resumed.record(release(2))
+        assert ledger.path.read_bytes() == whole
+
+
+def test_an_empty_or_headless_file_is_truncated(tmp_path):
+    (tmp_path / "l").write_bytes(b"")
+    with pytest.raises(TruncatedLedger, match="empty"):
+        Ledger.read(tmp_path / "l")
+    (tmp_path / "l").write_bytes(b'{"kind":"head')
+    with pytest.raises(TruncatedLedger):
+        Ledger.resume(tmp_path / "l")
+
+
+def edited_noise(lines):
+    lines[1] = lines[1].replace("1.4", "9.9")
+
+
+def removed_line(lines):
+    del lines[1]
+
+
+def swapped_lines(lines):
+    lines[1], lines[2] = lines[2], lines[1]
+
+
+def repeated_line(lines):
+    lines.insert(2, lines[1])
+
+
+def not_json(lines):
+    lines[2] = "release"
+
+
+def not_an_object(lines):
+    lines[2] = "[1]"
+
+
+def deep_nesting(lines):
+    lines[2] = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "edit", [edited_noise, removed_line, swapped_lines, repeated_line, not_json, not_an_object, deep_nesting]
+)
+def test_an_edited_file_is_refused_and_the_line_named(ledger, edit):
+    lines = ledger.path.read_text().splitlines()
+    edit(lines)
+    ledger.path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(EditedLedger, match=r"line [234]"):
+        Ledger.read(ledger.path)
+
+
+def test_any_single_byte_change_is_refused(ledger):
+    content = ledger.path.read_bytes()
+    for position in range(0, len(content) - 1, 7):
+        changed = bytearray(content)
+        changed[position] ^= 0x01
+        ledger.path.write_bytes(bytes(changed))
+        with pytest.raises(LedgerError):
+            Ledger.read(ledger.path)
+
+
+def test_an_unknown_version_is_refused_by_its_name(ledger):
+    text = ledger.path.read_text().replace('"version":1', '"version":2')
+    ledger.path.write_text(text)
+    with pytest.raises(LedgerVersionError, match="version 2"):
+        Ledger.read(ledger.path)
+
+
+def test_an_existing_file_is_never_overwritten(ledger):
+    before = ledger.path.read_bytes()
+    with pytest.raises(LedgerError, match="already there"):
+        Ledger.create(ledger.path, HEADER)
+    assert ledger.path.read_bytes() == before
+
+
+def test_a_missing_file_and_a_missing_folder(tmp_path):
+    with pytest.raises(LedgerError, match="cannot be read"):
+        Ledger.read(tmp_path / "none")
+    with pytest.raises(LedgerError, match="Nothing was released"):
+        Ledger.create(tmp_path / "no" / "folder", HEADER)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(ledger, monkeypatch):
+    before = ledger.path.read_bytes()
+    real = os.write
+
+    calls = iter([True, False])
+
+    def full_after_the_first(descriptor, data):
+        if next(calls):
+            return real(descriptor, data[:50])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full_after_the_first)
+    with pytest.raises(LedgerError, match="not released"):
+        ledger.record(release(3))
+    monkeypatch.undo()
+    assert ledger.path.read_bytes() == before
+    assert len(ledger.releases) == 3
+    ledger.record(release(3))
+    assert len(Ledger.read(ledger.path).releases) == 4
+
+
+def test_the_line_is_synced_before_record_returns(ledger, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    ledger.record(release(3))
+    assert synced == [ledger.path.stat().st_size]

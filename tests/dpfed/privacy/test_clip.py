@@ -1,0 +1,71 @@
+"""The sensitivity bound holds for whatever comes in."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpfed.privacy.clip import clip_rows, drop_not_finite
+
+any_float32 = st.floats(width=32, allow_nan=True, allow_infinity=True)
+
+
+def exact_norm(row: torch.Tensor) -> float:
+    return math.sqrt(math.fsum(float(x) ** 2 for x in row))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    rows=st.lists(st.lists(any_float32, min_size=5, max_size=5), min_size=1, max_size=4),
+    norm=st.floats(min_value=1e-6, max_value=1e6),
+)
+def test_no_row_is_ever_longer_than_the_bound(rows, norm):
+    clipped = clip_rows(torch.tensor(rows, dtype=torch.float32), norm)
+    for row in clipped.rows:
+        assert exact_norm(row) <= norm
+
+
+@pytest.mark.parametrize("scale", [1e30, 3e38, 1.0, 1e-38, 1e-45])
+@pytest.mark.parametrize("size", [1, 7, 100_003])
+def test_one_client_at_any_scale_adds_at_most_the_bound(scale, size):
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randn(1, size, generator=generator).clamp_(-1, 1) * scale
+    assert exact_norm(clip_rows(row.clone(), 0.7).rows[0]) <= 0.7
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_row_that_is_not_finite_becomes_zero_and_is_counted(bad):
+    rows = torch.ones(3, 4)
+    rows[1, 2] = bad
+    for result in (clip_rows(rows.clone(), 10.0), drop_not_finite(rows.clone())):
+        assert result.not_finite == 1
+        assert result.rows[1].eq(0).all()
+        assert result.rows[0].eq(1).all()
+        assert result.inside.tolist() == [True, False, True]
+
+
+def test_short_rows_are_left_bit_for_bit():
+    rows = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+    assert clip_rows(rows.clone(), 100.0).rows.equal(rows)
+
+
+def test_a_long_row_keeps_its_direction_and_nearly_the_bound():
+    row = torch.tensor([[3.0, 4.0]])
+    clipped = clip_rows(row.clone(), 1.0)
+    np.testing.assert_allclose(clipped.rows[0], [0.6, 0.8], rtol=2e-6)
+    assert clipped.inside.tolist() == [False]
+
+
+def test_zero_stays_zero():
+    assert clip_rows(torch.zeros(2, 3), 1.0).rows.eq(0).all()
+
+
+def test_a_bound_without_room_for_rounding_would_be_exceeded():
+    """The planted fault: plain float32 scaling breaks the bound for some rows, so the room is needed."""
+    rows = torch.randn(2000, 50, generator=torch.Generator().manual_seed(2)) * 10
+    plain = rows * (1.0 / rows.norm(dim=1, keepdim=True))
+    assert any(exact_norm(row) > 1.0 for row in plain)
+    assert all(exact_norm(row) <= 1.0 for row in clip_rows(rows, 1.0).rows)

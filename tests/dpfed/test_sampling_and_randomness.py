@@ -1,0 +1,92 @@
+"""Cohorts follow the law that is charged; randomness repeats where it should and only there."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from accounting import FixedSizeSampling, FullParticipation, PoissonSampling
+from dpfed.errors import ConfigError
+from dpfed.randomness import Secure, Simulated
+from dpfed.sampling import sampler
+from dpfed.seeds import Seeds
+
+SOURCES = [Simulated(seeds=Seeds(root=11)), Secure()]
+# Tests on Secure() cannot be seeded: their false-alarm rate is set to one in a million, the seeded ones pass or fail
+# for ever.
+ALPHA = 1e-6
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
+def test_poisson_cohort_sizes_follow_the_binomial_law(source):
+    who = sampler("poisson", clients=200, cohort=30)
+    sizes = [len(who.sample(source, t)) for t in range(4000)]
+    law = stats.binom(200, 30 / 200)
+    cuts = [-1, 22, 25, 27, 29, 31, 33, 35, 38, 200]
+    expected = 4000 * np.diff(law.cdf(cuts))
+    observed = np.histogram(sizes, bins=np.array(cuts) + 0.5)[0]
+    assert stats.chisquare(observed, expected).pvalue > ALPHA
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
+@pytest.mark.parametrize("name", ["poisson", "fixed"])
+def test_every_client_is_drawn_equally_often(name, source):
+    who = sampler(name, clients=50, cohort=10)
+    counts = np.bincount(np.concatenate([who.sample(source, t) for t in range(3000)]), minlength=50)
+    # The counts of a fixed-size sampler are slightly anticorrelated, which only lowers the statistic.
+    statistic = ((counts - 600) ** 2 / (3000 * 0.2 * 0.8)).sum()
+    assert stats.chi2(50).sf(statistic) > ALPHA
+
+
+def test_a_fixed_size_sampler_fails_the_poisson_test():
+    """The planted fault: the conformance test above must catch it."""
+    who = sampler("fixed", clients=200, cohort=30)
+    assert {len(who.sample(SOURCES[0], t)) for t in range(100)} == {30}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
+def test_cohorts_are_sorted_without_repeats(source):
+    for name in ("poisson", "fixed", "all"):
+        cohort = sampler(name, clients=40, cohort=20).sample(source, 3)
+        assert np.all(np.diff(cohort) > 0)
+        assert cohort.dtype == np.int64
+
+
+def test_the_law_is_the_accountants_own():
+    assert sampler("poisson", clients=60, cohort=6).law == PoissonSampling(probability=0.1)
+    assert sampler("fixed", clients=60, cohort=6).law == FixedSizeSampling(cohort=6, clients=60)
+    assert sampler("all", clients=60, cohort=60).law == FullParticipation()
+
+
+@pytest.mark.parametrize("cohort", [0, -1, 61])
+def test_an_impossible_cohort_is_refused(cohort):
+    with pytest.raises(ConfigError, match=r"federation\.cohort"):
+        sampler("poisson", clients=60, cohort=cohort)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
+def test_normals_are_standard_normal(source):
+    draws = source.normal(200_000, "noise", 0).double().numpy()
+    assert stats.kstest(draws, "norm").pvalue > ALPHA
+    # Variance by the chi-square law, both tails.
+    assert 2 * min(stats.chi2(200_000).cdf((draws**2).sum()), stats.chi2(200_000).sf((draws**2).sum())) > ALPHA
+
+
+def test_noise_one_percent_short_is_caught():
+    """The planted fault of the test above, at its own false-alarm rate."""
+    draws = 0.99 * SOURCES[0].normal(200_000, "noise", 0).double().numpy()
+    assert 2 * stats.chi2(200_000).cdf((draws**2).sum()) < ALPHA
+
+
+def test_simulated_noise_repeats_by_name_and_never_across_names():
+    source = SOURCES[0]
+    first = source.normal(100, "noise.sum", 0)
+    assert first.equal(source.normal(100, "noise.sum", 0))
+    for purpose, path in (("noise.sum", (1,)), ("noise.share", (0,)), ("noise.sum", (0, 0))):
+        assert abs(np.corrcoef(first, source.normal(100, purpose, *path))[0, 1]) < 0.6
+    assert not first.equal(Simulated(seeds=Seeds(root=12)).normal(100, "noise.sum", 0))
+
+
+def test_secure_randomness_never_repeats():
+    source = Secure()
+    assert not source.normal(100, "noise.sum", 0).equal(source.normal(100, "noise.sum", 0))
+    assert not np.array_equal(source.subset(10, 1000, "cohort", 0), source.subset(10, 1000, "cohort", 0))
