@@ -245,7 +245,8 @@ def _privacy(table: PrivacyTable | None, goal: PrivacyGoal | None, who: Sampler,
         return NotPrivate()
     adaptive = None
     if table.adaptive is not None:
-        std = table.adaptive.count_noise_std or who.expected / 20
+        # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would cost too much.
+        std = table.adaptive.count_noise_std or max(who.expected / 20, goal.noise_multiplier)
         adaptive = AdaptiveClip(quantile=table.adaptive.quantile, rate=table.adaptive.rate, count_noise_std=std)
     return ClientLevelGaussian(
         noise_multiplier=goal.noise_multiplier,

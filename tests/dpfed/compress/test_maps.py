@@ -60,7 +60,7 @@ def test_a_random_shared_mask_is_unbiased_over_all_masks():
 
 def test_random_indices_are_uniform():
     """Each of the C(5, 2) subsets equally often: chi-square with 9 degrees of freedom, seeded; 27.9 is its 0.1% point."""
-    names = {subset: 0 for subset in combinations(range(5), 2)}
+    names = dict.fromkeys(combinations(range(5), 2), 0)
     for round in range(5000):
         names[tuple(random_indices(5, 2, SEEDS, "mask.shared", round).tolist())] += 1
     statistic = sum((count - 500) ** 2 / 500 for count in names.values())
@@ -119,7 +119,12 @@ def test_the_shared_mask_changes_every_round_and_repeats_from_the_seed():
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({"keep": 0.005, "k": None}, 5), ({"keep": None, "k": 7}, 7), ({"keep": 1e-9, "k": None}, 1), ({"keep": 1.0, "k": None}, 1000)],
+    [
+        ({"keep": 0.005, "k": None}, 5),
+        ({"keep": None, "k": 7}, 7),
+        ({"keep": 1e-9, "k": None}, 1),
+        ({"keep": 1.0, "k": None}, 1000),
+    ],
 )
 def test_kept_coordinates(options, expected):
     assert kept_coordinates(1000, **options) == expected

@@ -1,0 +1,198 @@
+"""Commands as people and scripts use them: JSON keys, exit status, what they load."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dpfed.cli import status
+from dpfed.methods import METHODS
+
+PAPER = ["budget", "--clients", "6000", "--cohort", "100"]
+BUDGET_KEYS = {
+    "epsilon", "delta", "noise_multiplier", "rounds", "clients", "cohort", "sampling", "sampling_probability",
+    "adjacency", "unit", "sensitivity_in_clips", "mechanism", "accountant", "conversion", "order", "lower_bound",
+    "valid", "notes",
+}  # fmt: skip
+
+
+def json_of(capsys, *arguments):
+    assert status([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_budget_prints_one_json_object_with_the_contracts_keys(capsys):
+    record = json_of(capsys, *PAPER, "--rounds", "180", "--noise-multiplier", "1.4")
+    assert set(record) == BUDGET_KEYS
+    assert record["epsilon"] == pytest.approx(0.6303, abs=5e-5)
+    assert (record["sampling"], record["adjacency"], record["sensitivity_in_clips"]) == ("poisson", "add-remove", 1.0)
+
+
+def test_compare_prints_the_readings_of_the_papers_setting(capsys):
+    rows = json_of(capsys, *PAPER, "--rounds", "180", "--noise-multiplier", "1.4", "--compare")["results"]
+    table = {
+        (r["sampling"], r["adjacency"], r["accountant"], r["conversion"], r["sensitivity_in_clips"]): r for r in rows
+    }
+    expected = {
+        ("poisson", "add-remove", "rdp", "classical", 1.0): 1.0077,
+        ("poisson", "add-remove", "rdp", "improved", 1.0): 0.7442,
+        ("poisson", "add-remove", "pld", None, 1.0): 0.6303,
+        ("fixed", "replace-one", "rdp", "improved", 2.0): 5.3515,
+        ("fixed", "replace-one", "pld", None, 2.0): 3.4887,
+    }
+    for key, epsilon in expected.items():
+        assert table[key]["epsilon"] == pytest.approx(epsilon, abs=5e-5), key
+        assert table[key]["valid"]
+    assert table["fixed", "replace-one", "pld", None, 2.0]["lower_bound"] == pytest.approx(3.2142, abs=1e-4)
+    assert not table["fixed", "replace-one", "fed-smp-theorem", None, 1.0]["valid"]
+
+
+def test_the_table_for_people_shows_the_same_numbers(capsys):
+    assert status([*PAPER, "--rounds", "180", "--noise-multiplier", "1.4", "--compare"]) == 0
+    out = capsys.readouterr().out
+    for number in ("1.0077", "0.7442", "0.6303", "5.3515", "3.4887", "3.2142"):
+        assert number in out
+
+
+@pytest.mark.parametrize(("accountant", "sigma"), [("best", 1.0852), ("rdp", 1.2003)])
+def test_noise_from_epsilon(capsys, accountant, sigma):
+    record = json_of(capsys, *PAPER, "--rounds", "180", "--epsilon", "1.01", "--accountant", accountant)
+    assert record["noise_multiplier"] == pytest.approx(sigma, abs=2e-4)
+    assert record["epsilon"] <= 1.01
+
+
+def test_rounds_from_noise_and_epsilon(capsys):
+    record = json_of(capsys, *PAPER, "--noise-multiplier", "1.4", "--epsilon", "1.01")
+    assert record["epsilon"] <= 1.01
+    more = json_of(capsys, *PAPER, "--noise-multiplier", "1.4", "--rounds", str(record["rounds"] + 1))
+    assert more["epsilon"] > 1.01
+
+
+def test_distributed_noise_with_dropout_costs_more(capsys):
+    common = [*PAPER, "--rounds", "10", "--noise-multiplier", "1.4", "--sampling", "fixed"]
+    plain = json_of(capsys, *common, "--mechanism", "distributed-gaussian")
+    less = json_of(capsys, *common, "--mechanism", "distributed-gaussian", "--dropout", "0.1")
+    assert less["epsilon"] > plain["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*PAPER, "--rounds", "180"], "exactly two"),
+        ([*PAPER, "--rounds", "180", "--noise-multiplier", "-1"], "noise_multiplier"),
+        ([*PAPER, "--rounds", "180", "--noise-multiplier", "nan"], "noise_multiplier"),
+        ([*PAPER, "--rounds", "0", "--noise-multiplier", "1"], "rounds"),
+        ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--delta", "1"], "delta"),
+        (["budget", "--clients", "60", "--cohort", "61", "--rounds", "9", "--noise-multiplier", "1"], "cohort"),
+        ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--accountant", "fed-smp-lemma"], "fixed"),
+        ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--adjacency", "add"], "adjacency"),
+        ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--dropout", "0.1"], "distributed-gaussian"),
+        (["budget", "--client", "60"], "client"),
+        (["bugdet"], "budget"),
+        (["run"], "preset"),
+        (["run", "nothing-digits"], "nearest"),
+        (["run", "missing.toml"], "missing.toml"),
+        (["run", "dp-fedavg-digits", "--set", "privacy.clip=1"], "clip_norm"),
+        (["run", "dp-fedavg-digits", "--resume"], "--out"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_status_2(capsys, arguments, words):
+    assert status(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_the_plot_is_a_png(capsys, tmp_path):
+    path = tmp_path / "plot.png"
+    arguments = ["budget", "--clients", "50", "--cohort", "50", "--sampling", "all", "--rounds", "9"]
+    assert status([*arguments, "--noise-multiplier", "9", "--plot", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_that_cannot_be_written_is_status_1(capsys, tmp_path):
+    arguments = ["budget", "--clients", "50", "--cohort", "50", "--sampling", "all", "--rounds", "9"]
+    assert status([*arguments, "--noise-multiplier", "9", "--plot", str(tmp_path / "no" / "plot.png")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_methods_lists_the_contracts_keys(capsys):
+    records = json_of(capsys, "methods")
+    assert [record["name"] for record in records] == list(METHODS)
+    keys = {"name", "paper", "local_training", "unbiased", "nominal_bits_per_parameter", "linear", "private_with"}
+    assert all(keys <= set(record) for record in records)
+
+
+SHORT = ["--set", "federation.rounds=2", "--set", "privacy.noise_multiplier=2.0"]
+
+
+def test_run_prints_its_summary_and_leaves_a_report(capsys, tmp_path):
+    summary = json_of(capsys, "run", "fed-smp-randk-digits", *SHORT, "--out", str(tmp_path / "run"))
+    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["rounds"] == 2
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert f"epsilon at most {summary['epsilon']:.4f}" in page
+    assert "poisson sampling" in page
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_resolved_configuration_of_a_run_repeats_it(capsys, tmp_path):
+    first = json_of(capsys, "run", "dp-fedavg-digits", *SHORT, "--out", str(tmp_path / "a"))
+    again = json_of(capsys, "run", str(tmp_path / "a" / "config.toml"), "--out", str(tmp_path / "b"))
+    assert {**first, "seconds": 0} == {**again, "seconds": 0}
+
+
+def test_a_carve_out_is_declared_as_not_protected(capsys, tmp_path):
+    assert status(["run", "fed-smp-topk-digits", *SHORT, "--out", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "137 samples carved out of the training set" in out
+    assert "not protected" in out
+
+
+def test_a_folder_in_use_is_status_1(capsys, tmp_path):
+    (tmp_path / "something").write_text("")
+    assert status(["run", "dp-fedavg-digits", *SHORT, "--out", str(tmp_path)]) == 1
+    assert "not empty" in capsys.readouterr().err
+
+
+def test_run_lists_its_presets(capsys):
+    assert status(["run", "--list"]) == 0
+    assert "fed-smp-topk-digits" in capsys.readouterr().out.split()
+
+
+def loaded_by(code):
+    """Which of the heavy packages a fresh process has loaded after `code`."""
+    heavy = ("torch", "dp_accounting", "sklearn", "matplotlib", "pydantic", "opacus")
+    script = f"import sys\n{code}\nprint(*[m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return done.stderr.split()
+
+
+def test_importing_accounting_loads_nothing_heavy():
+    assert loaded_by("import accounting") == []
+
+
+def test_a_budget_never_loads_torch():
+    run = (
+        f"from dpfed.cli import status\nassert status({[*PAPER, '--rounds', '9', '--noise-multiplier', '1.4']!r}) == 0"
+    )
+    assert loaded_by(run) == ["dp_accounting"]
+
+
+def test_a_closed_form_budget_loads_nothing_heavy():
+    arguments = [
+        "budget",
+        "--clients",
+        "9",
+        "--cohort",
+        "9",
+        "--sampling",
+        "all",
+        "--rounds",
+        "9",
+        "--noise-multiplier",
+    ]
+    run = f"from dpfed.cli import status\nassert status({[*arguments, '9']!r}) == 0"
+    assert loaded_by(run) == []

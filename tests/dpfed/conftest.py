@@ -1,0 +1,25 @@
+"""A tiny private run on the embedded digits."""
+
+import pytest
+
+from dpfed.config import override, parse
+
+TABLES = {
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [8]},
+    "federation": {"clients": 60, "cohort": 12, "rounds": 3},
+    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
+    "method": {"name": "dp-fedavg"},
+    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0},
+}
+
+
+def config_with(*settings, without=()):
+    tables = {key: value for key, value in TABLES.items() if key not in without}
+    return parse(override(tables, settings), source="test")
+
+
+@pytest.fixture
+def tiny_config():
+    """`tiny_config("table.key=value", ..., without=["privacy"])` -> Config."""
+    return config_with

@@ -1,0 +1,173 @@
+"""One round against plain arithmetic, and what it promises whatever the clients do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from accounting.errors import LedgerError
+from dpfed.build import build
+from dpfed.round import run_round
+
+
+class Book:
+    """Remembers what was charged."""
+
+    def __init__(self):
+        self.releases = []
+
+    def record(self, release):
+        self.releases.append(release)
+
+
+def with_updates(experiment, updates):
+    """The experiment with local training replaced by given updates [clients, d]."""
+
+    class Given:
+        labels = experiment.parts.local.labels
+
+        def train(self, weights, clients, *, round, seeds):
+            return updates[clients].clone()
+
+    return replace(experiment.parts, local=Given())
+
+
+def sum_of(experiment, updates, state=None):
+    """The released mean times the divisor."""
+    state = state or experiment.start
+    after, _ = run_round(state, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book())
+    return (after.weights - state.weights) * experiment.parts.sampler.expected
+
+
+def random_updates(experiment, scale=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(experiment.config.federation.clients, experiment.model.size, generator=generator)
+
+
+QUIET = "privacy.noise_multiplier=1e-9"
+
+
+def test_dp_fedavg_is_the_sum_of_clipped_updates_over_the_expected_cohort(tiny_config):
+    experiment = build(tiny_config(QUIET))
+    updates = random_updates(experiment)
+    cohort = experiment.parts.sampler.sample(experiment.parts.randomness, 0)
+    expected = torch.zeros(experiment.model.size, dtype=torch.float64)
+    for client in cohort:
+        row = updates[client].double()
+        expected += row / max(1.0, float(row.norm()))
+    torch.testing.assert_close(sum_of(experiment, updates).double(), expected, atol=2e-4, rtol=1e-4)
+
+
+def test_fedavg_is_the_mean_weighted_by_examples(tiny_config):
+    config = tiny_config("method.name=fedavg", "federation.sampling=all", "federation.cohort=60", without=["privacy"])
+    experiment = build(config)
+    updates = random_updates(experiment)
+    sizes = experiment.parts.local.partition.sizes
+    expected = torch.from_numpy(sizes / sizes.sum()) @ updates.double()
+    after, _ = run_round(experiment.start, with_updates(experiment, updates), seeds=experiment.seeds, ledger=None)
+    torch.testing.assert_close((after.weights - experiment.start.weights).double(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_fed_smp_randk_moves_only_masked_coordinates_by_the_clipped_scaled_values(tiny_config):
+    experiment = build(tiny_config(QUIET, "method.name=fed-smp-randk", "method.keep=0.1"))
+    updates = random_updates(experiment)
+    chosen = experiment.parts.map.for_round(experiment.start.weights, 0, experiment.seeds)
+    kept = chosen.indices.numpy()
+    size = experiment.model.size
+    expected = np.zeros(size)
+    for client in experiment.parts.sampler.sample(experiment.parts.randomness, 0):
+        row = updates[client].double().numpy()[kept] * size / len(kept)
+        expected[kept] += row / max(1.0, np.linalg.norm(row))
+    moved = sum_of(experiment, updates).double().numpy()
+    np.testing.assert_allclose(moved, expected, atol=2e-4)
+    assert set(np.flatnonzero(moved)) <= set(kept)
+
+
+METHODS = [
+    ("dp-fedavg",),
+    ("fed-smp-randk", "method.keep=0.1"),
+    ("fed-smp-topk", "method.keep=0.1", "data.public=100"),
+]
+
+
+@pytest.mark.parametrize("chosen", METHODS, ids=lambda m: m[0])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e30])
+def test_one_client_moves_the_sum_by_at_most_the_clip_norm(tiny_config, chosen, scale):
+    """Finite swaps over the real path: zero-out moves it by C, replacement by 2C."""
+    name, *settings = chosen
+    experiment = build(tiny_config(QUIET, f"method.name={name}", *settings, "privacy.clip_norm=0.5"))
+    updates = random_updates(experiment, seed=1)
+    client = int(experiment.parts.sampler.sample(experiment.parts.randomness, 0)[0])
+    zeroed, loud, opposite = updates.clone(), updates.clone(), updates.clone()
+    zeroed[client] = 0
+    loud[client] = scale * random_updates(experiment, seed=2)[0]
+    opposite[client] = -loud[client]
+    base, up, down = (sum_of(experiment, rows) for rows in (zeroed, loud, opposite))
+    assert float((up - base).norm()) <= 0.5 + 1e-4
+    assert float((up - down).norm()) <= 1.0 + 1e-4
+    if scale >= 1.0:  # the bound is reached: the test has power
+        assert float((up - down).norm()) > 0.99
+
+
+@pytest.mark.parametrize("chosen", METHODS, ids=lambda m: m[0])
+def test_a_nan_client_adds_zero_is_counted_and_never_stops_the_round(tiny_config, chosen):
+    name, *settings = chosen
+    experiment = build(tiny_config(QUIET, f"method.name={name}", *settings))
+    updates = random_updates(experiment)
+    client = int(experiment.parts.sampler.sample(experiment.parts.randomness, 0)[0])
+    zeroed, broken = updates.clone(), updates.clone()
+    zeroed[client], broken[client] = 0, float("nan")
+    torch.testing.assert_close(sum_of(experiment, broken), sum_of(experiment, zeroed))
+    _, facts = run_round(experiment.start, with_updates(experiment, broken), seeds=experiment.seeds, ledger=Book())
+    assert facts.not_finite == 1
+
+
+def test_the_divisor_is_public_whatever_the_realised_cohort(tiny_config):
+    experiment = build(tiny_config(QUIET))
+    updates = torch.zeros(60, experiment.model.size)
+    updates[:, 0] = 1.0
+    for round in range(5):
+        state = replace(experiment.start, round=round)
+        size = len(experiment.parts.sampler.sample(experiment.parts.randomness, round))
+        assert float(sum_of(experiment, updates, state)[0]) == pytest.approx(size, rel=1e-4)
+
+
+def test_an_empty_cohort_releases_only_noise_and_is_charged(tiny_config):
+    experiment = build(tiny_config("federation.cohort=1", "federation.clients=60"))
+    rounds = [t for t in range(40) if not len(experiment.parts.sampler.sample(experiment.parts.randomness, t))]
+    book = Book()
+    state = replace(experiment.start, round=rounds[0])
+    after, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book)
+    assert facts.cohort == 0
+    assert len(book.releases) == 1
+    noise = (after.weights - state.weights).double()
+    # 594 weights of standard deviation 2: seeded, six standard errors.
+    assert float(noise.std()) == pytest.approx(2.0, abs=6 * 2 / (2 * noise.numel()) ** 0.5)
+
+
+def test_a_round_that_cannot_be_charged_is_not_released(tiny_config):
+    class Full:
+        def record(self, release):
+            raise LedgerError("disk full")
+
+    experiment = build(tiny_config())
+    with pytest.raises(LedgerError):
+        run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=Full())
+
+
+def test_groups_do_not_change_the_result(tiny_config):
+    experiment = build(tiny_config())
+    whole, _ = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=Book())
+    small, _ = run_round(experiment.start, replace(experiment.parts, group=5), seeds=experiment.seeds, ledger=Book())
+    torch.testing.assert_close(whole.weights, small.weights, atol=1e-6, rtol=1e-5)
+
+
+def test_the_release_states_what_was_drawn(tiny_config):
+    experiment = build(tiny_config("method.name=fed-smp-randk", "method.k=50", "privacy.clip_norm=0.25"))
+    book = Book()
+    run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=book)
+    (release,) = book.releases
+    assert release.noise_std == pytest.approx(0.5)
+    assert release.detail == {"dimension": 50, "divided_by": 12.0}
+    assert release.mechanism == experiment.goal.mechanism
