@@ -7,7 +7,7 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ from dpfed.errors import DataError
 _UBYTE = 0x08
 LARGEST_BYTES = 2**30
 """No file may declare more than this: ten times the largest of the MNIST family."""
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
@@ -35,7 +39,7 @@ def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
-def _read_shape(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
+def _read_shape(file: _Readable, path: Path, axes: int) -> tuple[int, ...]:
     header = file.read(4 + 4 * axes)
     expected = bytes([0, 0, _UBYTE, axes])
     if header[:4] != expected:
@@ -57,7 +61,7 @@ def _read_shape(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
     return shape
 
 
-def _read_content(file: IO[bytes], path: Path, size: int) -> bytes:
+def _read_content(file: _Readable, path: Path, size: int) -> bytes:
     pieces: list[bytes] = []
     missing = size + 1  # one more than declared, to see whether bytes are left over
     while missing and (piece := file.read(min(missing, 2**20))):

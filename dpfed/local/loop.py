@@ -40,7 +40,8 @@ def _train_clients(task: LocalTask, clients: Iterable[int], updates: Tensor) -> 
         velocity.zero_()
         for batch in _batches(task, client):
             gradient.zero_()
-            loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
+            with torch.enable_grad():
+                loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
             loss.backward()  # type: ignore[no-untyped-call]
             direction = velocity.mul_(task.momentum).add_(gradient) if task.momentum else gradient
             local.sub_(direction, alpha=task.learning_rate)

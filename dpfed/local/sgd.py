@@ -39,7 +39,7 @@ class LocalSgd:
     inputs, labels: float32 [N, ...] and int64 [N], on the device to train on
     strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto"
                     takes vmap for small models. Both give the same up to float rounding.
-    chunk:          clients side by side at a time under vmap; memory grows with it, results do not change.
+    chunk:          clients side by side at a time under vmap; memory grows with it; results agree up to rounding.
 
     Raises ConfigError for values that cannot work.
     """
@@ -64,7 +64,10 @@ class LocalSgd:
 
     @property
     def period(self) -> int:
-        """The local update period τ: steps a round of the client with most samples."""
+        """The local update period τ: steps a round of the client with most samples.
+
+        Under `epochs` it tells that client's size: give `steps` where sizes are private.
+        """
         sizes = np.array([self.partition.sizes.max()])
         return int(count_steps(sizes, batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)[0])
 

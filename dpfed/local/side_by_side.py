@@ -45,12 +45,15 @@ def _train_group(task: LocalTask, group: Schedule) -> Tensor:
 def _gradient(model: FlatModel, weights: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
     """Gradients [c, d] of each client's mean loss: clients share no weights, so one sum has them all."""
     leaf = weights.detach().requires_grad_()
-    logits = model.forward_clients(leaf, inputs)
-    losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-    return torch.autograd.grad(torch.dot(losses, shares.flatten()), leaf)[0]
+    with torch.enable_grad():
+        logits = model.forward_clients(leaf, inputs)
+        losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        total = torch.dot(losses, shares.flatten())
+    return torch.autograd.grad(total, leaf)[0]
 
 
 def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:
     """Weight of each sample in its batch's mean: 1/size where real, 0 where padded."""
-    sizes = real.sum(axis=-1, keepdims=True)
-    return (real / np.maximum(sizes, 1)).astype(np.float32)
+    sizes = np.maximum(real.sum(axis=-1, keepdims=True), 1)
+    shares: NDArray[np.float32] = (real / sizes).astype(np.float32)
+    return shares

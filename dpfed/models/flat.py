@@ -51,8 +51,11 @@ class FlatModel:
         return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
 
     def forward(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Logits [b, classes] of inputs [b, ...] under weights [d]. Differentiable in both."""
-        parts = weights.split(self._lengths)
+        """Logits [b, classes] of inputs [b, ...] under weights [d]. Differentiable in both.
+
+        Not for several threads at once: each takes a module of its own from `bind`.
+        """
+        parts = torch.split(weights, self._lengths)
         parameters = {block.name: part.view(block.shape) for block, part in zip(self.layout, parts, strict=True)}
         logits: Tensor = functional_call(self._module, parameters, (inputs,))
         return logits
