@@ -57,7 +57,7 @@ class Plan:
             raise InvalidParameter(f"sampling={self.sampling!r}: must be one of {', '.join(SAMPLINGS)}.")
         if self.delta is None and self.clients == 1:
             raise InvalidParameter("clients=1: the default delta n^-1.1 would be 1. Give --delta.")
-        object.__setattr__(self, "adjacency", Adjacency(self.adjacency or _DEFAULT_ADJACENCY[self.sampling]))
+        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency or _DEFAULT_ADJACENCY[self.sampling]))
         object.__setattr__(self, "delta", self.clients**-1.1 if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
         if self.mechanism not in ("gaussian", "distributed-gaussian"):

@@ -15,7 +15,7 @@ from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechani
 # Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
 _TAIL_MASS = 1e-19
 _LARGEST_GRID = 1_000_000
-_FINEST = 1e-4
+_COARSEST = 1e-3
 
 
 def parts_of(mechanism: Mechanism) -> tuple[tuple[Any, int], ...]:
@@ -23,22 +23,22 @@ def parts_of(mechanism: Mechanism) -> tuple[tuple[Any, int], ...]:
     return mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
 
 
-def interval(mechanism: Mechanism) -> float:
-    """Grid spacing of the losses: fine against one release's spread, coarse enough for the memory.
+def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
+    """Grid spacing of the losses: fine against one release's spread (and `finer` still), coarse enough for the memory.
 
     Any spacing d gives an upper bound. Connecting the dots widens the variance of each loss by at most about d^2/6,
-    so a fortieth of the spread (root mean square over all releases) costs 1e-4 of the composed variance.
+    so a sixtieth of the spread (root mean square over all releases) costs 5e-5 of the composed variance.
     """
     parts = [(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
     if not parts:
-        return _FINEST
+        return _COARSEST
     moments = [_moments(part, count) for part, count in parts]
     drift = sum(mean for _, mean, _ in moments)
     variance = sum(variance for _, _, variance in moments)
     spread = math.sqrt(variance / sum(releases for releases, _, _ in moments))
     largest = max(largest_loss(part) for part, _ in parts)
     widest = max(drift + 20 * math.sqrt(variance), 2 * largest)
-    return max(min(_FINEST, spread / 40), widest / _LARGEST_GRID, 1e-14)
+    return max(min(_COARSEST, spread / 60) / finer, widest / _LARGEST_GRID, 1e-14)
 
 
 def _moments(part: Any, count: int) -> tuple[int, float, float]:

@@ -21,6 +21,8 @@ from accounting.pld import composition_slack
 
 # The masses of narrow cells are differences of distribution functions, good to about 1e-10 relative.
 _MASS_ROUNDING = 1e-9
+# Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
+_FINER = 16.0
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
@@ -36,10 +38,13 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     sampled: list[tuple[Subsampled, int]] = [
         (part, count) for part, count in parts if isinstance(part, Subsampled) and part.sampling.probability > 0
     ]
-    plain = smallest_epsilon(target, mu=math.sqrt(shift_squared)) * (1 - 1e-11) if shift_squared else 0.0
+    plain = 0.0
+    if shift_squared:  # below by more than `smallest_epsilon` is rounded upwards
+        above = smallest_epsilon(target, mu=math.sqrt(shift_squared))
+        plain = max(0.0, above * (1 - 1e-11) - 1e-14 * (1 - math.log(target)))
     if not sampled:
         return plain
-    interval = loss_grid.interval(Composed(parts=tuple(sampled)))
+    interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=_FINER)
     bounds = [
         _composed_epsilon([(attack_pairs(part)[choice], count) for part, count in sampled], interval, target)
         for choice in range(min(len(attack_pairs(part)) for part, _ in sampled))

@@ -5,6 +5,7 @@ adjacency (from which the sensitivity follows; it is never asked for) and the sa
 `accounting.rdp` and `accounting.pld` say what a description costs.
 """
 
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ class Adjacency(StrEnum):
         """L2 sensitivity of a sum of clipped vectors, in units of the clip norm C."""
         return 2.0 if self is Adjacency.REPLACE_ONE else 1.0
 
+    @classmethod
+    def of(cls, name: object) -> "Adjacency":
+        """The adjacency of this name; an error that lists the names for any other."""
+        if isinstance(name, str) and name in list(cls):
+            return cls(name)
+        raise InvalidParameter(f"adjacency={reprlib.repr(name)}: must be one of {', '.join(cls)}.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonSampling:
@@ -40,7 +48,7 @@ class PoissonSampling:
     probability: float
 
     def __post_init__(self) -> None:
-        require.probability(sampling_probability=self.probability)
+        object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
 
     @property
     def name(self) -> str:
@@ -55,8 +63,8 @@ class FixedSizeSampling:
     clients: int
 
     def __post_init__(self) -> None:
-        require.count(cohort=self.cohort)
-        require.count(clients=self.clients)
+        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
+        object.__setattr__(self, "clients", require.count(clients=self.clients))
         if self.cohort > self.clients:
             raise InvalidParameter(
                 f"cohort={self.cohort} of clients={self.clients}: a cohort without replacement can hold at "
@@ -111,8 +119,8 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         # A Python float, never an int or a float32: dp-accounting misreads those inside composed events.
-        object.__setattr__(self, "noise_multiplier", require.positive(noise_multiplier=self.noise_multiplier))
-        object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
+        object.__setattr__(self, "noise_multiplier", require.noise_multiplier(self.noise_multiplier))
+        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
 
     @property
     def mu(self) -> float:
@@ -135,6 +143,11 @@ class Subsampled:
     sampling: Sampling
 
     def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, Gaussian) or not isinstance(self.sampling, Sampling):
+            raise InvalidParameter(
+                f"mechanism={reprlib.repr(self.mechanism)}, sampling={reprlib.repr(self.sampling)}: must be a "
+                "Gaussian and one of PoissonSampling, FixedSizeSampling, FullParticipation."
+            )
         if isinstance(self.sampling, FixedSizeSampling) and self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
                 "adjacency='add-remove' with fixed-size sampling: adding a client changes everybody's chance to "
@@ -161,10 +174,9 @@ class Composed:
     parts: tuple[tuple[Gaussian | Subsampled, int], ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(_part(part) for part in _sequence(self.parts)))
         if not self.parts:
             raise InvalidParameter("parts=(): a composition needs at least one mechanism.")
-        for _, count in self.parts:
-            require.count(count=count)
         adjacencies = {part.adjacency for part, _ in self.parts}
         if len(adjacencies) > 1:
             raise UnsupportedMechanism(
@@ -201,8 +213,27 @@ def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Ga
     release's own norm bound. Sampled together, they must be charged together: charging each part as its own
     subsampled release would let the cohort be drawn afresh between them.
     """
-    inverse_squares = sum(require.positive(noise_multiplier=z) ** -2 for z in noise_multipliers)
+    if isinstance(noise_multipliers, str) or not isinstance(noise_multipliers, Iterable):
+        raise InvalidParameter(f"noise_multipliers={noise_multipliers!r}: must be a list of numbers.")
+    inverse_squares = sum(require.noise_multiplier(z) ** -2 for z in noise_multipliers)
+    if not inverse_squares:
+        raise InvalidParameter("noise_multipliers=(): a joint release needs at least one.")
     return Gaussian(noise_multiplier=inverse_squares**-0.5, adjacency=adjacency)
+
+
+def _sequence(parts: Any) -> tuple[Any, ...]:
+    if not isinstance(parts, tuple | list):
+        raise InvalidParameter(f"parts={reprlib.repr(parts)}: must be a sequence of (mechanism, count).")
+    return tuple(parts)
+
+
+def _part(part: Any) -> tuple[Gaussian | Subsampled, int]:
+    match part:
+        case (Gaussian() | Subsampled() as mechanism, count):
+            return mechanism, require.count(count=count)
+    raise InvalidParameter(
+        f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, sampled or not."
+    )
 
 
 def _sampling_dict(sampling: Sampling) -> dict[str, Any]:
@@ -213,30 +244,45 @@ def _sampling_dict(sampling: Sampling) -> dict[str, Any]:
     return {"name": sampling.name}
 
 
-def _sampling_from(record: Mapping[str, Any]) -> Sampling:
-    match dict(record):
+def _unknown(name: str, record: object) -> InvalidParameter:
+    return InvalidParameter(f"{name}={reprlib.repr(record)}: not a {name} that this version knows.")
+
+
+def _sampling_from(record: Any) -> Sampling:
+    match record:
         case {"name": "poisson", "probability": probability, **rest} if not rest:
             return PoissonSampling(probability=probability)
         case {"name": "fixed", "cohort": cohort, "clients": clients, **rest} if not rest:
             return FixedSizeSampling(cohort=cohort, clients=clients)
         case {"name": "all", **rest} if not rest:
             return FullParticipation()
-    raise InvalidParameter(f"sampling={record!r}: not a sampling that this version knows.")
+    raise _unknown("sampling", record)
+
+
+def _gaussian_from(record: Any) -> Gaussian:
+    match record:
+        case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest:
+            return Gaussian(noise_multiplier=z, adjacency=adjacency)
+    raise _unknown("mechanism", record)
+
+
+def _round_from(record: Any) -> Gaussian | Subsampled:
+    match record:
+        case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
+            return Subsampled(mechanism=_gaussian_from(inner), sampling=_sampling_from(sampling))
+    return _gaussian_from(record)
 
 
 def from_dict(record: Mapping[str, Any]) -> Gaussian | Subsampled | Composed:
-    """The mechanism that `to_dict` wrote. An unknown kind or key is an error, never a guess."""
-    match dict(record):
-        case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest:
-            if adjacency not in list(Adjacency):
-                raise InvalidParameter(f"adjacency={adjacency!r}: must be one of {[str(a) for a in Adjacency]}.")
-            return Gaussian(noise_multiplier=z, adjacency=Adjacency(adjacency))
-        case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
-            mechanism = from_dict(inner)
-            if isinstance(mechanism, Gaussian):
-                return Subsampled(mechanism=mechanism, sampling=_sampling_from(sampling))
-        case {"kind": "composed", "parts": parts, **rest} if not rest:
-            loaded = tuple((from_dict(part), count) for part, count in parts)
-            if not any(isinstance(part, Composed) for part, _ in loaded):
-                return Composed(parts=loaded)  # type: ignore[arg-type]  # narrowed by the line above
-    raise InvalidParameter(f"mechanism={record!r}: not a mechanism that this version knows.")
+    """The mechanism that `to_dict` wrote. Whatever else is there is an error, never a guess."""
+    match record:
+        case {"kind": "composed", "parts": [*parts], **rest} if not rest:
+            return Composed(parts=tuple(_counted_from(part) for part in parts))
+    return _round_from(record)
+
+
+def _counted_from(record: Any) -> tuple[Gaussian | Subsampled, int]:
+    match record:
+        case [part, count]:
+            return _round_from(part), count
+    raise _unknown("mechanism", record)

@@ -35,7 +35,11 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
             f"delta={target} with accountant='pld': must be at least {SMALLEST_DELTA}, below it the rounding of the "
             "numerical convolution matters. Use accountant='rdp'."
         )
-    slack = composition_slack(sum(count for _, count in loss_grid.parts_of(mechanism)))
+    parts = loss_grid.parts_of(mechanism)
+    for part, _ in parts:
+        if not isinstance(part, Gaussian | Subsampled):
+            raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
+    slack = composition_slack(sum(count for _, count in parts))
     if slack > target / 2:
         raise InvalidParameter(
             f"delta={target} with accountant='pld': too small for this many rounds, whose numerical convolution is "
@@ -107,7 +111,8 @@ def _profiles(mechanism: Subsampled, losses: Floats) -> tuple[Floats, Floats]:
 
 
 def _losses(part: Gaussian | Subsampled, interval: float) -> Floats:
-    return np.arange(math.ceil(loss_grid.largest_loss(part) / interval) + 2) * interval
+    steps = math.ceil(loss_grid.largest_loss(part) / interval) + 1
+    return interval * np.arange(steps + 1, dtype=float)
 
 
 def _library() -> Any:

@@ -75,9 +75,21 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     raise UnsupportedMechanism(f"{type(mechanism).__name__}: no Renyi curve is implemented.")
 
 
+def _valid(orders: ArrayLike) -> Floats:
+    """`orders` as an array, or an error."""
+    try:
+        given = np.asarray(orders, dtype=float)
+        valid = given.ndim <= 1 and given.size > 0 and bool(np.all((given > 1) & (given < np.inf)))
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise InvalidParameter(f"orders={orders!r}: must be finite numbers above 1, one or a list of them.")
+    return given
+
+
 @curve.register
 def _(mechanism: Gaussian, orders: ArrayLike) -> Floats:
-    return np.asarray(orders, dtype=float) * (mechanism.mu**2 / 2)
+    return np.asarray(_valid(orders) * (mechanism.mu**2 / 2))
 
 
 @curve.register
@@ -87,7 +99,7 @@ def _(mechanism: Composed, orders: ArrayLike) -> Floats:
 
 @curve.register
 def _(mechanism: Subsampled, orders: ArrayLike) -> Floats:
-    given = np.asarray(orders, dtype=float)
+    given = _valid(orders)
     return np.array(_sampled_curve(mechanism, tuple(np.atleast_1d(given).tolist()))).reshape(given.shape)
 
 
@@ -178,9 +190,9 @@ def epsilon_from_curve(
     might lower it.
     """
     target = require.open_probability(delta=delta)
-    alpha = np.asarray(orders, dtype=float)
-    rho = np.asarray(rdp, dtype=float)
-    if alpha.shape != rho.shape or alpha.ndim != 1 or alpha.size == 0 or np.any(alpha <= 1):
+    alpha = np.atleast_1d(_valid(orders))
+    rho = np.atleast_1d(np.asarray(rdp, dtype=float))
+    if alpha.shape != rho.shape:
         raise InvalidParameter(
             f"orders of shape {alpha.shape} for rdp of shape {rho.shape}: need equal lengths, orders above 1."
         )

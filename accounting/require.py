@@ -1,21 +1,34 @@
 """Domain checks of numbers. The keyword is the name that the message shows."""
 
 import math
+import reprlib
 from numbers import Integral, Real
 
 from accounting.errors import InvalidParameter
 
+LARGEST_COUNT = 10**15
+"""Rounds, clients and cohorts beyond it are a mistake, and doubles could not count them."""
+
+SMALLEST_NOISE, LARGEST_NOISE = 1e-9, 1e9
+"""Noise multipliers beyond these are no noise, or nothing but noise; squares of their inverses would overflow."""
+
 
 def _fail(name: str, value: object, allowed: str) -> InvalidParameter:
-    return InvalidParameter(f"{name}={value!r}: must be {allowed}.")
+    return InvalidParameter(f"{name}={reprlib.repr(value)}: must be {allowed}.")
 
 
 def real(allowed: str, **named: object) -> float:
     """The one named value as a finite float; `allowed` describes the domain in the message."""
     ((name, value),) = named.items()
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise _fail(name, value, allowed)
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond the range of a double
+        number = math.inf
+    if not math.isfinite(number):
+        raise _fail(name, value, allowed)
+    return number
 
 
 def positive(**named: object) -> float:
@@ -53,6 +66,15 @@ def open_probability(**named: object) -> float:
 def count(at_least: int = 1, **named: object) -> int:
     """A whole number of at least `at_least`, as a Python int."""
     ((name, value),) = named.items()
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < at_least:
-        raise _fail(name, value, f"a whole number of at least {at_least}")
+    if isinstance(value, bool) or not isinstance(value, Integral) or not at_least <= int(value) <= LARGEST_COUNT:
+        raise _fail(name, value, f"a whole number from {at_least} to {LARGEST_COUNT:.0e}")
     return int(value)
+
+
+def noise_multiplier(value: object) -> float:
+    """A noise multiplier (noise standard deviation over clip norm), as a Python float."""
+    allowed = f"a finite number above 0, from {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
+    number = real(allowed, noise_multiplier=value)
+    if not SMALLEST_NOISE <= number <= LARGEST_NOISE:
+        raise _fail("noise_multiplier", value, allowed)
+    return number

@@ -13,17 +13,34 @@ from scipy.special import gammaln, logsumexp
 from accounting import require
 from accounting.errors import InvalidParameter
 
+LARGEST_ORDER = 100_000
+"""Sums over all orders up to the wanted one: beyond this, only memory and minutes are spent."""
+
 Floats = NDArray[np.float64]
 RenyiCurve = Callable[[Floats], Floats]
 
 
 def integer_orders(orders: ArrayLike) -> NDArray[np.int64]:
     """`orders` as integers of at least 2, or an error: these bounds are theorems at integer orders only."""
-    given = np.atleast_1d(np.asarray(orders, dtype=float))
-    whole = given.astype(np.int64)
-    if given.size == 0 or np.any(whole != given) or np.any(whole < 2):
-        raise InvalidParameter(f"orders={orders!r}: must be whole numbers of at least 2 for this bound.")
-    return whole
+    try:
+        given = np.atleast_1d(np.asarray(orders, dtype=float))
+        valid = given.ndim == 1 and given.size > 0 and bool(np.all((given >= 2) & (given <= LARGEST_ORDER)))
+    except (TypeError, ValueError):
+        valid = False
+    if not valid or np.any(given != np.floor(given)):
+        raise InvalidParameter(f"orders={orders!r}: must be whole numbers from 2 to {LARGEST_ORDER} for this bound.")
+    return given.astype(np.int64)
+
+
+def _base(curve: RenyiCurve, largest: int) -> Floats:
+    """The curve at orders 0..largest, where 0 and 1 stand empty."""
+    orders = np.arange(2.0, largest + 1)
+    values = np.asarray(curve(orders), dtype=float)
+    if values.shape != orders.shape or not np.all(values >= 0):
+        raise InvalidParameter(
+            f"curve gives shape {values.shape} for {orders.shape} orders: must be a divergence, at least 0, for each."
+        )
+    return np.concatenate([[0.0, 0.0], values])
 
 
 def _log_binomial(n: int, k: Floats) -> Floats:
@@ -43,7 +60,7 @@ def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float
     whole = integer_orders(orders)
     if q == 0:
         return np.zeros(len(whole))
-    base = np.concatenate([[0.0, 0.0], curve(np.arange(2.0, whole.max() + 1))])
+    base = _base(curve, int(whole.max()))
     if q == 1:
         return np.asarray(base[whole])
 
@@ -68,7 +85,7 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
     """
     q = require.probability(sampling_probability=sampling_probability)
     whole = integer_orders(orders)
-    base = np.concatenate([[0.0, 0.0], curve(np.arange(2.0, whole.max() + 1))])
+    base = _base(curve, int(whole.max()))
     if q == 1:
         return np.asarray(base[whole])
     if q == 0:
