@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from accounting import loss_grid, require
-from accounting.attacks import AttackPair, Mixture, attack_pairs
+from accounting.attacks import AttackPair, Mixture, attack_pairs, log_density
 from accounting.gaussian import smallest_epsilon
 from accounting.half_lines import Floats
 from accounting.mechanisms import Composed, Gaussian, Mechanism, Subsampled
@@ -23,6 +23,8 @@ from accounting.pld import composition_slack
 _MASS_ROUNDING = 1e-9
 # Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
 _FINER = 16.0
+# No cells of their own for what one release shows more seldom than about this.
+_TAIL_MASS = 1e-18
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
@@ -93,7 +95,10 @@ def _quantised(pair: AttackPair, interval: float) -> tuple[Any, float]:
 def _best_offset(steps: Floats, mass: Floats) -> float:
     """The offset of the grid that loses least to rounding down: cells sit near half-way between grid points."""
     candidates = np.concatenate([[0.0], 0.5 - np.geomspace(1e-7, 0.49, 60)])
-    lost = [float(np.sum(mass * ((steps - c) % 1.0))) for c in candidates]
+    bins = 10_000
+    masses = np.bincount((steps % 1.0 * bins).astype(np.int64), weights=mass, minlength=bins + 1)
+    fractions = np.arange(bins + 1) / bins
+    lost = [float(masses @ ((fractions - c) % 1.0)) for c in candidates]
     return float(candidates[int(np.argmin(lost))])
 
 
@@ -101,6 +106,9 @@ def _cells(pair: AttackPair, interval: float) -> tuple[Floats, Floats]:
     """Log masses of both laws in cells bounded where the loss crosses grid points (roughly: any cut is valid)."""
     means = [m for _, m in (*pair.p, *pair.q)]
     x = np.linspace(min(means) - 10, max(means) + 10, 400_001)
+    density = np.exp(log_density(pair.p, x))
+    inner = (np.cumsum(density) > _TAIL_MASS) & (np.cumsum(density[::-1])[::-1] > _TAIL_MASS)
+    x = x[inner]  # what is beyond goes to the cells at the ends
     loss = pair.loss(x)
     lowest = int(np.argmin(loss))  # zero-out's loss falls before it rises; each side is cut on its own
     grid = np.arange(math.ceil(loss[lowest] / interval), math.floor(loss[-1] / interval) + 1) * interval
