@@ -19,7 +19,9 @@ def figure(path: Path, *, columns: int = 1) -> Iterator[Any]:
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("plots need matplotlib: pip install 'dpfed[plots]'.") from None
-    drawing = Figure(figsize=(6.4 * columns, 4.2), dpi=150, layout="constrained")
+    drawing = Figure(
+        figsize=(6.4 if columns == 1 else 4.7 * columns, 4.2 if columns == 1 else 3.8), dpi=150, layout="constrained"
+    )
     FigureCanvasAgg(drawing)
     axes = drawing.subplots(1, columns, squeeze=False)[0]
     for axis in axes:

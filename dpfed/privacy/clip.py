@@ -9,6 +9,8 @@ from torch import Tensor
 
 # The scaled values are rounded to float32 (relative 6e-8 each); this keeps their exact norm at or below the bound.
 _ROOM_FOR_ROUNDING = 1e-6
+# A smaller factor would come near float32's denormal numbers, whose rounding that room does not cover.
+_SMALLEST_FACTOR = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +33,11 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
     finite = torch.isfinite(lengths)
     inside = finite & (lengths <= norm)
     factors = torch.where(inside, 1.0, norm * (1 - _ROOM_FOR_ROUNDING) / lengths)
-    rows.mul_(factors.to(rows.dtype)[:, None])
+    if bool((factors[finite] < _SMALLEST_FACTOR).any()):  # by its root, twice
+        roots = factors.sqrt().to(rows.dtype)[:, None]
+        rows.mul_(roots).mul_(roots)
+    else:
+        rows.mul_(factors.to(rows.dtype)[:, None])
     if not bool(finite.all()):
         rows[~finite] = 0.0
     return Clipped(rows=rows, inside=inside, not_finite=int((~finite).sum()))

@@ -59,6 +59,12 @@ def test_a_long_row_keeps_its_direction_and_nearly_the_bound():
     assert clipped.inside.tolist() == [False]
 
 
+def test_a_factor_below_the_normal_floats_keeps_the_bound():
+    """One factor of 1e-41 would be a denormal float32, four digits short: found by the property test above."""
+    row = torch.tensor([[0.0, 0.0, 0.0, 5.949164980561642e34, 5.949167456441721e34]])
+    assert exact_norm(clip_rows(row, 1e-6).rows[0]) <= 1e-6
+
+
 def test_zero_stays_zero():
     assert clip_rows(torch.zeros(2, 3), 1.0).rows.eq(0).all()
 
