@@ -1,0 +1,6 @@
+"""Shorthand for mechanisms, and reproducible property tests."""
+
+from hypothesis import settings
+
+settings.register_profile("reproducible", derandomize=True, deadline=None, database=None, max_examples=25)
+settings.load_profile("reproducible")

@@ -1,0 +1,51 @@
+"""Calibrated noise at the Fed-SMP paper's setting. The reference values carry a solver tolerance of about 3e-4."""
+
+import pytest
+
+from accounting import budget
+from accounting.budget import Plan
+
+ROUNDS = 180
+TABLE = [
+    ("poisson", "rdp", 2.02, 0.9016),
+    ("poisson", "rdp", 1.01, 1.2004),
+    ("poisson", "rdp", 0.58, 1.6148),
+    ("poisson", "rdp", 0.44, 1.9509),
+    ("poisson", "pld", 2.02, 0.8216),
+    ("poisson", "pld", 1.01, 1.0853),
+    ("poisson", "pld", 0.58, 1.4745),
+    ("poisson", "pld", 0.44, 1.7739),
+    ("fixed", "pld", 2.02, 1.7055),
+    ("fixed", "pld", 1.01, 2.3210),
+    ("fixed", "pld", 0.58, 3.2170),
+    ("fixed", "pld", 0.44, 3.8746),
+]
+
+
+@pytest.mark.parametrize(("sampling", "accountant", "target", "expected"), TABLE)
+def test_noise_multiplier_is_the_smallest_that_meets_the_target(sampling, accountant, target, expected):
+    plan = Plan(clients=6000, cohort=100, sampling=sampling)
+
+    def cost(sigma):
+        return budget.epsilon(
+            plan, noise_multiplier=sigma, rounds=ROUNDS, accountant=accountant, with_lower_bound=False
+        ).epsilon
+
+    sigma = budget.noise_multiplier(plan, epsilon_target=target, rounds=ROUNDS, accountant=accountant).noise_multiplier
+    assert sigma == pytest.approx(expected, abs=4e-4)
+    assert cost(sigma) <= target
+    assert cost(sigma * (1 - 1e-5)) > target
+
+
+def test_a_tight_account_needs_a_fifth_less_noise_than_the_paper_used():
+    plan = Plan(clients=6000, cohort=100)
+    needed = budget.noise_multiplier(plan, epsilon_target=1.01, rounds=ROUNDS).noise_multiplier
+    assert 1 - needed / 1.4 == pytest.approx(0.22, abs=0.01)
+
+
+def test_rounds_is_the_inverse_of_epsilon():
+    plan = Plan(clients=6000, cohort=100)
+    most = budget.rounds(plan, epsilon_target=1.01, noise_multiplier=1.4)
+    assert most.epsilon <= 1.01
+    one_more = budget.epsilon(plan, noise_multiplier=1.4, rounds=most.rounds + 1, with_lower_bound=False)
+    assert one_more.epsilon > 1.01
