@@ -151,8 +151,8 @@ def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Co
     sampling = part.sampling if isinstance(part, Subsampled) and len(parts) == 1 else None
     if not isinstance(part, Subsampled) or not isinstance(sampling, FixedSizeSampling):
         raise UnsupportedMechanism(
-            f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's readings are for fixed-size "
-            "sampling. Use --sampling fixed, or accountant 'best' for the sampler that you run."
+            f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's readings are for "
+            "fixed-size sampling. Use --sampling fixed, or accountant 'best' for the sampler that you run."
         )
     z = part.mechanism.noise_multiplier
     reading: Reading

@@ -108,7 +108,7 @@ class Ledger:
         if rest:
             raise TruncatedLedger(
                 f"{target}, line {len(lines) + 1}: the last line was not written to its end (a crash, or a full disk). "
-                "Its release was never published, since a release waits for its line: Ledger.resume drops it and goes on."
+                "Its release was never published, since a release waits for its line: Ledger.resume drops it."
             )
         header, chain = _read_header(target, lines[0])
         releases = []
