@@ -30,7 +30,7 @@ def hockey_stick(p: Mixture, q: Mixture, gamma: float, *, points: int = 4001) ->
         return log_density(p, at) - log_density(q, at) - math.log(gamma)
 
     signs = gain(x) > 0
-    crossings = [brentq(gain, x[i], x[i + 1], xtol=1e-13) for i in np.flatnonzero(signs[1:] != signs[:-1])]
+    crossings = [brentq(gain, x[i], x[i + 1], xtol=1e-12) for i in np.flatnonzero(signs[1:] != signs[:-1])]
     edges = [-np.inf, *crossings, np.inf]
     taken = list(itertools.pairwise(edges))[0 if signs[0] else 1 :: 2]
     return math.fsum(w * _mass(m, a, b) for a, b in taken for w, m in p) - gamma * math.fsum(

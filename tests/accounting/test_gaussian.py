@@ -1,0 +1,117 @@
+"""The closed-form Gaussian against the same formula in 60 digits."""
+
+import math
+
+import numpy as np
+import pytest
+from reference import normal
+
+from accounting import gaussian
+from accounting.errors import InvalidParameter
+
+SHIFTS = [1e-3, 0.03, 0.5, 1.0, 3.0, 30.0, 1e3]
+
+
+@pytest.mark.parametrize("mu", SHIFTS)
+@pytest.mark.parametrize("in_shifts", [-20.0, -3.0, -0.5, 0.0, 0.1, 1.0, 5.0, 30.0])
+def test_profile_equals_many_digits(mu, in_shifts):
+    """Rounding may move epsilon by a few units in the last place of log delta; it moves delta accordingly."""
+    epsilon = mu * in_shifts + mu * mu / 2
+    exact = normal.profile(epsilon, mu)
+    blur = 2e-15 * (1 + abs(float(normal.mp.log(exact))) + abs(epsilon))
+    low, high = normal.profile(epsilon + blur, mu), normal.profile(epsilon - blur, mu)
+    value = float(gaussian.privacy_profile(epsilon, mu=mu))
+    assert float(low) * (1 - 1e-12) <= value <= float(high) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("mu", SHIFTS)
+@pytest.mark.parametrize("delta", [1e-300, 1e-100, 1e-12, 1e-5, 0.01, 0.3, 0.5])
+def test_smallest_epsilon_is_just_above_the_exact_one(mu, delta):
+    exact = normal.epsilon(delta, mu)
+    value = gaussian.smallest_epsilon(delta, mu=mu)
+    assert exact <= value <= exact * (1 + 3e-12) + 1e-14 * (1 - math.log(delta))
+    assert normal.profile(value, mu) <= delta
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 0.1, 0.9, 1.0, 9.0, 100.0, 1e4])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.01, 0.5])
+def test_analytic_noise_is_enough_and_hardly_more(epsilon, delta):
+    sensitivity = 2.5
+    std = gaussian.noise_std(epsilon, delta, l2_sensitivity=sensitivity)
+    assert normal.profile(epsilon, sensitivity / std) <= delta
+    slack = 1e-9 + 4e-15 * (1 - math.log(delta)) / epsilon
+    assert normal.profile(epsilon, sensitivity / (std * (1 - slack))) > delta
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 0.999])
+def test_classical_noise_is_enough_below_epsilon_1(epsilon):
+    std = gaussian.noise_std(epsilon, 1e-4, l2_sensitivity=1.0, calibration="classical")
+    assert std == pytest.approx(math.sqrt(2 * math.log(1.25e4)) / epsilon)
+    assert normal.profile(epsilon, 1 / std) <= 1e-4
+    assert gaussian.noise_std(epsilon, 1e-4, l2_sensitivity=1.0) < std
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 9.0])
+def test_classical_noise_is_refused_from_epsilon_1_on(epsilon):
+    with pytest.raises(InvalidParameter, match=r"calibration='classical'.*epsilon < 1.*calibration='analytic'"):
+        gaussian.noise_std(epsilon, 1e-4, l2_sensitivity=1.0, calibration="classical")
+
+
+def test_classical_noise_fails_at_epsilon_9():
+    """Why it is refused: FedPM's Figure 5 uses it up to about 9, where it delivers 1.7e-4 for a stated 1e-4."""
+    std = math.sqrt(2 * math.log(1.25 / 1e-4)) / 9
+    delivered = float(normal.profile(9.0, 1 / std))
+    assert delivered == pytest.approx(1.7e-4, abs=5e-6)
+    assert gaussian.noise_std(9.0, 1e-4, l2_sensitivity=1.0) > std
+
+
+def test_profile_is_a_hockey_stick():
+    """Falling and convex in gamma, 1 - gamma at least, and its own reverse: the worlds are symmetric."""
+    epsilon = np.linspace(-6, 6, 241)
+    h = gaussian.privacy_profile(epsilon, mu=1.3)
+    gamma = np.exp(epsilon)
+    slopes = np.diff(h) / np.diff(gamma)
+    assert (slopes <= 0).all()
+    assert (np.diff(slopes) >= -1e-12).all()
+    assert (h >= np.maximum(0, 1 - gamma)).all()
+    above = epsilon >= 0
+    assert h[::-1][above] == pytest.approx((1 - 1 / gamma + h / gamma)[above], abs=1e-14)
+
+
+@pytest.mark.parametrize("epsilon", [math.inf, 1e300, -1e300, -math.inf])
+def test_profile_at_the_ends(epsilon):
+    assert float(gaussian.privacy_profile(epsilon, mu=1.0)) == (0.0 if epsilon > 0 else 1.0)
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, math.nan, math.inf, True, "1", None])
+def test_shift_must_be_positive(bad):
+    with pytest.raises(InvalidParameter, match=r"mu=.*must be a finite number above 0"):
+        gaussian.privacy_profile(1.0, mu=bad)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 1.5, -0.1, math.nan, math.inf, True, "0.1", None])
+def test_delta_must_be_inside_0_and_1(bad):
+    for call in (
+        lambda: gaussian.smallest_epsilon(bad, mu=1.0),
+        lambda: gaussian.noise_std(1.0, bad, l2_sensitivity=1.0),
+    ):
+        with pytest.raises(InvalidParameter, match=r"delta=.*must be a number strictly between 0 and 1"):
+            call()
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, math.nan, math.inf, True, "1", None])
+def test_noise_arguments_must_be_positive(bad):
+    with pytest.raises(InvalidParameter, match=r"epsilon=.*must be a finite number above 0"):
+        gaussian.noise_std(bad, 1e-5, l2_sensitivity=1.0)
+    with pytest.raises(InvalidParameter, match=r"l2_sensitivity=.*must be a finite number above 0"):
+        gaussian.noise_std(1.0, 1e-5, l2_sensitivity=bad)
+
+
+def test_calibration_must_be_known():
+    with pytest.raises(InvalidParameter, match="calibration='exact': must be 'analytic' or 'classical'"):
+        gaussian.noise_std(1.0, 1e-5, l2_sensitivity=1.0, calibration="exact")
+
+
+def test_epsilon_of_a_profile_must_be_a_number():
+    with pytest.raises(InvalidParameter, match="epsilon=nan"):
+        gaussian.privacy_profile([1.0, math.nan], mu=1.0)

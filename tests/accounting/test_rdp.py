@@ -1,0 +1,162 @@
+"""Renyi curves against quadrature in 40 digits, and the conversion to epsilon."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import normal, renyi
+from reference.shorthand import fixed, gaussian, poisson, times
+
+from accounting import accountant, rdp
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms import Composed
+
+SETTINGS = [(1e-6, 0.5), (1e-4, 1.0), (0.01, 0.3), (0.1, 1.4), (0.5, 10.0), (0.5, 0.5), (0.99, 2.0), (0.01, 100.0)]
+
+
+@pytest.mark.parametrize(("q", "sigma"), SETTINGS)
+@pytest.mark.parametrize("order", [2, 3, 12, 64, 512])
+def test_poisson_curve_equals_the_binomial_sum_at_whole_orders(q, sigma, order):
+    exact = float(renyi.removal(order, q, sigma))
+    assert float(rdp.curve(poisson(q, sigma), order)) == pytest.approx(exact, rel=1e-8, abs=1e-14)
+
+
+@pytest.mark.parametrize(("q", "sigma"), SETTINGS)
+@pytest.mark.parametrize("order", [1.01, 1.5, 3.7, 10.9])
+def test_poisson_curve_is_above_quadrature_between_whole_orders(q, sigma, order):
+    """The library adds an alternating series without its signs: 62% above at order 1.01, q=0.1, sigma=1.4."""
+    exact = float(renyi.removal(order, q, sigma))
+    assert float(rdp.curve(poisson(q, sigma), order)) >= exact * (1 - 1e-8) - 1e-14
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(1e-4, 1.0), (0.1, 1.4), (0.5, 0.5), (0.5, 10.0), (0.99, 2.0)])
+@pytest.mark.parametrize("order", [1.5, 2.0, 10.9, 64.0])
+def test_the_other_order_of_the_worlds_costs_less(q, sigma, order):
+    """Mironov, Talwar, Zhang 2019: so the curve bounds both."""
+    assert renyi.addition(order, q, sigma) <= float(rdp.curve(poisson(q, sigma), order)) * (1 + 1e-6)
+
+
+def test_quadrature_and_binomial_sum_agree():
+    assert float(renyi.removal(3.0000001, 0.1, 1.4)) == pytest.approx(float(renyi.removal(3, 0.1, 1.4)), rel=1e-5)
+
+
+@pytest.mark.parametrize("order", [2, 8, 64, 256])
+@pytest.mark.parametrize(("cohort", "sigma"), [(1, 1.0), (10, 2.0), (50, 1.4), (99, 3.0)])
+def test_fixed_size_curve_bounds_the_named_neighbours(order, cohort, sigma):
+    """N(0) against (1-q) N(0) + q N(2/sigma), both orders."""
+    q, value = cohort / 100, float(rdp.curve(fixed(cohort, 100, sigma), order))
+    assert value >= float(renyi.removal(order, q, sigma / 2)) * (1 - 1e-9)
+    assert value >= float(renyi.addition(order, q, sigma / 2)) * (1 - 1e-9)
+
+
+def test_zero_out_under_fixed_size_uses_the_displaced_clients_2c():
+    orders = [2.0, 5.0, 20.0]
+    assert (rdp.curve(fixed(10, 100, 2.0, "zero-out"), orders) == rdp.curve(fixed(10, 100, 2.0), orders)).all()
+
+
+def test_poisson_zero_out_is_add_remove():
+    orders = [1.5, 2.0, 5.0, 20.0]
+    assert (rdp.curve(poisson(0.1, 2.0, "zero-out"), orders) == rdp.curve(poisson(0.1, 2.0), orders)).all()
+
+
+def test_poisson_replace_one_is_refused_with_a_way_out():
+    with pytest.raises(UnsupportedMechanism, match=r"accountant='rdp' with Poisson sampling and replace-one.*'pld'"):
+        rdp.curve(poisson(0.1, 2.0, "replace-one"), [2.0])
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_plain_gaussian_is_exact(adjacency):
+    shift = (2 if adjacency == "replace-one" else 1) / 3.0
+    assert rdp.curve(gaussian(3.0, adjacency), [1.5, 7.0]) == pytest.approx(np.array([1.5, 7.0]) * shift**2 / 2)
+
+
+def test_composition_adds_up():
+    both = Composed(parts=((poisson(0.1, 2.0), 5), (gaussian(9.0), 3)))
+    orders = [2.0, 4.0]
+    expected = 5 * rdp.curve(poisson(0.1, 2.0), orders) + 3 * rdp.curve(gaussian(9.0), orders)
+    assert rdp.curve(both, orders) == pytest.approx(expected)
+
+
+def test_a_scalar_order_gives_a_scalar():
+    assert np.shape(rdp.curve(poisson(0.1, 2.0), 3.0)) == ()
+
+
+@pytest.mark.parametrize("mechanism", [gaussian(1.0), poisson(0.1, 1.0), fixed(1, 10, 1.0), times(gaussian(1.0), 2)])
+@pytest.mark.parametrize("bad", [1.0, [0.5], [], [2.0, math.nan], [-1], ["two"], [math.inf], [[2.0]], None])
+def test_orders_must_be_above_1(mechanism, bad):
+    with pytest.raises(InvalidParameter, match=r"orders=.*must be finite numbers above 1"):
+        rdp.curve(mechanism, bad)
+
+
+class TestConversion:
+    @given(delta=st.floats(1e-15, 0.5), mu=st.floats(0.05, 5.0))
+    def test_is_above_the_exact_gaussian(self, delta, mu):
+        exact = float(normal.epsilon(delta, mu, digits=30))
+        orders = rdp.FAR_ORDERS
+        for conversion in ("improved", "classical"):
+            converted = rdp.epsilon_from_curve(orders, orders * mu**2 / 2, delta=delta, conversion=conversion)
+            assert converted.epsilon >= exact
+
+    @given(delta=st.floats(1e-15, 0.5), mu=st.floats(0.05, 5.0))
+    def test_improved_is_never_worse(self, delta, mu):
+        curve = rdp.ORDERS * mu**2 / 2
+        improved, classical = (
+            rdp.epsilon_from_curve(rdp.ORDERS, curve, delta=delta, conversion=name).epsilon
+            for name in ("improved", "classical")
+        )
+        assert improved <= classical
+
+    def test_formulas_at_one_order(self):
+        """Canonne, Kamath, Steinke 2020, Prop. 12; Mironov 2017, Prop. 3."""
+        improved = rdp.epsilon_from_curve([4.0], [0.3], delta=1e-3)
+        assert improved.epsilon == pytest.approx(0.3 + math.log(3 / 4) - math.log(4e-3) / 3)
+        classical = rdp.epsilon_from_curve([4.0], [0.3], delta=1e-3, conversion="classical")
+        assert classical.epsilon == pytest.approx(0.3 + math.log(1e3) / 3)
+
+    def test_the_improved_formula_is_tight_for_its_extreme_law(self):
+        """With Pr[loss = x] chosen to attain the inequality, delta at the converted epsilon is the stated one.
+
+        Two outcomes of loss x and -infinity: delta(eps) = p (1 - e^(eps - x)); e^((a-1) rho) = p e^((a-1) x).
+        The bound maximises (1 - e^(eps-x)) e^(-(a-1)x), at x = eps + log(a/(a-1)).
+        """
+        order, epsilon, p = 5.0, 1.0, 1e-3
+        loss = epsilon + math.log(order / (order - 1))
+        rho = (math.log(p) + (order - 1) * loss) / (order - 1)
+        delta = p * -math.expm1(epsilon - loss)
+        assert rdp.epsilon_from_curve([order], [rho], delta=delta).epsilon == pytest.approx(epsilon, rel=1e-12)
+
+    def test_never_negative(self):
+        assert rdp.epsilon_from_curve([2.0, 3.0], [0.0, 0.0], delta=0.9).epsilon == 0.0
+
+    @pytest.mark.parametrize("curve", [[math.inf, math.inf], [math.nan, math.inf]])
+    def test_without_any_finite_order_epsilon_is_infinite(self, curve):
+        assert rdp.epsilon_from_curve([2.0, 3.0], curve, delta=1e-5).epsilon == math.inf
+
+    def test_infinite_and_undefined_orders_are_passed_over(self):
+        converted = rdp.epsilon_from_curve([2.0, 3.0, 4.0], [math.nan, 0.1, math.inf], delta=1e-5)
+        assert converted.order == 3.0
+        assert converted.at_end  # of what is usable
+
+    def test_an_end_of_the_grid_is_reported(self):
+        curve = np.array([2.0, 3.0, 4.0]) * 1e-6
+        assert rdp.epsilon_from_curve([2.0, 3.0, 4.0], curve, delta=1e-9).at_end
+        curve = rdp.FAR_ORDERS * 0.02
+        assert not rdp.epsilon_from_curve(rdp.FAR_ORDERS, curve, delta=1e-9).at_end
+
+    def test_lengths_must_match(self):
+        with pytest.raises(InvalidParameter, match="need equal lengths"):
+            rdp.epsilon_from_curve([2.0, 3.0], [0.1], delta=1e-5)
+
+    @pytest.mark.parametrize("bad", ["best", "", None])
+    def test_conversion_must_be_known(self, bad):
+        with pytest.raises(InvalidParameter, match=r"conversion=.*must be 'improved' or 'classical'"):
+            rdp.epsilon_from_curve([2.0], [0.1], delta=1e-5, conversion=bad)
+
+
+def test_a_smaller_set_of_orders_never_lowers_epsilon():
+    mechanism = times(poisson(0.05, 1.2), 300)
+    full = accountant.epsilon(mechanism, delta=1e-5, accountant="rdp")
+    some = rdp.epsilon_from_curve([2.0, 8.0, 20.0], rdp.curve(mechanism, [2.0, 8.0, 20.0]), delta=1e-5).epsilon
+    assert some >= full
