@@ -44,17 +44,20 @@ def dpfed_rounds(task: Task) -> list[float]:
         epochs=task.epochs,
         batch_size=task.batch_size,
     )
-    clients = np.arange(task.clients)
-    return timed(task, model.initial(0), lambda w, r: trainer.train(w, clients, round=r, seeds=seeds))
+
+    def train(weights: Tensor, round: int) -> Iterator[Tensor]:
+        for group in np.arange(task.clients).reshape(-1, task.group):
+            yield trainer.train(weights, group, round=round, seeds=seeds)
+
+    return timed(task, model.initial(0), train)
 
 
 def plain_rounds(task: Task) -> list[float]:
     """Seconds of each round of the loop one would write first: a module and a torch.optim.SGD a client."""
     inputs, labels = (torch.from_numpy(array) for array in client_data(task))
     module = network(task)
-    updates = torch.empty(task.clients, sum(p.numel() for p in module.parameters()))
 
-    def train(weights: Tensor, round: int) -> Tensor:
+    def train(weights: Tensor, round: int) -> Iterator[Tensor]:
         for client in range(task.clients):
             with torch.no_grad():
                 nn.utils.vector_to_parameters(weights.clone(), module.parameters())
@@ -63,8 +66,7 @@ def plain_rounds(task: Task) -> list[float]:
                 optimiser.zero_grad()
                 cross_entropy(module(inputs[client, batch]), labels[client, batch]).backward()
                 optimiser.step()
-            updates[client] = nn.utils.parameters_to_vector(module.parameters()).detach() - weights
-        return updates
+            yield (nn.utils.parameters_to_vector(module.parameters()).detach() - weights)[None]
 
     return timed(task, nn.utils.parameters_to_vector(module.parameters()).detach(), train)
 
@@ -75,15 +77,16 @@ def batches(task: Task) -> Iterator[Tensor]:
         yield from torch.randperm(task.samples).split(task.batch_size)
 
 
-def timed(task: Task, weights: Tensor, train: Callable[[Tensor, int], Tensor]) -> list[float]:
+def timed(task: Task, weights: Tensor, train: Callable[[Tensor, int], Iterator[Tensor]]) -> list[float]:
     """Seconds of each round after a warm-up: train, clip, sum, noise, step."""
     seconds = []
     for round in range(task.rounds + 1):
         start = time.perf_counter()
-        updates = train(weights, round)
-        updates *= (task.clip_norm / updates.norm(dim=1, keepdim=True)).clamp(max=1)
-        noise = torch.randn_like(weights) * (task.noise_multiplier * task.clip_norm)
-        weights = weights + (updates.sum(dim=0) + noise) / task.clients
+        total = torch.randn_like(weights) * (task.noise_multiplier * task.clip_norm)
+        for updates in train(weights, round):
+            updates *= (task.clip_norm / updates.norm(dim=1, keepdim=True)).clamp(max=1)
+            total += updates.sum(dim=0)
+        weights = weights + total / task.clients
         seconds.append(time.perf_counter() - start)
     return seconds[1:]
 

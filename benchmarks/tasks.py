@@ -11,12 +11,16 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """100 clients with `samples` each, 5 epochs of batches of 10, clip norm 1, noise multiplier 1."""
+    """100 clients with `samples` each, 5 epochs of batches of 10, clip norm 1, noise multiplier 1.
+
+    group: clients whose updates dpfed holds in memory at a time, as its own rounds do
+    """
 
     model: str
     input_shape: tuple[int, ...]
     samples: int
     rounds: int
+    group: int
     clients: int = 100
     classes: int = 10
     epochs: int = 5
@@ -27,9 +31,9 @@ class Task:
 
 
 TASKS = {
-    "MLP 2.4k": Task(model="mlp", input_shape=(1, 8, 8), samples=20, rounds=20),
-    "CNN 0.58M": Task(model="fed-smp-cnn-unpadded", input_shape=(1, 28, 28), samples=10, rounds=4),
-    "CNN 1.66M": Task(model="fed-smp-cnn", input_shape=(1, 28, 28), samples=10, rounds=3),
+    "MLP 2.4k": Task(model="mlp", input_shape=(1, 8, 8), samples=20, rounds=20, group=100),
+    "CNN 0.58M": Task(model="fed-smp-cnn-unpadded", input_shape=(1, 28, 28), samples=10, rounds=4, group=20),
+    "CNN 1.66M": Task(model="fed-smp-cnn", input_shape=(1, 28, 28), samples=10, rounds=3, group=20),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfed.local.task import LocalTask
@@ -33,19 +33,27 @@ def train_in_turn(task: LocalTask) -> Tensor:
 
 def _train_clients(task: LocalTask, clients: Iterable[int], updates: Tensor) -> None:
     """Fill the rows `clients` of updates."""
-    local, gradient, velocity = (torch.empty_like(task.weights) for _ in range(3))
-    module = task.model.bind(local, gradient)
+    local = torch.empty_like(task.weights)
+    module = task.model.bind(local)
+    velocities = [torch.empty_like(parameter) for parameter in module.parameters()]
     for client in clients:
         local.copy_(task.weights)
-        velocity.zero_()
+        for velocity in velocities:
+            velocity.zero_()
         for batch in _batches(task, client):
-            gradient.zero_()
-            with torch.enable_grad():
-                loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
-            loss.backward()  # type: ignore[no-untyped-call]
-            direction = velocity.mul_(task.momentum).add_(gradient) if task.momentum else gradient
-            local.sub_(direction, alpha=task.learning_rate)
+            _step(task, module, velocities, batch)
         torch.sub(local, task.weights, out=updates[client])
+
+
+def _step(task: LocalTask, module: nn.Module, velocities: list[Tensor], batch: Tensor) -> None:
+    parameters = list(module.parameters())
+    with torch.enable_grad():
+        loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    with torch.no_grad():
+        for parameter, velocity, gradient in zip(parameters, velocities, gradients, strict=True):
+            direction = velocity.mul_(task.momentum).add_(gradient) if task.momentum else gradient
+            parameter.sub_(direction, alpha=task.learning_rate)
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:

@@ -65,15 +65,11 @@ class FlatModel:
         logits: Tensor = self._forward_clients(weights, inputs)
         return logits
 
-    def bind(self, weights: Tensor, gradient: Tensor) -> nn.Module:
-        """A new module whose parameters are views of weights [d], and their .grad views of gradient [d].
-
-        Backward passes add into `gradient`; changing `weights` in place changes the module.
-        """
+    def bind(self, weights: Tensor) -> nn.Module:
+        """A new module whose parameters are views of weights [d]: changing either in place changes the other."""
         module = copy.deepcopy(self._module)
         for block, parameter in zip(self.layout, module.parameters(), strict=True):
             parameter.data = weights[block.start : block.stop].view(block.shape)
-            parameter.grad = gradient[block.start : block.stop].view(block.shape)
         return module
 
 

@@ -51,7 +51,7 @@ def reference(sgd: LocalSgd, weights: Tensor, client: int, round: int) -> Tensor
         seeds=SEEDS,
         purpose="local.shuffle",
     )
-    module = sgd.model.bind(torch.empty_like(weights), torch.empty_like(weights))
+    module = sgd.model.bind(torch.empty_like(weights))
     nn.utils.vector_to_parameters(weights.clone(), module.parameters())
     optimiser = torch.optim.SGD(
         module.parameters(), lr=sgd.learning_rate * sgd.learning_rate_decay**round, momentum=sgd.momentum
