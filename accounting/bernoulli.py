@@ -2,7 +2,7 @@
 
 A client's probabilities theta in [c, 1-c]^d are noised with N(0, sigma^2), clipped to [c, 1-c], and become coins.
 Coordinates are independent, so the upload is exactly a product of Bernoulli(g(theta_i)) (`accounting.debias`) and its
-divergence a sum over coordinates. Proofs: docs/theory.md.
+divergence a sum over coordinates. Proofs: docs/theory-bernoulli.md.
 """
 
 import math
@@ -30,38 +30,58 @@ def divergence(order: ArrayLike, p: ArrayLike, q: ArrayLike) -> Floats:
     """Renyi divergence of Bernoulli(p) from Bernoulli(q), elementwise with broadcasting; a scalar gives a scalar.
 
     1/(alpha-1) log(p^alpha q^(1-alpha) + (1-p)^alpha (1-q)^(1-alpha));  alpha = 1: Kullback-Leibler;  infinity: the
-    largest log ratio. Domain: order > 0, p and q in [0, 1]; infinite where Q misses mass of P and alpha >= 1.
-    Exact to about 1e-15 / |p - q| relative (the first-order terms cancel).
+    largest log ratio. Domain: order >= 1, p and q in [0, 1]; infinite where Q misses mass of P.
+    Exact to about 1e-14 relative, also for p near q: no first-order terms are formed, so none cancel.
     """
     alpha, first, second = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (order, p, q)))
-    if np.any(~(alpha > 0)):
-        raise InvalidParameter(f"order={order!r}: must be above 0.")
+    if np.any(~(alpha >= 1)):
+        raise InvalidParameter(f"order={order!r}: must be at least 1.")
     for name, values in (("p", first), ("q", second)):
         if np.any(~((values >= 0) & (values <= 1))):
             raise InvalidParameter(f"{name}: must be probabilities in [0, 1].")
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        heads = np.where(first == second, 0.0, np.log1p((first - second) / second))
-        tails = np.where(first == second, 0.0, np.log1p((second - first) / (1 - second)))
-        result = np.where(alpha == 1, _kullback_leibler(first, heads, tails), _renyi(alpha, first, heads, tails))
-        result = np.where(np.isinf(alpha), np.maximum(_where_mass(first, heads), _where_mass(1 - first, tails)), result)
+    heads, tails = _Side(first, second, first - second), _Side(1 - first, 1 - second, second - first)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        leibler = heads.leibler() + tails.leibler()
+        result = np.where(alpha == 1, leibler, _renyi(alpha, heads, tails, leibler))
+        result = np.where(np.isinf(alpha), np.maximum(heads.log_ratio, tails.log_ratio), result)
     missing = ((second == 0) & (first > 0)) | ((second == 1) & (first < 1))
-    return np.asarray(np.maximum(np.where(missing & (alpha >= 1), np.inf, result), 0.0))[()]
+    return np.asarray(np.where(missing, np.inf, np.where(first == second, 0.0, result)))[()]
 
 
-def _where_mass(weight: Floats, log_ratio: Floats) -> Floats:
-    return np.asarray(np.where(weight > 0, log_ratio, -np.inf))
+class _Side:
+    """One outcome: its mass under P and Q, and log P/Q (-infinity without mass under P)."""
+
+    def __init__(self, p: Floats, q: Floats, difference: Floats) -> None:
+        self.p, self.q, self.difference = p, q, difference
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            self.excess = difference / q
+            apart = np.isinf(self.excess) | (self.excess < -0.9)
+            log_ratio = np.where(apart, np.log(p) - np.log(q), np.log1p(self.excess))
+        self.log_ratio = np.where(p > 0, log_ratio, -np.inf)
+
+    def leibler(self) -> Floats:
+        """P log(P/Q) - (P - Q): not negative, sums to the Kullback-Leibler divergence. By its series near P = Q."""
+        x = self.excess
+        plain = np.where(self.p > 0, self.p * self.log_ratio, 0.0) - self.difference
+        return np.asarray(np.where(np.abs(x) < 0.05, self.difference * x * np.polyval(_LEIBLER, x), plain))
+
+    def beyond(self, beta: Floats) -> Floats:
+        """P (e^z - 1 - z) with z = beta log(P/Q): not negative. By its series near z = 0."""
+        z = np.where(self.p > 0, beta * self.log_ratio, 0.0)
+        return self.p * np.where(np.abs(z) < 0.2, z * z * np.polyval(_EXPONENTIAL, z), np.expm1(z) - z)
 
 
-def _kullback_leibler(p: Floats, heads: Floats, tails: Floats) -> Floats:
-    return np.asarray(np.where(p > 0, p * heads, 0.0) + np.where(p < 1, (1 - p) * tails, 0.0))
+_LEIBLER = [(-1) ** k / (k * (k - 1)) for k in range(13, 1, -1)]  # ((1+x) log(1+x) - x) / x^2
+_EXPONENTIAL = [1 / math.factorial(k) for k in range(13, 1, -1)]  # (e^z - 1 - z) / z^2
 
 
-def _renyi(alpha: Floats, p: Floats, heads: Floats, tails: Floats) -> Floats:
-    """log(1 + sum of p (ratio^(alpha-1) - 1)) / (alpha-1), or by the larger exponent where that overflows."""
-    up, down = (alpha - 1) * heads, (alpha - 1) * tails
-    small = np.where(p > 0, p * np.expm1(up), 0.0) + np.where(p < 1, (1 - p) * np.expm1(down), 0.0)
-    large = np.logaddexp(np.where(p > 0, np.log(p) + up, -np.inf), np.where(p < 1, np.log1p(-p) + down, -np.inf))
-    return np.asarray(np.where(np.maximum(up, down) < 30, np.log1p(small), large) / (alpha - 1))
+def _renyi(alpha: Floats, heads: _Side, tails: _Side, leibler: Floats) -> Floats:
+    """sum P e^(beta log(P/Q)) - 1 = sum P (e^z - 1 - z) + beta KL, beta = alpha - 1; in logarithms where e^z is large."""
+    beta = alpha - 1
+    small = np.log1p(heads.beyond(beta) + tails.beyond(beta) + beta * leibler)
+    up, down = beta * heads.log_ratio, beta * tails.log_ratio
+    large = np.logaddexp(np.log(heads.p) + up, np.log(tails.p) + down)
+    return np.asarray(np.where(np.maximum(up, down) < 30, small, large) / beta)
 
 
 def worst_divergence(order: ArrayLike, *, c: float) -> Floats:
@@ -119,7 +139,7 @@ def channel_bound(
 ) -> Bound:
     """Renyi divergence between the uploads of neighbours theta, theta' in [c, 1-c]^d, in both directions.
 
-    Claim (docs/theory.md, Theorem 4): with phi(u) the largest r_alpha(g(a), g(b)), |a - b|^2 <= u, and phi^ its least
+    Claim (docs/theory-bernoulli.md, Theorem 4): with phi(u) the largest r_alpha(g(a), g(b)), |a - b|^2 <= u, and phi^ its least
     concave majorant on [0, t^2], rho(alpha) <= d phi^(min(Delta^2 / d, t^2)) for |theta - theta'|_2 <= Delta and
     |theta - theta'|_inf <= t (t = 1 - 2c where no such bound is given), and rho(alpha) <= d phi(t^2). Also valid:
     alpha Delta^2 / (2 sigma^2) (data processing) and d r_alpha(c). The smallest is returned and named: "channel-l2",
@@ -241,7 +261,8 @@ class _Cells:
 
     def __init__(self, alpha: Floats, slope: Floats, c: float, sigma: float) -> None:
         self.alpha, self.slope, self.c, self.sigma = alpha, slope, c, sigma
-        self.top = float(clipped_mean(1 - c, c=c, noise_std=sigma))
+        # Rounded upwards, as are all ends of images below: g is exact to 1e-15.
+        self.top = min(float(clipped_mean(1 - c, c=c, noise_std=sigma)) + 2e-15, 1 - c)
         # g changes its slope over a distance of sigma; nothing changes faster than c.
         self.scale = min(max(sigma, 1e-3 * c), c, 1 - 2 * c) if sigma > 0 else c
 
@@ -271,7 +292,7 @@ class _Cells:
         steepest = np.clip(0.5, a0, np.minimum(np.maximum(a1, a0) + t1, 1 - self.c))
         slope_of_g = np.asarray(clipped_mean_slope(steepest, c=self.c, noise_std=self.sigma))
         peak = np.clip((1 - t1) / 2, a0, np.maximum(a1, a0))
-        step = np.minimum((self._g(peak + t1) - self._g(peak)) * (1 + 1e-9) + 1e-15, slope_of_g * t1)
+        step = np.minimum(self._g(peak + t1) - self._g(peak) + 3e-15, slope_of_g * t1 * (1 + 1e-12))
         corners = self._corners(alpha, p0, p1, step) - slope * t0 * t0
         second_order = self._second_order(alpha, slope, p0, p1, step, slope_of_g, t0, t1)
         return np.asarray(np.where(a0 + t0 > 1 - self.c, -np.inf, np.minimum(corners, second_order)))
@@ -279,7 +300,7 @@ class _Cells:
     def _corners(self, alpha: Floats, p0: Floats, p1: Floats, step: Floats) -> Floats:
         """exp((alpha-1) r) is jointly convex, so largest at a corner of p0 <= p <= p1, p <= q <= min(p + step, top)."""
         kink = np.clip(self.top - step, p0, p1)
-        tops = [np.minimum(p + step, self.top) for p in (p0, p1, kink)]
+        tops = [np.minimum(np.nextafter(p + step, 1.0), self.top) for p in (p0, p1, kink)]
         values = [np.asarray(divergence(alpha, p, np.maximum(q, p))) for p, q in zip((p0, p1, kink), tops, strict=True)]
         return np.asarray(np.maximum.reduce(values))
 
@@ -305,9 +326,10 @@ class _Cells:
     def _weight(self, alpha: Floats, p0: Floats, p1: Floats, step: Floats) -> Floats:
         """w with sum P^alpha Q^(1-alpha) - 1 <= alpha (alpha-1) w tau^2 for p in [p0, p1], q = p + tau, tau <= step.
 
-        The second derivative in q, alpha (alpha-1) (p^alpha q^(-alpha-1) + (1-p)^alpha (1-q)^(-alpha-1)), is convex in
-        q, so its weighted mean is at most a third of it at q = p and a sixth at q = p + step. Written with p/q at its
-        largest, the sum is convex in p up to where p + step meets the top, and falls from there.
+        The second derivative in q over alpha (alpha-1), p^alpha q^(-alpha-1) + (1-p)^alpha (1-q)^(-alpha-1), is convex
+        in q: at most its chord from A at q = p to B at q = p + step. That gives A/2 + (B - A) tau / (6 step), so
+        w = A/3 + max(A, B)/6 (B < A happens: w = A/3 + B/6 would fail for tau < step). With p/q put at its largest, w is
+        convex in p both up to where p + step meets the top and from there.
         """
         kink = np.clip(self.top - step, p0, p1)
         ratio = np.exp(-alpha * np.log1p((np.minimum(p1 + step, self.top) - p1) / p1))
@@ -315,8 +337,9 @@ class _Cells:
         for p in (p0, p1, kink):
             q = np.maximum(np.minimum(p + step, self.top), p)
             tails = np.exp(alpha * np.log1p((q - p) / (1 - q))) / (1 - q)
-            weights.append((1 / p + 1 / (1 - p)) / 3 + (ratio / q + tails) / 6)
-        return np.asarray(np.maximum.reduce(weights))
+            here = 1 / p + 1 / (1 - p)
+            weights.append(here / 3 + np.maximum(here, ratio / q + tails) / 6)
+        return np.asarray(np.maximum.reduce(weights)) * (1 + 1e-12)
 
     def widths(self, low: Floats, high: Floats) -> Floats:
         """How much each dimension loosens the bound: a against the scale of g, t against itself."""

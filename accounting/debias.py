@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
+from scipy.special import erf, erfc
 
 from accounting import require
 from accounting.errors import InvalidParameter
 
 Floats = NDArray[np.float64]
+
+_ROOT2 = np.sqrt(2)
 
 
 def _floor(c: float) -> float:
@@ -37,31 +39,41 @@ def clipped_mean(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
     With a = (c - theta)/sigma, b = (1 - c - theta)/sigma:
         g = c Phi(a) + theta (Phi(b) - Phi(a)) - sigma (phi(b) - phi(a)) + (1-c) (1 - Phi(b))
     Domain: theta in [c, 1-c], 0 < c < 1/2, noise_std >= 0 (0: the identity). A scalar gives a scalar. Exact to
-    rounding. g(1 - theta) = 1 - g(theta); g rises.
+    1e-15 absolute at every sigma. g(1 - theta) = 1 - g(theta); g rises.
     """
     floor, sigma = _floor(c), require.nonnegative(noise_std=noise_std)
     values = _inside(theta, floor)
     if sigma == 0:
         return values if values.ndim else values[()]
-    a, b = (floor - values) / sigma, (1 - floor - values) / sigma
-    # Measured from the middle, so that theta = 1/2 gives exactly 1/2 and large sigma does not cancel.
-    middle = values - 0.5
-    width = 0.5 - floor
-    result = 0.5 + width * (ndtr(-b) - ndtr(a)) + middle * (ndtr(b) - ndtr(a)) - sigma * (_density(b) - _density(a))
+    near, far = _to_the_ends(values, floor, sigma)
+    # Folded at 1/2 and measured from there, nothing cancels. exp(-near^2/2) - exp(-far^2/2) by expm1; with
+    # w = 1/2 - c and m = |theta - 1/2|, far^2 - near^2 = 4 w m / sigma^2.
+    width, middle = 0.5 - floor, np.abs(values - 0.5)
+    with np.errstate(over="ignore", under="ignore"):
+        clipped = width * (erfc(near / _ROOT2) - erfc(far / _ROOT2)) / 2
+        free = middle * (erf(near / _ROOT2) + erf(far / _ROOT2)) / 2
+        density = np.exp(-near * near / 2) / np.sqrt(2 * np.pi)
+        bent = -sigma * density * np.expm1(-2 * (width / sigma) * (middle / sigma))
+    result = 0.5 + np.sign(values - 0.5) * (clipped + free - bent)
     return np.asarray(np.clip(result, floor, 1 - floor))[()]
 
 
 def clipped_mean_slope(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
-    """g'(theta) = Phi(b) - Phi(a), the chance that the clip does not bind. In (0, 1]; largest at theta = 1/2."""
+    """g'(theta) = Phi(b) - Phi(a), the chance that the clip does not bind. In (0, 1]; largest at theta = 1/2, falls
+    from there to both sides. Exact to rounding, relatively."""
     floor, sigma = _floor(c), require.nonnegative(noise_std=noise_std)
     values = _inside(theta, floor)
     if sigma == 0:
         return np.ones(values.shape)[()]
-    return np.asarray(ndtr((1 - floor - values) / sigma) - ndtr((floor - values) / sigma))[()]
+    near, far = _to_the_ends(values, floor, sigma)
+    return np.asarray((erf(near / _ROOT2) + erf(far / _ROOT2)) / 2)[()]
 
 
-def _density(x: Floats) -> Floats:
-    return np.asarray(np.exp(-x * x / 2) / np.sqrt(2 * np.pi))
+def _to_the_ends(values: Floats, c: float, sigma: float) -> tuple[Floats, Floats]:
+    """Distances of theta to the nearer and the farther end of [c, 1-c], in standard deviations."""
+    middle = np.abs(values - 0.5)
+    with np.errstate(over="ignore"):
+        return np.maximum(0.5 - c - middle, 0.0) / sigma, (0.5 - c + middle) / sigma
 
 
 def reachable(*, c: float, noise_std: float) -> tuple[float, float]:
