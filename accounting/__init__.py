@@ -7,8 +7,12 @@
 """
 
 from accounting import (
+    bernoulli,
+    bernoulli_sum,
     budget,
     calibrate,
+    coin_budget,
+    debias,
     errors,
     fed_smp,
     gaussian,
@@ -19,11 +23,13 @@ from accounting import (
     subsampling,
 )
 from accounting.accountant import ACCOUNTANTS, Guarantee, guarantee
+from accounting.adjacency import Adjacency
 from accounting.budget import Budget, Plan
+from accounting.coin_budget import CoinPlan
+from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import AccountingError
 from accounting.ledger import Header, Ledger, Release
 from accounting.mechanisms import (
-    Adjacency,
     Composed,
     FixedSizeSampling,
     FullParticipation,
@@ -38,7 +44,10 @@ __all__ = [
     "ACCOUNTANTS",
     "AccountingError",
     "Adjacency",
+    "BernoulliAggregate",
+    "BernoulliChannel",
     "Budget",
+    "CoinPlan",
     "Composed",
     "FixedSizeSampling",
     "FullParticipation",
@@ -50,8 +59,12 @@ __all__ = [
     "PoissonSampling",
     "Release",
     "Subsampled",
+    "bernoulli",
+    "bernoulli_sum",
     "budget",
     "calibrate",
+    "coin_budget",
+    "debias",
     "errors",
     "fed_smp",
     "gaussian",

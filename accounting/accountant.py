@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from accounting import lower_bound, pld, rdp, require
+from accounting.coins import BernoulliAggregate
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.fed_smp import Reading, lemma_3, theorem_1
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, Subsampled
+from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
 from accounting.rdp import Conversion, Floats
 
 Accountant = Literal["best", "rdp", "pld", "fed-smp-theorem", "fed-smp-lemma"]
@@ -67,7 +68,7 @@ def guarantee(
     """
     require.open_probability(delta=delta)
     bound = _bound(mechanism, delta, accountant, conversion)
-    lower = lower_bound.epsilon(mechanism, delta=delta) if with_lower_bound else None
+    lower = lower_bound.epsilon(mechanism, delta=delta) if with_lower_bound and pld.supports(mechanism) else None
     if lower is not None and not bound.violated:
         lower = min(lower, bound.epsilon)  # two computations of one number may cross by rounding
     return Guarantee(
@@ -135,12 +136,27 @@ def _plain_shift(mechanism: Mechanism) -> float | None:
 
 
 def _orders(mechanism: Mechanism) -> Floats:
+    if not pld.supports(mechanism):
+        return rdp.COIN_ORDERS
     return rdp.ORDERS if _plain_shift(mechanism) is None else rdp.FAR_ORDERS
+
+
+def _overflow(mechanism: Mechanism) -> float:
+    """Probability that some release of coins had more clients than slots: the account is silent about that event."""
+    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    coins = [(part.mechanism if isinstance(part, Subsampled) else part, count) for part, count in parts]
+    return math.fsum(count * part.overflow for part, count in coins if isinstance(part, BernoulliAggregate))
 
 
 def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
     orders = _orders(mechanism)
-    best = rdp.epsilon_from_curve(orders, rdp.curve(mechanism, orders), delta=delta, conversion=conversion)
+    target = delta - _overflow(mechanism)
+    if target <= 0:
+        raise UnsupportedMechanism(
+            f"delta={delta}: the cohort overflows its slots with probability {_overflow(mechanism):.3g} over the run, "
+            "which alone is more. Use more slots."
+        )
+    best = rdp.epsilon_from_curve(orders, rdp.curve(mechanism, orders), delta=target, conversion=conversion)
     notes = (f"order {best.order:g} is an end of the grid: a longer grid might lower epsilon",) if best.at_end else ()
     return _Bound(epsilon=best.epsilon, method="rdp", conversion=conversion, order=best.order, notes=notes)
 
@@ -154,6 +170,8 @@ def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Co
             f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's readings are for "
             "fixed-size sampling. Use --sampling fixed, or accountant 'best' for the sampler that you run."
         )
+    if not isinstance(part.mechanism, Gaussian):
+        raise UnsupportedMechanism(f"accountant={accountant!r}: the paper's readings are for Gaussian noise.")
     z = part.mechanism.noise_multiplier
     reading: Reading
     if accountant == "fed-smp-theorem":
@@ -173,7 +191,7 @@ def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Co
 
 
 def epsilons(
-    mechanism: Gaussian | Subsampled, *, delta: float, rounds: int, accountant: Accountant = "best"
+    mechanism: SingleRelease, *, delta: float, rounds: int, accountant: Accountant = "best"
 ) -> Iterator[float]:
     """Epsilon after 1, 2, ... rounds of `mechanism`, each an upper bound, cheaply: for progress and for stopping.
 
@@ -182,16 +200,28 @@ def epsilons(
     shift = _plain_shift(mechanism)
     if shift is not None:
         return (smallest_epsilon(delta, mu=shift * math.sqrt(count)) for count in itertools.count(1))
-    streams = []
-    if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA:
+    streams: list[Iterator[float]] = []
+    if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA and pld.supports(mechanism):
         streams.append(pld.epsilons(mechanism, delta=delta, rounds=rounds))
     try:
         if accountant in ("best", "rdp"):
-            curve = rdp.curve(mechanism, rdp.ORDERS)
-            streams.append(
-                rdp.epsilon_from_curve(rdp.ORDERS, count * curve, delta=delta).epsilon for count in itertools.count(1)
-            )
+            streams.append(_rdp_epsilons(mechanism, delta))
     except UnsupportedMechanism:
         if not streams:
             raise
+    if not streams:
+        raise UnsupportedMechanism(
+            f"accountant={accountant!r}: has no bound for {type(mechanism).__name__} at {delta}."
+        )
     return map(min, zip(*streams, strict=False))
+
+
+def _rdp_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
+    orders = _orders(mechanism)
+    curve, overflow = rdp.curve(mechanism, orders), _overflow(mechanism)
+    return (
+        rdp.epsilon_from_curve(orders, count * curve, delta=delta - count * overflow).epsilon
+        if delta > count * overflow
+        else math.inf
+        for count in itertools.count(1)
+    )

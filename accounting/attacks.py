@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from accounting.adjacency import Adjacency
+from accounting.errors import UnsupportedMechanism
 from accounting.half_lines import Floats
-from accounting.mechanisms import Adjacency, FixedSizeSampling, Subsampled
+from accounting.mechanisms import FixedSizeSampling, Gaussian, Subsampled
 
 Mixture = tuple[tuple[float, float], ...]
 
@@ -47,6 +49,8 @@ def attack_pairs(mechanism: Subsampled) -> list[AttackPair]:
     Poisson: nobody else sends anything; one client sends +C or nothing (replace-one: -C).
     Fixed size: all others send -C; one client sends +C or -C (zero-out: +C or 0, and 0 or -C).
     """
+    if not isinstance(mechanism.mechanism, Gaussian):
+        raise UnsupportedMechanism(f"{type(mechanism.mechanism).__name__}: no attack pair is known.")
     q, s = mechanism.sampling.probability, 1 / mechanism.mechanism.noise_multiplier
     quiet, loud = (1 - q, 0.0), (q, s)
     if isinstance(mechanism.sampling, FixedSizeSampling):

@@ -7,10 +7,10 @@ from typing import Any
 from accounting import accountant as accountants
 from accounting import calibrate, require
 from accounting.accountant import Accountant
+from accounting.adjacency import Adjacency
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.fed_smp import lemma_3, theorem_1
 from accounting.mechanisms import (
-    Adjacency,
     Composed,
     FixedSizeSampling,
     FullParticipation,
@@ -99,8 +99,8 @@ class Plan:
 class Budget:
     """One line of a budget: the plan, the three numbers, and what they guarantee. `to_dict` is the JSON contract."""
 
-    plan: Plan
-    noise_multiplier: float
+    plan: Any
+    noise_multiplier: float | None
     rounds: int
     epsilon: float
     accountant: str
@@ -135,8 +135,14 @@ class Budget:
             "lower_bound": self.lower_bound,
             "valid": self.valid,
             "notes": list(self.notes),
+            **self._coins(),
         }
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+
+    def _coins(self) -> dict[str, Any]:
+        """What a plan of coin uploads has besides."""
+        names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std")
+        return {name: getattr(self.plan, name) for name in names if hasattr(self.plan, "edge")}
 
 
 def epsilon(

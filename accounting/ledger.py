@@ -17,7 +17,7 @@ from typing import Any
 from accounting import mechanisms
 from accounting.accountant import Accountant, Guarantee, guarantee
 from accounting.errors import AccountingError, EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
-from accounting.mechanisms import Composed, Gaussian, Subsampled
+from accounting.mechanisms import Composed, SingleRelease
 
 VERSION = 1
 
@@ -51,7 +51,7 @@ class Release:
     """
 
     round: int
-    mechanism: Gaussian | Subsampled
+    mechanism: SingleRelease
     clip_norm: float
     noise_std: float
     noise_placement: str

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from accounting.attacks import attack_pairs
@@ -99,6 +98,8 @@ def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float
 
     def excess(epsilon: float) -> float:
         return math.log(max(delta_at(epsilon), 1e-300) / target)
+
+    from scipy.optimize import brentq
 
     low, high = 0.0, 1.0
     while excess(high) > 0:

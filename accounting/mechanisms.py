@@ -9,36 +9,12 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Protocol
 
 from accounting import require
+from accounting.adjacency import Adjacency
+from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-
-
-class Adjacency(StrEnum):
-    """Which pairs of data sets are neighbours, for a sum of client vectors of norm at most C.
-
-    - add-remove: one client more or less. The sum moves by at most C.
-    - zero-out: one client's vector becomes zero; the number of clients stays. The sum moves by at most C.
-    - replace-one: one client's vector becomes any other. The sum moves by at most 2C.
-    """
-
-    ADD_REMOVE = "add-remove"
-    ZERO_OUT = "zero-out"
-    REPLACE_ONE = "replace-one"
-
-    @property
-    def sensitivity_in_clips(self) -> float:
-        """L2 sensitivity of a sum of clipped vectors, in units of the clip norm C."""
-        return 2.0 if self is Adjacency.REPLACE_ONE else 1.0
-
-    @classmethod
-    def of(cls, name: object) -> "Adjacency":
-        """The adjacency of this name; an error that lists the names for any other."""
-        if isinstance(name, str) and name in list(cls):
-            return cls(name)
-        raise InvalidParameter(f"adjacency={reprlib.repr(name)}: must be one of {', '.join(cls)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,17 +113,23 @@ class Gaussian:
 
 @dataclass(frozen=True, kw_only=True)
 class Subsampled:
-    """`mechanism` run on a random cohort that stays secret."""
+    """`mechanism` run on a random cohort that stays secret.
 
-    mechanism: Gaussian
+    A sum of coins keeps its number of coins whatever the cohort: under Poisson sampling the server pads to K slots with
+    coins of the public probabilities (zero-out), under fixed-size sampling K is the cohort.
+    """
+
+    mechanism: Gaussian | BernoulliAggregate
     sampling: Sampling
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, Gaussian) or not isinstance(self.sampling, Sampling):
+        if not isinstance(self.mechanism, Gaussian | BernoulliAggregate) or not isinstance(self.sampling, Sampling):
             raise InvalidParameter(
-                f"mechanism={reprlib.repr(self.mechanism)}, sampling={reprlib.repr(self.sampling)}: must be a "
-                "Gaussian and one of PoissonSampling, FixedSizeSampling, FullParticipation."
+                f"mechanism={reprlib.repr(self.mechanism)}, sampling={reprlib.repr(self.sampling)}: must be a Gaussian "
+                "or BernoulliAggregate and one of PoissonSampling, FixedSizeSampling, FullParticipation."
             )
+        if isinstance(self.mechanism, BernoulliAggregate):
+            self.mechanism.check_sampling(self.sampling.name, getattr(self.sampling, "cohort", None))
         if isinstance(self.sampling, FixedSizeSampling) and self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
                 "adjacency='add-remove' with fixed-size sampling: adding a client changes everybody's chance to "
@@ -167,11 +149,15 @@ class Subsampled:
         }
 
 
+SingleRelease = Gaussian | BernoulliChannel | BernoulliAggregate | Subsampled
+"""One release: what a composition is made of."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Composed:
     """Adaptive composition: each part `count` times, in any order."""
 
-    parts: tuple[tuple[Gaussian | Subsampled, int], ...]
+    parts: tuple[tuple[SingleRelease, int], ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(_part(part) for part in _sequence(self.parts)))
@@ -185,7 +171,7 @@ class Composed:
             )
 
     @classmethod
-    def of(cls, mechanisms: Iterable[Gaussian | Subsampled]) -> "Composed":
+    def of(cls, mechanisms: Iterable[SingleRelease]) -> "Composed":
         """The composition of a sequence of releases, equal ones counted together."""
         return cls(parts=tuple(Counter(mechanisms).items()))
 
@@ -197,7 +183,7 @@ class Composed:
         return {"kind": "composed", "parts": [[part.to_dict(), count] for part, count in self.parts]}
 
 
-def subsample(mechanism: Gaussian, sampling: Sampling) -> Gaussian | Subsampled:
+def subsample(mechanism: Gaussian | BernoulliAggregate, sampling: Sampling) -> SingleRelease:
     """`mechanism` on a sampled cohort; full participation leaves it as it is."""
     if isinstance(sampling, FullParticipation) or sampling.probability == 1.0:
         if isinstance(sampling, FixedSizeSampling):
@@ -227,12 +213,12 @@ def _sequence(parts: Any) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def _part(part: Any) -> tuple[Gaussian | Subsampled, int]:
+def _part(part: Any) -> tuple[SingleRelease, int]:
     match part:
-        case (Gaussian() | Subsampled() as mechanism, count):
+        case (Gaussian() | BernoulliChannel() | BernoulliAggregate() | Subsampled() as mechanism, count):
             return mechanism, require.count(count=count)
     raise InvalidParameter(
-        f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, sampled or not."
+        f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian or coins, sampled or not."
     )
 
 
@@ -259,21 +245,36 @@ def _sampling_from(record: Any) -> Sampling:
     raise _unknown("sampling", record)
 
 
-def _gaussian_from(record: Any) -> Gaussian:
+def _unsampled_from(record: Any) -> Gaussian | BernoulliChannel | BernoulliAggregate:
     match record:
         case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest:
             return Gaussian(noise_multiplier=z, adjacency=adjacency)
+        case {"kind": "bernoulli-channel", **fields}:
+            return _from_fields(BernoulliChannel, fields)
+        case {"kind": "bernoulli-aggregate", **fields}:
+            return _from_fields(BernoulliAggregate, fields)
     raise _unknown("mechanism", record)
 
 
-def _round_from(record: Any) -> Gaussian | Subsampled:
+def _from_fields(
+    cls: type[BernoulliChannel] | type[BernoulliAggregate], fields: dict[Any, Any]
+) -> BernoulliChannel | BernoulliAggregate:
+    try:
+        return cls(**fields)
+    except TypeError:
+        raise _unknown("mechanism", fields) from None
+
+
+def _round_from(record: Any) -> SingleRelease:
     match record:
         case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
-            return Subsampled(mechanism=_gaussian_from(inner), sampling=_sampling_from(sampling))
-    return _gaussian_from(record)
+            mechanism = _unsampled_from(inner)
+            if not isinstance(mechanism, BernoulliChannel):
+                return Subsampled(mechanism=mechanism, sampling=_sampling_from(sampling))
+    return _unsampled_from(record)
 
 
-def from_dict(record: Mapping[str, Any]) -> Gaussian | Subsampled | Composed:
+def from_dict(record: Mapping[str, Any]) -> SingleRelease | Composed:
     """The mechanism that `to_dict` wrote. Whatever else is there is an error, never a guess."""
     match record:
         case {"kind": "composed", "parts": [*parts], **rest} if not rest:
@@ -281,7 +282,7 @@ def from_dict(record: Mapping[str, Any]) -> Gaussian | Subsampled | Composed:
     return _round_from(record)
 
 
-def _counted_from(record: Any) -> tuple[Gaussian | Subsampled, int]:
+def _counted_from(record: Any) -> tuple[SingleRelease, int]:
     match record:
         case [part, count]:
             return _round_from(part), count

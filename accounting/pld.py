@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from accounting import fixed_size, loss_grid, poisson, require
+from accounting.adjacency import Adjacency
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile
 from accounting.half_lines import Floats
-from accounting.mechanisms import Adjacency, Composed, FixedSizeSampling, Gaussian, Mechanism, Subsampled
+from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
 
 SMALLEST_DELTA = 1e-12
 """Below this the rounding of the FFT and the truncated tails (about 1e-15) could matter; use RDP there."""
@@ -37,7 +38,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
         )
     parts = loss_grid.parts_of(mechanism)
     for part, _ in parts:
-        if not isinstance(part, Gaussian | Subsampled):
+        if not _supported(part):
             raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
     slack = composition_slack(sum(count for _, count in parts))
     if slack > target / 2:
@@ -47,6 +48,15 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
         )
     with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
         return _smallest_epsilon(distribution(mechanism, loss_grid.interval(mechanism)), target - slack)
+
+
+def _supported(part: Any) -> bool:
+    return isinstance(part.mechanism if isinstance(part, Subsampled) else part, Gaussian)
+
+
+def supports(mechanism: Mechanism) -> bool:
+    """Whether every release of the mechanism has a privacy loss distribution here: Gaussians, sampled or not."""
+    return all(_supported(part) for part, _ in loss_grid.parts_of(mechanism))
 
 
 def _smallest_epsilon(distribution: Any, delta: float) -> float:
@@ -97,6 +107,7 @@ def _(mechanism: Subsampled, interval: float) -> Any:
 
 def _profiles(mechanism: Subsampled, losses: Floats) -> tuple[Floats, Floats]:
     """The one-round profiles of both orders. Poisson zero-out has add-remove's pair of output laws."""
+    assert isinstance(mechanism.mechanism, Gaussian)  # `supports` has been asked
     round_ = {
         "sampling_probability": mechanism.sampling.probability,
         "noise_multiplier": mechanism.mechanism.noise_multiplier,
@@ -121,7 +132,7 @@ def _library() -> Any:
     return privacy_loss_distribution
 
 
-def epsilons(mechanism: Gaussian | Subsampled, *, delta: float, rounds: int) -> Iterator[float]:
+def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int) -> Iterator[float]:
     """Epsilon after 1, 2, ... rounds of `mechanism`, on the grid of `rounds` rounds; each an upper bound.
 
     One convolution a round; may be drawn beyond `rounds`. Domain and direction of error: those of `epsilon`.

@@ -7,22 +7,24 @@ sampling at orders up to 256 only, and never a nested event.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, singledispatch
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import require
+from accounting import require, subsampling
+from accounting.adjacency import Adjacency
+from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
-    Adjacency,
     Composed,
     FixedSizeSampling,
     Gaussian,
     Mechanism,
     PoissonSampling,
+    Sampling,
     Subsampled,
 )
 
@@ -62,6 +64,10 @@ FAR_ORDERS: Floats = np.concatenate([ORDERS, 2.0 ** np.arange(13, 41)])
 """Orders for a plain Gaussian, whose curve is closed-form: up to 2^40, for epsilons near 0."""
 
 
+COIN_ORDERS: Floats = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64], dtype=float)
+"""Orders at which sums of coins are computed: each takes a search of its own."""
+
+
 @singledispatch
 def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     """Upper bound on the Renyi divergence of each order, in both directions, over all neighbours.
@@ -93,6 +99,38 @@ def _(mechanism: Gaussian, orders: ArrayLike) -> Floats:
 
 
 @curve.register
+def _(mechanism: BernoulliChannel, orders: ArrayLike) -> Floats:
+    from accounting.bernoulli import channel_rdp
+
+    return np.asarray(
+        channel_rdp(
+            _valid(orders),
+            dimension=mechanism.dimension,
+            c=mechanism.floor,
+            noise_std=mechanism.noise_std,
+            l2_sensitivity=mechanism.sensitivity(mechanism.l2_clip),
+            linf_sensitivity=mechanism.sensitivity(mechanism.linf_clip),
+        )
+    )
+
+
+@curve.register
+def _(mechanism: BernoulliAggregate, orders: ArrayLike) -> Floats:
+    from accounting.bernoulli_sum import aggregate_rdp
+
+    return np.asarray(
+        aggregate_rdp(
+            _valid(orders),
+            cohort=mechanism.cohort,
+            dimension=mechanism.dimension,
+            c=mechanism.floor,
+            l2_sensitivity=mechanism.sensitivity(mechanism.l2_clip),
+            linf_sensitivity=mechanism.sensitivity(mechanism.linf_clip),
+        )
+    )
+
+
+@curve.register
 def _(mechanism: Composed, orders: ArrayLike) -> Floats:
     return np.asarray(np.sum([count * curve(part, orders) for part, count in mechanism.parts], axis=0))
 
@@ -105,6 +143,8 @@ def _(mechanism: Subsampled, orders: ArrayLike) -> Floats:
 
 @lru_cache(maxsize=512)
 def _sampled_curve(mechanism: Subsampled, orders: tuple[float, ...]) -> tuple[float, ...]:
+    if isinstance(mechanism.mechanism, BernoulliAggregate):
+        return _sampled_coins_curve(mechanism.mechanism, mechanism.sampling, orders)
     match mechanism.sampling:
         case PoissonSampling(probability=q):
             if mechanism.adjacency is Adjacency.REPLACE_ONE:
@@ -117,6 +157,32 @@ def _sampled_curve(mechanism: Subsampled, orders: tuple[float, ...]) -> tuple[fl
             # Under zero-out the displaced client still moves the sum by 2C, so both adjacencies use 2C here.
             return _fixed_size_curve(sampling, mechanism.mechanism.noise_multiplier / 2, orders)
     raise UnsupportedMechanism(f"sampling={mechanism.sampling!r}: no Renyi curve is implemented.")
+
+
+def _sampled_coins_curve(coins: BernoulliAggregate, sampling: Sampling, orders: tuple[float, ...]) -> tuple[float, ...]:
+    """The generic amplification bounds, at integer orders up to COIN_ORDERS' largest; infinite at the others."""
+    given = np.array(orders)
+    inside = (given == np.round(given)) & (given >= 2) & (given <= COIN_ORDERS[-1])
+    result = np.full(len(given), np.inf)
+    if isinstance(sampling, FixedSizeSampling):
+        coins = replace(coins, adjacency=Adjacency.REPLACE_ONE)  # what the sampling lemma needs; covers zero-out
+        amplify = subsampling.fixed_size
+    else:
+        amplify = subsampling.poisson
+    computed = _knots(coins)
+
+    def between(at: Floats) -> Floats:
+        # (alpha - 1) rho is convex in alpha, so its chords are upper bounds.
+        return np.interp(at, COIN_ORDERS, (COIN_ORDERS - 1) * computed) / (at - 1)
+
+    if inside.any():
+        result[inside] = amplify(given[inside], between, sampling_probability=sampling.probability)
+    return tuple(result.tolist())
+
+
+@lru_cache(maxsize=64)
+def _knots(coins: BernoulliAggregate) -> Floats:
+    return curve(coins, COIN_ORDERS)
 
 
 @contextmanager

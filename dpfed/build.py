@@ -11,8 +11,9 @@ import torch
 
 from accounting import budget
 from accounting.accountant import Accountant
+from accounting.adjacency import Adjacency
 from accounting.budget import Plan
-from accounting.mechanisms import Adjacency, Gaussian, Subsampled
+from accounting.mechanisms import SingleRelease
 from dpfed import data, models
 from dpfed.compress.masks import (
     MapChoice,
@@ -42,7 +43,7 @@ from dpfed.server.averaging import Averaging, ServerState
 class PrivacyGoal:
     """What the run promises: the mechanism of a round, delta, and the epsilon it may not exceed (None: only stated)."""
 
-    mechanism: Gaussian | Subsampled
+    mechanism: SingleRelease
     delta: float
     budget: float | None
     accountant: Accountant
@@ -228,9 +229,10 @@ def _goal(config: Config) -> PrivacyGoal:
     if z is None:
         if table.epsilon is None:
             raise ConfigError("[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
-        z = budget.noise_multiplier(
+        calibrated = budget.noise_multiplier(
             plan, epsilon_target=table.epsilon, rounds=config.federation.rounds, accountant=table.accountant
-        ).noise_multiplier
+        )
+        z = float(calibrated.noise_multiplier or 0)
     return PrivacyGoal(
         mechanism=plan.round(z),
         delta=float(plan.delta or 0),

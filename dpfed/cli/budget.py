@@ -7,9 +7,11 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from accounting import budget as budgets
+from accounting import coin_budget
 from accounting.accountant import Accountant
+from accounting.adjacency import Adjacency
 from accounting.budget import Budget, Plan
-from accounting.mechanisms import Adjacency
+from accounting.coin_budget import CoinPlan
 from accounting.rdp import Conversion
 from dpfed.cli.output import console, number, print_json
 from dpfed.errors import ConfigError
@@ -27,8 +29,15 @@ def budget(
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
-    mechanism: Literal["gaussian", "distributed-gaussian"] = "gaussian",
+    mechanism: Literal["gaussian", "distributed-gaussian", "bernoulli-channel", "bernoulli-aggregate"] = "gaussian",
     dropout: float = 0.0,
+    dimension: int | None = None,
+    edge: float | None = None,
+    clip_norm: float | None = None,
+    l2_sensitivity: float | None = None,
+    linf_clip: float | None = None,
+    noise_std: float = 0.0,
+    slots: int | None = None,
     compare: Annotated[bool, Parameter(negative="")] = False,
     plot: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -60,9 +69,24 @@ def budget(
     conversion
         From Renyi to (epsilon, delta); for rdp and fed-smp-lemma.
     mechanism
-        Noise added by the server, or in shares by the clients.
+        Noise added by the server, or in shares by the clients; or coins (masks, signs): sums of exactly K of them, or
+        uploads seen one by one.
     dropout
         Fraction of noise shares that may be missing (distributed-gaussian).
+    dimension
+        Coins: number of coordinates, d.
+    edge
+        Coins: c, all probabilities lie in [c, 1-c].
+    clip_norm
+        Coins: how far a client's probabilities may lie from the public ones, in L2. The sensitivity follows.
+    l2_sensitivity
+        Coins: the L2 sensitivity itself, instead of clip_norm.
+    linf_clip
+        Coins: how far one coordinate may lie from the public one; beside clip_norm it lowers epsilon a lot.
+    noise_std
+        Coins: Gaussian noise on the probabilities before they are clipped (bernoulli-channel).
+    slots
+        Coins under poisson: the fixed number of coins that the server pads to.
     compare
         One row for every accountant and reading, each with the sampler it belongs to.
     plot
@@ -70,6 +94,19 @@ def budget(
     json
         One JSON document on standard output.
     """
+    if mechanism in ("bernoulli-channel", "bernoulli-aggregate"):
+        _refuse_for_coins(noise_multiplier=noise_multiplier, accountant=accountant, compare=compare, dropout=dropout)
+        coins = _coin_plan(
+            clients, cohort, sampling, adjacency, delta, mechanism, dimension, edge, clip_norm, l2_sensitivity,
+            linf_clip, noise_std, slots,
+        )  # fmt: skip
+        coin_answer = _solve_coins(coins, rounds, epsilon)
+        _report(coins, coin_answer, [coin_answer], plot=plot, json=json, compare=False)
+        return
+    _refuse_without_coins(
+        dimension=dimension, edge=edge, clip_norm=clip_norm, l2_sensitivity=l2_sensitivity, linf_clip=linf_clip,
+        noise_std=noise_std or None, slots=slots,
+    )  # fmt: skip
     plan = Plan(
         clients=clients,
         cohort=clients if sampling == "all" else cohort,
@@ -80,9 +117,15 @@ def budget(
         dropout=dropout,
     )
     answer = _solve(plan, rounds, noise_multiplier, epsilon, accountant, conversion)
-    rows = (
-        budgets.compare(plan, noise_multiplier=answer.noise_multiplier, rounds=answer.rounds) if compare else [answer]
-    )
+    rows = [answer]
+    if compare:
+        rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
+    _report(plan, answer, rows, plot=plot, json=json, compare=compare)
+
+
+def _report(
+    plan: Plan | CoinPlan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool
+) -> None:
     if plot is not None:
         from dpfed.plots.budget import plot_budget
 
@@ -92,6 +135,72 @@ def budget(
         print_json({"results": results} if compare else results[0])
     else:
         _show(plan, answer, rows if compare else [], plot)
+
+
+def _refuse_for_coins(**given: object) -> None:
+    if given["accountant"] not in ("best", "rdp"):
+        raise ConfigError(
+            f"--accountant {given['accountant']} with coins: their bounds are Renyi bounds. Use best or rdp."
+        )
+    for name in ("noise_multiplier", "compare", "dropout"):
+        if given[name]:
+            raise ConfigError(f"--{name.replace('_', '-')} with coins: it is for Gaussian noise. Remove it.")
+
+
+def _refuse_without_coins(**given: object) -> None:
+    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if named:
+        raise ConfigError(
+            f"{', '.join(named)} without --mechanism bernoulli-channel or bernoulli-aggregate: for coins only. With "
+            "Gaussian noise the sensitivity follows from the adjacency, in units of the clip norm."
+        )
+
+
+def _coin_plan(
+    clients: int,
+    cohort: int,
+    sampling: str,
+    adjacency: str | None,
+    delta: float | None,
+    mechanism: str,
+    dimension: int | None,
+    edge: float | None,
+    clip_norm: float | None,
+    l2_sensitivity: float | None,
+    linf_clip: float | None,
+    noise_std: float,
+    slots: int | None,
+) -> CoinPlan:
+    if dimension is None or edge is None:
+        raise ConfigError(f"--mechanism {mechanism} needs --dimension and --edge.")
+    if clip_norm is not None and l2_sensitivity is not None:
+        raise ConfigError("--clip-norm and --l2-sensitivity: give one; the sensitivity follows from the clip norm.")
+    chosen = Adjacency(adjacency) if adjacency else Adjacency.REPLACE_ONE if sampling == "fixed" else Adjacency.ZERO_OUT
+    if l2_sensitivity is not None:
+        clip_norm = l2_sensitivity / chosen.sensitivity_in_clips
+    return CoinPlan(
+        clients=clients,
+        cohort=clients if sampling == "all" else cohort,
+        dimension=dimension,
+        edge=edge,
+        mechanism=mechanism,
+        sampling=sampling,
+        adjacency=chosen,
+        delta=delta,
+        clip_norm=clip_norm,
+        linf_clip=linf_clip,
+        noise_std=noise_std,
+        slots=slots,
+    )
+
+
+def _solve_coins(plan: CoinPlan, rounds: int | None, epsilon: float | None) -> Budget:
+    match (rounds, epsilon):
+        case (int(), None):
+            return coin_budget.epsilon(plan, rounds=rounds)
+        case (None, float()):
+            return coin_budget.rounds(plan, epsilon_target=epsilon)
+    raise ConfigError("coins: give --rounds to get epsilon, or --epsilon to get the rounds; exactly one of them.")
 
 
 def _solve(
@@ -117,10 +226,10 @@ def _solve(
     )
 
 
-def _show(plan: Plan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
+def _show(plan: Plan | CoinPlan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
     out = console()
     out.print(
-        f"[bold]epsilon {number(answer.epsilon)}[/]  noise multiplier {answer.noise_multiplier:.6g}  "
+        f"[bold]epsilon {number(answer.epsilon)}[/]  {_strength(answer)}  "
         f"rounds {answer.rounds}  delta {plan.delta:.6g}" + ("" if answer.valid else "  [bold red]NOT A GUARANTEE[/]")
     )
     out.print(
@@ -143,7 +252,14 @@ def _show(plan: Plan, answer: Budget, rows: list[Budget], plot: Path | None) -> 
         out.print(f"plot: {plot}")
 
 
-def _sampler_words(plan: Plan) -> str:
+def _strength(answer: Budget) -> str:
+    if answer.noise_multiplier is not None:
+        return f"noise multiplier {answer.noise_multiplier:.6g}"
+    record = answer.to_dict()
+    return f"{record['mechanism']} of d = {record['dimension']:,} coins in [{record['edge']:g}, {1 - record['edge']:g}]"
+
+
+def _sampler_words(plan: Plan | CoinPlan) -> str:
     if plan.sampling == "poisson":
         return (
             f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {plan.sampler.probability:.6g})"

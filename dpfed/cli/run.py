@@ -167,8 +167,9 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})"),
         (
             "uplink",
-            f"{summary['uplink_bits_per_parameter']:.4g} bits a parameter, {summary['uplink_bytes_per_client_round']:,} "
-            f"bytes a client and round, {summary['uplink_megabytes_total']:.4g} MB in all",
+            f"{summary['uplink_bits_per_parameter']:.4g} bits a parameter, "
+            f"{summary['uplink_bytes_per_client_round']:,} bytes a client and round, "
+            f"{summary['uplink_megabytes_total']:.4g} MB in all",
         ),
         ("seconds", f"{summary['seconds']:.1f} on {summary['device']}"),
     ]

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from accounting import budget
+from accounting import budget, coin_budget
 from accounting.budget import Budget, Plan
+from accounting.coin_budget import CoinPlan
 from accounting.errors import UnsupportedMechanism
 from dpfed.plots.figure import figure
 
@@ -13,11 +14,11 @@ _POINTS = 12
 _LINES = (("best", "improved"), ("rdp", "improved"), ("rdp", "classical"))
 
 
-def plot_budget(plan: Plan, answer: Budget, path: Path) -> None:
+def plot_budget(plan: Plan | CoinPlan, answer: Budget, path: Path) -> None:
     """Write the figure; the shaded band lies between the best account and the lower bound."""
     rounds = np.unique(np.linspace(1, answer.rounds, _POINTS).round().astype(int))
     with figure(path) as axes:
-        for accountant, conversion in _LINES:
+        for accountant, conversion in _LINES[:1] if isinstance(plan, CoinPlan) else _LINES:
             try:
                 line = [_at(plan, answer, int(t), accountant, conversion) for t in rounds]
             except UnsupportedMechanism:
@@ -25,24 +26,31 @@ def plot_budget(plan: Plan, answer: Budget, path: Path) -> None:
             name = "best valid account" if accountant == "best" else f"Renyi, {conversion} conversion"
             upper = [point.epsilon for point in line]
             axes.plot(rounds, upper, marker="o", markersize=3, label=name)
-            if accountant == "best":
+            if accountant == "best" and not isinstance(plan, CoinPlan):
                 lower = [point.lower_bound or 0.0 for point in line]
                 axes.fill_between(rounds, lower, upper, alpha=0.25, label="between lower and upper bound")
         axes.set_xlabel("rounds")
         axes.set_ylabel(f"epsilon at delta {plan.delta:.3g}")
         axes.set_title(
-            f"{plan.sampling} sampling {plan.cohort} of {plan.clients}, {plan.adjacency}, "
-            f"noise multiplier {answer.noise_multiplier:.4g}",
+            f"{plan.sampling} sampling {plan.cohort} of {plan.clients}, {plan.adjacency}, {_strength(plan, answer)}",
             fontsize=10,
         )
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, fontsize=9)
 
 
-def _at(plan: Plan, answer: Budget, rounds: int, accountant: str, conversion: str) -> Budget:
+def _strength(plan: Plan | CoinPlan, answer: Budget) -> str:
+    if isinstance(plan, CoinPlan):
+        return f"{plan.dimension:,} coins in [{plan.edge:g}, {1 - plan.edge:g}]"
+    return f"noise multiplier {answer.noise_multiplier:.4g}"
+
+
+def _at(plan: Plan | CoinPlan, answer: Budget, rounds: int, accountant: str, conversion: str) -> Budget:
+    if isinstance(plan, CoinPlan):
+        return coin_budget.epsilon(plan, rounds=rounds)
     return budget.epsilon(
         plan,
-        noise_multiplier=answer.noise_multiplier,
+        noise_multiplier=answer.noise_multiplier or 0.0,
         rounds=rounds,
         accountant=accountant,  # type: ignore[arg-type]
         conversion=conversion,  # type: ignore[arg-type]

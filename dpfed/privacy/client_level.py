@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting.adjacency import Adjacency
 from accounting.ledger import Release
-from accounting.mechanisms import Adjacency, Gaussian, PoissonSampling, Subsampled, simultaneous, subsample
+from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, simultaneous, subsample
 from dpfed.errors import ConfigError
 from dpfed.privacy.adaptive_clip import AdaptiveClip
 from dpfed.privacy.clip import Clipped, clip_rows, drop_not_finite
@@ -92,7 +93,7 @@ class ClientLevelGaussian:
             return self.noise_multiplier
         return self.adaptive.update_noise_multiplier(self.noise_multiplier)
 
-    def mechanism(self) -> Gaussian | Subsampled:
+    def mechanism(self) -> SingleRelease:
         """One round, for the accountant, from the noise that is really drawn."""
         multipliers = [self.update_noise_multiplier]
         if self.adaptive is not None:

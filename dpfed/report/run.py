@@ -15,7 +15,8 @@ _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{{ title }}</title>
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
-table { border-collapse: collapse; } td { padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
+table { border-collapse: collapse; }
+td { padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
 img { max-width: 100%; } .lead { font-size: 1.15rem; } .warn { background: #fff4e0; padding: .5rem 1rem; }
 </style>
 <h1>{{ title }}</h1>
