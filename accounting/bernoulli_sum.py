@@ -1,7 +1,8 @@
 """Sums of coins: what a server sees of Bernoulli uploads under secure aggregation. No noise is added.
 
 Exactly K clients toss independent coins with probabilities in [c, 1-c]; the server sees, per coordinate, only how many
-came up. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof: docs/theory-bernoulli.md, Theorem 5.
+came up. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof: docs/theory-bernoulli.md,
+Theorem 5.
 """
 
 import math
@@ -9,16 +10,13 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import require
-from accounting.bernoulli import Bound, channel_bound, floor_of, majorant_slope, sample_steps
-from accounting.coin_sums import LARGEST_EXPONENT, Sums
+from accounting import majorant, require
+from accounting.bernoulli import Bound, channel_bound, floor_of
+from accounting.coin_laws import LARGEST_EXPONENT
+from accounting.coin_sums import Sums
 from accounting.errors import InvalidParameter
 
 Floats = NDArray[np.float64]
-
-# As in `accounting.bernoulli`: how far the slope is raised, coarse to fine.
-_ROOMS = (1e-2, 1e-3)
-_MOST_BOXES = (400_000, 30_000)
 
 
 def aggregate_rdp(
@@ -53,8 +51,9 @@ def aggregate_bound(
 ) -> Bound:
     """Renyi divergence between the sums of K = `cohort` uploads that differ in one client, in both directions.
 
-    Claim: per coordinate the law is Poisson-binomial and exp((alpha-1) D) is jointly convex in every probability, so
-    the other K-1 sit at c or 1-c (all numbers j at 1-c are tried) and the moving one at c and c + t. With phi(u) the
+    Claim (docs/theory-bernoulli.md, Theorem 5): per coordinate the law is Poisson-binomial and exp((alpha-1) D) is
+    convex in each probability, so at its largest the other K-1 sit at c or 1-c (all numbers j at 1-c are tried) and the
+    moving one at c and c + t, in both directions. With phi(u) the
     largest such divergence for a move of square at most u and phi^ its least concave majorant on [0, t^2],
     rho(alpha) <= d phi^(min(Delta^2/d, t^2)), and d phi(t^2) where only an L-infinity bound t is given (t = 1 - 2c
     where none is). Never above the bound for K = 1, the coins alone.
@@ -88,16 +87,11 @@ def aggregate_bound(
 
 
 def _majorant(sums: Sums, step: float, farthest: float) -> Floats:
-    """phi^ at `step`, by duality as in `accounting.bernoulli`."""
     if step == 0:
         return np.zeros(len(sums.alpha))
-    t = sample_steps(step, farthest, 60)
-    sampled = majorant_slope(t * t, sums.sampled(t), step)
-    best = np.full(len(sums.alpha), np.inf)
-    for room, most in zip(_ROOMS, _MOST_BOXES, strict=True):
-        slope = sampled * (1 + room)
-        beyond = sums.certified(slope, farthest, slope * step * room / 4, most)
-        best = np.minimum(best, slope * step + beyond)
-        if np.any(beyond > slope * step * room):
-            break
-    return best
+    t = majorant.sample_steps(step, farthest, 60)
+
+    def certified(slope: Floats, tolerance: Floats, most: int) -> Floats:
+        return sums.certified(slope, farthest, tolerance, most)
+
+    return majorant.bound(step, t, sums.sampled(t), certified, majorant.ROOMS[:2])

@@ -1,0 +1,56 @@
+"""Least concave majorants by duality: for every slope s, phi^(u) <= s u + sup over v of phi(v) - s v."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+Certified = Callable[[Floats, Floats, int], Floats]
+"""(slopes, tolerances, most boxes) -> an upper bound on the supremum over all moves t of phi(t^2) - slope t^2."""
+
+# How far the slope is raised, coarse to fine, and the boxes a search may open. Where phi is nearly linear, certifying
+# its own slope takes for ever; every room gives a valid bound, a finer one a tighter bound if it ends in time.
+ROOMS = ((1e-2, 400_000), (1e-3, 15_000), (1e-4, 15_000))
+
+
+def bound(step: float, t: Floats, phi: Floats, certified: Certified, rooms: tuple[tuple[float, int], ...]) -> Floats:
+    """Upper bounds on the least concave majorants at `step`, for problems with values phi [problems, n] at moves t [n].
+
+    Valid whatever `phi` is: it only proposes the slope, `certified` proves the bound. t from `sample_steps`.
+    """
+    sampled = _slope_at(t * t, phi, step)
+    best = np.full(len(phi), np.inf)
+    for room, most in rooms:
+        slope = sampled * (1 + room)
+        beyond = certified(slope, slope * step * room / 4, most)
+        best = np.minimum(best, slope * step + beyond)
+        if np.any(beyond > slope * step * room):  # ended early; a finer room would too
+            break
+    return best
+
+
+def sample_steps(step: float, farthest: float, count: int) -> Floats:
+    """Rising moves up to `farthest` that hold sqrt(step) itself, denser towards 0."""
+    here = min(math.sqrt(step), farthest)
+    return np.unique(np.concatenate([np.geomspace(here / 30, farthest, count)[:-1], [here, farthest]]))
+
+
+def _slope_at(u: Floats, phi: Floats, step: float) -> Floats:
+    """Slopes of the least concave majorants of phi [problems, n], sampled at rising u [n] that holds `step`, at `step`.
+
+    Any slope gives a valid bound; this one is tight where the samples are dense.
+    """
+    u = np.concatenate([[0.0], u])
+    phi = np.concatenate([np.zeros((len(phi), 1)), phi], axis=1)
+    here = int(np.argmin(np.abs(u - step)))
+    # The majorant at `step` is its highest chord; any slope between those of the neighbouring chords supports it.
+    run = u[None, here + 1 :] - u[:here, None]
+    rise = phi[:, None, here + 1 :] - phi[:, :here, None]
+    chords = phi[:, :here, None] + rise / run * (step - u[:here, None])
+    height = np.maximum(phi[:, here], chords.reshape(len(phi), -1).max(axis=1, initial=0.0))
+    before = np.min((height[:, None] - phi[:, :here]) / (step - u[:here]), axis=1)
+    after = np.max((phi[:, here + 1 :] - height[:, None]) / (u[here + 1 :] - step), axis=1, initial=0.0)
+    return np.asarray(np.maximum((before + after) / 2, 1e-300))
