@@ -46,7 +46,8 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
         plain = max(0.0, above * (1 - 1e-11) - 1e-14 * (1 - math.log(target)))
     if not sampled:
         return plain
-    interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=_FINER)
+    finer = max(1.0, _FINER / len(sampled))  # each distinct part is a convolution of its own
+    interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=finer)
     bounds = [
         _composed_epsilon([(attack_pairs(part)[choice], count) for part, count in sampled], interval, target)
         for choice in range(min(len(attack_pairs(part)) for part, _ in sampled))
@@ -64,12 +65,13 @@ def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, 
         pmf, shift = _quantised(pair, interval)
         with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
             repeated = pmf.self_compose(count)
-        composed = repeated if composed is None else composed.compose(repeated)
+        composed = repeated if composed is None else composed.compose(repeated, tail_mass_truncation=1e-15)
         offset += count * shift
     # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.
     steps = math.floor(offset)
     composed = composed.compose(DensePLDPmf(interval, steps, np.ones(1), 0.0, False))
-    # Each self-composition cuts its tails, which can wrap around, and counts 1e-15 as an infinite loss.
+    # Each self-composition cuts its tails, which can wrap around, and counts 1e-15 as an infinite loss. (The tails
+    # cut between parts are dropped below, and kept at a lower loss above.)
     slack = composition_slack(sum(count for _, count in pairs)) + 2e-15 * len(pairs)
     epsilon = loss_grid.smallest_epsilon(composed.get_delta_for_epsilon, delta + slack) if delta + slack < 1 else 0.0
     return epsilon * (1 - 1e-12) + (offset - steps) * interval if epsilon > 0 else 0.0
