@@ -59,7 +59,7 @@ def test_a_random_shared_mask_is_unbiased_over_all_masks():
 
 
 def test_random_indices_are_uniform():
-    """Each of the C(5, 2) subsets equally often: chi-square with 9 degrees of freedom, seeded; 27.9 is its 0.1% point."""
+    """Each of the C(5, 2) subsets equally often: chi-square, 9 degrees of freedom, seeded; 27.9 is its 0.1% point."""
     names = dict.fromkeys(combinations(range(5), 2), 0)
     for round in range(5000):
         names[tuple(random_indices(5, 2, SEEDS, "mask.shared", round).tolist())] += 1
