@@ -94,4 +94,4 @@ def _majorant(sums: Sums, step: float, farthest: float) -> Floats:
     def certified(slope: Floats, tolerance: Floats, most: int) -> Floats:
         return sums.certified(slope, farthest, tolerance, most)
 
-    return majorant.bound(step, t, sums.sampled(t), certified, majorant.ROOMS[:2])
+    return majorant.bound(step, t, sums.sampled(t), certified, majorant.ROOMS[:3])

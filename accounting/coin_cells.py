@@ -48,8 +48,7 @@ class _Cells:
         self.alpha, self.slope, self.c, self.sigma = alpha, slope, c, sigma
         # Rounded upwards, as are all ends of images below: g is exact to 1e-15.
         self.top = min(float(clipped_mean(1 - c, c=c, noise_std=sigma)) + 2e-15, 1 - c)
-        # g changes its slope over a distance of sigma; nothing changes faster than c.
-        self.scale = min(max(sigma, 1e-3 * c), c, 1 - 2 * c) if sigma > 0 else c
+        self.scale = min(c, 1 - 2 * c)
 
     def _g(self, theta: Floats) -> Floats:
         return np.asarray(clipped_mean(np.clip(theta, self.c, 1 - self.c), c=self.c, noise_std=self.sigma))
@@ -84,7 +83,8 @@ class _Cells:
         peak = np.clip((1 - t1) / 2, a0, np.maximum(a1, a0))
         step = np.minimum(self._g(peak + t1) - self._g(peak) + 3e-15, slope_of_g * t1)
         corners = self._corners(alpha, p0, p1, step) - slope * t0 * t0
-        second_order = self._second_order(alpha, slope, p0, p1, step, slope_of_g, t0, t1)
+        steepest_chord = np.minimum(slope_of_g, step / np.maximum(t0, 1e-300))
+        second_order = self._second_order(alpha, slope, p0, p1, step, steepest_chord, t0, t1)
         return np.asarray(np.where(a0 + t0 > 1 - self.c, -np.inf, np.minimum(corners, second_order)))
 
     def _corners(self, alpha: Floats, p0: Floats, p1: Floats, step: Floats) -> Floats:
@@ -132,7 +132,10 @@ class _Cells:
         return np.asarray(np.maximum.reduce(weights)) * (1 + 1e-12)
 
     def widths(self, low: Floats, high: Floats) -> Floats:
-        """How much each dimension loosens the bound: a against the scale of g, t against itself."""
+        """How much each dimension loosens the bound: a by the change of the coin and of g', t against itself."""
+        ends = np.clip(np.stack([low[:, 0], high[:, 0]]), self.c, 1 - self.c)
+        slopes = np.asarray(clipped_mean_slope(ends, c=self.c, noise_std=self.sigma))
+        bend = np.abs(slopes[0] - slopes[1]) / slopes.max(axis=0)
         span = high - low
         t = span[:, 1] / np.maximum(low[:, 1], 1e-9 * (1 - 2 * self.c))
-        return np.stack([span[:, 0] / self.scale, t], axis=1)
+        return np.stack([span[:, 0] / self.scale + 2 * bend, t], axis=1)

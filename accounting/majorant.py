@@ -13,7 +13,7 @@ Certified = Callable[[Floats, Floats, int], Floats]
 
 # How far the slope is raised, coarse to fine, and the boxes a search may open. Where phi is nearly linear, certifying
 # its own slope takes for ever; every room gives a valid bound, a finer one a tighter bound if it ends in time.
-ROOMS = ((1e-2, 400_000), (1e-3, 15_000), (1e-4, 15_000))
+ROOMS = ((1e-2, 400_000), (3e-3, 30_000), (1e-3, 30_000), (1e-4, 15_000))
 
 
 def bound(step: float, t: Floats, phi: Floats, certified: Certified, rooms: tuple[tuple[float, int], ...]) -> Floats:
