@@ -57,10 +57,11 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
         started = time.monotonic()
         state, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book)
         folder.save_checkpoint(state)
-        record = _round_record(experiment, state, epsilon, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        record = _round_record(experiment, state, epsilon)
         metrics.append(record)
         folder.append_metrics(record)
-        folder.append_diagnostics(_facts_record(state, facts))
+        folder.append_diagnostics(_facts_record(state, facts, seconds))
         on_round(record)
     if experiment.goal and state.round == 0:
         raise RunError(
@@ -136,7 +137,7 @@ def _costs(experiment: Experiment, book: _Book | None, rounds_done: int) -> Iter
     return itertools.islice(stream, book.standing(rounds_done), None)
 
 
-def _round_record(experiment: Experiment, state: ServerState, epsilon: float, seconds: float) -> dict[str, Any]:
+def _round_record(experiment: Experiment, state: ServerState, epsilon: float) -> dict[str, Any]:
     config = experiment.config
     record: dict[str, Any] = {"round": state.round, "test_accuracy": None, "test_loss": None}
     if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:
@@ -152,16 +153,17 @@ def _round_record(experiment: Experiment, state: ServerState, epsilon: float, se
     record["epsilon"] = None if math.isnan(epsilon) else epsilon
     record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
     record["uplink_megabytes"] = _uplink_megabytes(experiment, state.round)
-    record["seconds"] = seconds
     return record
 
 
-def _facts_record(state: ServerState, facts: RoundFacts) -> dict[str, int]:
+def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, float]:
+    """What no epsilon covers; the time of a round, too, tells how many took part."""
     return {
         "round": state.round,
         "cohort": facts.cohort,
         "clipped": facts.clipped,
         "not_finite": facts.not_finite,
+        "seconds": seconds,
     }
 
 

@@ -3,7 +3,7 @@
 config.toml        the resolved configuration
 ledger.jsonl       what was released (private runs); synced before anything of a round is visible elsewhere
 metrics.jsonl      one line a round, safe to publish with the model
-diagnostics.jsonl  cohort sizes and clip counts: covered by no epsilon, for the operator only
+diagnostics.jsonl  cohort sizes, clip counts, times: covered by no epsilon, for the operator only
 checkpoint.safetensors   the state that the next round starts from
 model.safetensors, summary.json, report.html, *.png      at the end
 """

@@ -171,3 +171,18 @@ def test_the_release_states_what_was_drawn(tiny_config):
     assert release.noise_std == pytest.approx(0.5)
     assert release.detail == {"dimension": 50, "divided_by": 12.0}
     assert release.mechanism == experiment.goal.mechanism
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_nan_in_one_clients_data_reaches_nobody_else(tiny_config, strategy):
+    """Through real local training: side by side or in turn, the others' updates stay what they were."""
+    experiment = build(tiny_config(f"local.strategy={strategy}"))
+    local = experiment.parts.local
+    clients = np.arange(10)
+    before = local.train(experiment.start.weights, clients, round=0, seeds=experiment.seeds)
+    poisoned = local.inputs.clone()
+    poisoned[torch.from_numpy(local.partition.of(4))] = float("nan")
+    after = replace(local, inputs=poisoned).train(experiment.start.weights, clients, round=0, seeds=experiment.seeds)
+    assert not torch.isfinite(after[4]).any()
+    others = clients[clients != 4]
+    torch.testing.assert_close(after[others], before[others])
