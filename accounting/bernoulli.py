@@ -113,9 +113,10 @@ def _majorant(alpha: Floats, step: float, c: float, sigma: float, farthest: floa
     if step == 0:
         return np.zeros(len(alpha))
     t = majorant.sample_steps(step, farthest, 90)
-    base = c + np.linspace(0, 1, 33)[:, None] * (1 - 2 * c - t)
+    ends = np.geomspace(1e-4, 0.3, 30)
+    base = c + np.unique([*np.linspace(0, 1, 41), *ends, *(1 - ends)])[:, None] * (1 - 2 * c - t)
     p = np.asarray(clipped_mean(np.clip(base, c, 1 - c), c=c, noise_std=sigma))
-    q = np.asarray(clipped_mean(np.minimum(base + t, 1 - c), c=c, noise_std=sigma))
+    q = np.asarray(clipped_mean(np.clip(base + t, c, 1 - c), c=c, noise_std=sigma))
     phi = np.array([np.max(np.asarray(divergence(a, p, q)), axis=0) for a in alpha])
 
     def certified(slope: Floats, tolerance: Floats, most: int) -> Floats:

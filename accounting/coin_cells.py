@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from accounting.branch_and_bound import supremum
 from accounting.coin_divergence import divergence
 from accounting.debias import clipped_mean, clipped_mean_slope
+from accounting.majorant import above_chord
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,6 +49,7 @@ class _Cells:
         self.alpha, self.slope, self.c, self.sigma = alpha, slope, c, sigma
         # Rounded upwards, as are all ends of images below: g is exact to 1e-15.
         self.top = min(float(clipped_mean(1 - c, c=c, noise_std=sigma)) + 2e-15, 1 - c)
+        self.flattest = float(clipped_mean_slope(1 - c, c=c, noise_std=sigma))
         self.scale = min(c, 1 - 2 * c)
 
     def _g(self, theta: Floats) -> Floats:
@@ -74,24 +76,52 @@ class _Cells:
         return best
 
     def bound(self, problem: Ints, low: Floats, high: Floats) -> Floats:
-        """The smaller of two bounds: the divergence at the corners of the box's image, and the second-order one."""
+        """The smallest of three bounds: at the corners of the box's image, of the second order, and by chords in t."""
         a0, a1, t0, t1 = low[:, 0], np.minimum(high[:, 0], 1 - self.c - low[:, 1]), low[:, 1], high[:, 1]
+        a1 = np.maximum(a1, a0)
         alpha, slope = self.alpha[problem], self.slope[problem]
-        p0, p1 = self._g(a0), self._g(np.maximum(a1, a0))
-        steepest = np.clip(0.5, a0, np.minimum(np.maximum(a1, a0) + t1, 1 - self.c))
-        slope_of_g = self._slope(steepest)
-        peak = np.clip((1 - t1) / 2, a0, np.maximum(a1, a0))
-        step = np.minimum(self._g(peak + t1) - self._g(peak) + 3e-15, slope_of_g * t1)
-        corners = self._corners(alpha, p0, p1, step) - slope * t0 * t0
-        steepest_chord = np.minimum(slope_of_g, step / np.maximum(t0, 1e-300))
-        second_order = self._second_order(alpha, slope, p0, p1, step, steepest_chord, t0, t1)
-        return np.asarray(np.where(a0 + t0 > 1 - self.c, -np.inf, np.minimum(corners, second_order)))
+        p0, p1 = self._g(a0), self._g(a1)
+        steepest = self._slope(np.clip(0.5, a0, np.minimum(a1 + t1, 1 - self.c)))
+        step = self._step(a0, a1, t1, steepest)
+        far = self._corners(alpha, p0, p1, step, self.top)
+        second_order = self._second_order(alpha, slope, p0, p1, step, steepest, t0, t1)
+        chords = self._chords(alpha, slope, (a0, a1, t0, t1), steepest)
+        upper = np.minimum(np.minimum(far - slope * t0 * t0, second_order), chords)
+        return np.asarray(np.where(a0 + t0 > 1 - self.c, -np.inf, upper))
 
-    def _corners(self, alpha: Floats, p0: Floats, p1: Floats, step: Floats) -> Floats:
+    def _step(self, a0: Floats, a1: Floats, t: Floats, steepest: Floats, beyond: float = 0.0) -> Floats:
+        """The largest g(a + t) - g(a): it rises with a up to (1 - t)/2 and falls from there. g goes on past 1-c with
+        slope `beyond`, at most its smallest."""
+        peak = np.clip((1 - t) / 2, a0, a1)
+        past = np.maximum(peak + t - (1 - self.c), 0.0) * beyond
+        return np.minimum(self._g(peak + t) + past - self._g(peak) + 3e-15, steepest * t)
+
+    def _chords(self, alpha: Floats, slope: Floats, box: tuple[Floats, ...], steepest: Floats) -> Floats:
+        """sum P^alpha Q^(1-alpha) is convex in q, and g(a + t) is at most its chord in t plus max |g''| (t1-t0)^2 / 8.
+
+        Here g goes on as a line past 1-c, and q may pass the top: with a cap the sum would not be convex in t.
+        """
+        a0, a1, t0, t1 = box
+        bent = self._bend(a0, a1 + t1) * (t1 - t0) ** 2 / 8
+        p0, p1, beta = self._g(a0), self._g(a1), alpha - 1
+        steps = [self._step(a0, a1, t, steepest, self.flattest) + bent for t in (t0, t1)]
+        with np.errstate(over="ignore"):
+            start, end = (np.expm1(beta * self._corners(alpha, p0, p1, step, 1.0)) for step in steps)
+        return above_chord(alpha, slope, t0, t1, start, end)
+
+    def _bend(self, low: Floats, high: Floats) -> Floats:
+        """At least max |g''| = |phi((theta-c)/sigma) - phi((1-c-theta)/sigma)| / sigma over [low, high]."""
+        if self.sigma == 0:
+            return np.zeros(len(low))
+        nearest = np.maximum(np.minimum(low - self.c, 1 - self.c - high), 0.0)
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(np.exp(-((nearest / self.sigma) ** 2) / 2) / (self.sigma * np.sqrt(2 * np.pi)))
+
+    def _corners(self, alpha: Floats, p0: Floats, p1: Floats, step: Floats, top: float) -> Floats:
         """exp((alpha-1) r) is jointly convex, so largest at a corner of p0 <= p <= p1, p <= q <= min(p + step, top)."""
-        kink = np.clip(self.top - step, p0, p1)
-        tops = [np.minimum(np.nextafter(p + step, 1.0), self.top) for p in (p0, p1, kink)]
-        values = [np.asarray(divergence(alpha, p, np.maximum(q, p))) for p, q in zip((p0, p1, kink), tops, strict=True)]
+        kink = np.clip(top - step, p0, p1)
+        ends = [np.minimum(np.nextafter(p + step, 2.0), top) for p in (p0, p1, kink)]
+        values = [np.asarray(divergence(alpha, p, np.maximum(q, p))) for p, q in zip((p0, p1, kink), ends, strict=True)]
         return np.asarray(np.maximum.reduce(values))
 
     def _second_order(
@@ -137,5 +167,5 @@ class _Cells:
         slopes = np.asarray(clipped_mean_slope(ends, c=self.c, noise_std=self.sigma))
         bend = np.abs(slopes[0] - slopes[1]) / slopes.max(axis=0)
         span = high - low
-        t = span[:, 1] / np.maximum(low[:, 1], 1e-9 * (1 - 2 * self.c))
+        t = (span[:, 1] / np.maximum(low[:, 1], 1e-9 * (1 - 2 * self.c))) ** 2 / 2
         return np.stack([span[:, 0] / self.scale + 2 * bend, t], axis=1)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from accounting.branch_and_bound import supremum
 from accounting.coin_laws import Laws
+from accounting.majorant import above_chord
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -93,7 +94,7 @@ class Sums:
             stationary = 1 / ((alpha - 1) * s) - 1 / w
             u = np.clip(np.where(np.isnan(stationary), np.inf, stationary), t0 * t0, t1 * t1)
             second = np.where(np.isfinite(w), np.log1p(w * u) / (alpha - 1) - s * u, np.inf)
-        chord = _above_chord(alpha, s, t0, t1, start, end)
+        chord = above_chord(alpha, s, t0, t1, start, end)
         upper[real] = np.minimum(np.minimum(far - s * t0 * t0, second), chord)
         attained[real] = np.where(j0 == j1, far - s * t1 * t1, -np.inf)
         return upper, attained
@@ -113,18 +114,6 @@ class Sums:
 
 def _bent(span: Floats, t: Floats, spread: float) -> Floats:
     return np.asarray(np.minimum((span / np.maximum(t, 1e-300)) ** 2 / 4, 10 * (t / spread) ** 2))
-
-
-def _above_chord(alpha: Floats, slope: Floats, t0: Floats, t1: Floats, f0: Floats, f1: Floats) -> Floats:
-    """sup over [t0, t1] of log(1 + F) / (alpha - 1) - slope t^2 for the chord F from f0 to f1: concave in t."""
-    beta, rise = alpha - 1, (f1 - f0) / np.where(t1 > t0, t1 - t0, 1.0)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        at_zero, square = 1 + f0 - rise * t0, 2 * rise * rise / (slope * beta)
-        root = np.sqrt(at_zero * at_zero + square)
-        best = np.where(at_zero > 0, rise / (slope * beta) / (at_zero + root), (root - at_zero) / (2 * rise))
-        t = np.clip(np.where(np.isnan(best), t1, best), t0, t1)
-        value = np.log1p(f0 + rise * (t - t0)) / beta - slope * t * t
-    return np.where(np.isfinite(square), value * (1 + 1e-12 * np.sign(value)), np.inf)
 
 
 def _blocks(rows: Ints, size: int) -> Iterator[Ints]:

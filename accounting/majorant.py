@@ -54,3 +54,16 @@ def _slope_at(u: Floats, phi: Floats, step: float) -> Floats:
     before = np.min((height[:, None] - phi[:, :here]) / (step - u[:here]), axis=1)
     after = np.max((phi[:, here + 1 :] - height[:, None]) / (u[here + 1 :] - step), axis=1, initial=0.0)
     return np.asarray(np.maximum((before + after) / 2, 1e-300))
+
+
+def above_chord(alpha: Floats, slope: Floats, t0: Floats, t1: Floats, f0: Floats, f1: Floats) -> Floats:
+    """sup over [t0, t1] of log(1 + F) / (alpha - 1) - slope t^2 for the chord F from f0 to f1: concave in t."""
+    beta = alpha - 1
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        rise = (f1 - f0) / np.where(t1 > t0, t1 - t0, 1.0)
+        at_zero, square = 1 + f0 - rise * t0, 2 * rise * rise / (slope * beta)
+        root = np.sqrt(at_zero * at_zero + square)
+        best = np.where(at_zero > 0, rise / (slope * beta) / (at_zero + root), (root - at_zero) / (2 * rise))
+        t = np.clip(np.where(np.isnan(best), t1, best), t0, t1)
+        value = np.log1p(f0 + rise * (t - t0)) / beta - slope * t * t
+    return np.where(np.isfinite(square), value * (1 + 1e-12 * np.sign(value)), np.inf)
