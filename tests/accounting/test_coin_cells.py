@@ -1,0 +1,134 @@
+"""The bounds of single boxes: never below the function anywhere inside. A wrong weight or chord shows here first."""
+
+import numpy as np
+import pytest
+from reference import coin_majorant, poisson_binomial
+
+from accounting import coin_cells
+from accounting.coin_cells import _Cells
+from accounting.coin_sums import Sums
+from accounting.majorant import above_chord
+
+
+def boxes(rng, count, c):
+    """Random boxes of all sizes, many of them at the ends."""
+    a0 = np.where(rng.random(count) < 0.2, c, rng.uniform(c, 1 - c, count))
+    a1 = np.minimum(a0 + (1 - 2 * c) * 10 ** rng.uniform(-4, 0, count), 1 - c)
+    t0 = np.where(rng.random(count) < 0.2, 0, (1 - c - a0) * 10 ** rng.uniform(-2, 0, count))
+    t1 = t0 + (1 - 2 * c) * 10 ** rng.uniform(-3, 0, count)
+    return np.stack([a0, t0], axis=1), np.stack([a1, np.minimum(t1, 1 - 2 * c)], axis=1)
+
+
+def shortfall(c, sigma, seed=0, count=1500):
+    """The most by which a bound falls below the function inside its box, over random boxes, orders and slopes."""
+    rng = np.random.default_rng(seed)
+    alpha = np.array([1.1, 2.0, 2.5, 8.0, 30.0])
+    slope = alpha * 10 ** rng.uniform(-1, 1, len(alpha))
+    low, high = boxes(rng, count, c)
+    problem = rng.integers(0, len(alpha), count)
+    upper = _Cells(alpha, slope, c, sigma).bound(problem, low, high)
+    worst = -np.inf
+    for _ in range(60):
+        share = np.where(rng.random((count, 2)) < 0.2, rng.integers(0, 2, (count, 2)), rng.random((count, 2)))
+        a, t = (low + share * (high - low)).T
+        t = np.minimum(t, 1 - c - a)
+        inside = t >= low[:, 1]
+        p, q = (coin_majorant.mean(x, c, sigma) for x in (a, np.minimum(a + t, 1 - c)))
+        value = coin_majorant.divergence(alpha[problem], p, q) - slope[problem] * t * t
+        worst = max(worst, np.max((value - upper)[inside]))
+    return worst
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.01, 0.2, 3.0])
+@pytest.mark.parametrize("c", [0.01, 0.2, 0.45])
+def test_bound_of_every_box(c, sigma):
+    assert shortfall(c, sigma) < 1e-11
+
+
+def test_boxes_shrink_to_their_values():
+    c, sigma = 0.1, 0.3
+    cells = _Cells(np.array([5.0]), np.array([4.0]), c, sigma)
+    low, width = np.array([[0.15, 0.3]]), 1e-5
+    upper = cells.bound(np.array([0]), low, low + width)[0]
+    p, q = coin_majorant.mean(0.15, c, sigma), coin_majorant.mean(0.45, c, sigma)
+    assert upper == pytest.approx(coin_majorant.divergence(5.0, p, q) - 4 * 0.09, abs=2e-3)
+
+
+def no_maximum(self, alpha, p0, p1, step):
+    """The weight A/3 + B/6: below the truth where the far end bends less."""
+    q = np.minimum(p1 + step, self.top)
+    near, far = 1 / p1 + 1 / (1 - p1), (p1 / q) ** alpha / q + ((1 - p1) / (1 - q)) ** alpha / (1 - q)
+    return near / 3 + far / 6
+
+
+def capped(self, a0, a1, t, steepest, beyond=0.0, original=_Cells._step):
+    return original(self, a0, a1, t, steepest, 0.0)
+
+
+def half(self, theta):
+    return np.full(len(theta), 0.5)
+
+
+def noisier(theta, *, c, noise_std):
+    return coin_majorant.mean(theta, c, noise_std * 1.05)
+
+
+def one_side(self, problem, low, high, original=_Cells.bound):
+    return np.where(low[:, 0] >= 0.5, -np.inf, original(self, problem, low, high))
+
+
+FAULTS = {
+    "no maximum in the weight": (_Cells, "_weight", no_maximum),
+    "the slope of g forgotten": (_Cells, "_slope", half),
+    "chords without the bend of g": (_Cells, "_bend", lambda self, low, high: 0 * low),
+    "chords capped at the top": (_Cells, "_step", capped),
+    "too much noise assumed": (coin_cells, "clipped_mean", noisier),
+    "one direction over bases below 1/2 only": (_Cells, "bound", one_side),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_caught(monkeypatch, fault):
+    owner, name, wrong = FAULTS[fault]
+    monkeypatch.setattr(owner, name, wrong)
+    assert max(shortfall(0.1, 0.2), shortfall(0.1, 0.02)) > 1e-6
+
+
+@pytest.mark.parametrize(("cohort", "c"), [(2, 0.1), (5, 0.02), (9, 0.2), (40, 0.3)])
+def test_boxes_of_sums(cohort, c):
+    """Random ranges of j and t, both directions: not below any law inside."""
+    rng = np.random.default_rng(cohort)
+    alpha = np.array([1.2, 2.0, 2.6, 8.0, 30.0])
+    slope = alpha / cohort * 10 ** rng.uniform(-1, 1, len(alpha))
+    count, problem = 300, rng.integers(0, len(alpha), 300)
+    j0 = rng.integers(0, cohort, count)
+    j1 = np.minimum(j0 + rng.integers(0, 1 + cohort // 3, count), cohort - 1)
+    t0 = np.where(rng.random(count) < 0.3, 0, rng.uniform(0, 1 - 2 * c, count))
+    t1 = t0 + (1 - 2 * c - t0) * 10 ** rng.uniform(-2, 0, count)
+    direction = rng.integers(0, 2, count)
+    low, high = np.stack([j0 - 0.5, direction, t0], axis=1), np.stack([j1 + 0.5, direction, t1], axis=1)
+    upper, attained = Sums(cohort, c, alpha)._evaluate(problem, low, high, slope)
+    for row in range(count):
+        for share in (0.0, 0.3, rng.random(), 1.0):
+            j, t = int(rng.integers(j0[row], j1[row] + 1)), t0[row] + share * (t1[row] - t0[row])
+            others = [1 - c] * j + [c] * (cohort - 1 - j)
+            pair = [[*others, c], [*others, c + t]]
+            order, s = alpha[problem[row]], slope[problem[row]]
+            value = poisson_binomial.renyi(order, *(pair[::-1] if direction[row] else pair)) - s * t * t
+            assert value <= upper[row] + 1e-11
+            if j0[row] == j1[row] and share == 1.0:
+                assert attained[row] == pytest.approx(value, abs=1e-11)
+
+
+def test_above_chord_against_a_grid():
+    rng = np.random.default_rng(3)
+    n = 400
+    alpha, slope = 1 + 10 ** rng.uniform(-2, 2, n), 10 ** rng.uniform(-2, 3, n)
+    t0, f0 = rng.uniform(0, 0.5, n), 10 ** rng.uniform(-6, 3, n)
+    t1, f1 = t0 + rng.uniform(0.01, 0.5, n), f0 * (1 + 10 ** rng.uniform(-3, 3, n))
+    share = np.linspace(0, 1, 2001)[:, None]
+    t, f = t0 + share * (t1 - t0), f0 + share * (f1 - f0)
+    grid = (np.log1p(f) / (alpha - 1) - slope * t * t).max(axis=0)
+    found = above_chord(alpha, slope, t0, t1, f0, f1)
+    assert np.all(found >= grid - 1e-12 * np.abs(grid))
+    assert found == pytest.approx(grid, rel=1e-4, abs=1e-3)
