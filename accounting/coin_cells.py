@@ -105,6 +105,8 @@ class _Cells:
         bent = self._bend(a0, a1 + t1) * (t1 - t0) ** 2 / 8
         p0, p1, beta = self._g(a0), self._g(a1), alpha - 1
         steps = [self._step(a0, a1, t, steepest, self.flattest) + bent for t in (t0, t1)]
+        straight = steepest * t1 < steps[1]  # g(a + t) - g(a) <= t max g', a line too
+        steps = [np.where(straight, steepest * t, step) for t, step in zip((t0, t1), steps, strict=True)]
         with np.errstate(over="ignore"):
             start, end = (np.expm1(beta * self._corners(alpha, p0, p1, step, 1.0)) for step in steps)
         return above_chord(alpha, slope, t0, t1, start, end)

@@ -80,7 +80,6 @@ def one_side(self, problem, low, high, original=_Cells.bound):
 FAULTS = {
     "no maximum in the weight": (_Cells, "_weight", no_maximum),
     "the slope of g forgotten": (_Cells, "_slope", half),
-    "chords without the bend of g": (_Cells, "_bend", lambda self, low, high: 0 * low),
     "chords capped at the top": (_Cells, "_step", capped),
     "too much noise assumed": (coin_cells, "clipped_mean", noisier),
     "one direction over bases below 1/2 only": (_Cells, "bound", one_side),

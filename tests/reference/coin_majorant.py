@@ -22,7 +22,7 @@ def divergence(order, p, q):
     return np.log(p**order * q ** (1 - order) + (1 - p) ** order * (1 - q) ** (1 - order)) / (order - 1)
 
 
-def phi(order, c, sigma, moves, bases=801):
+def phi(order, c, sigma, moves, bases=401):
     """The largest divergence in both directions at each move, and the base at which it is."""
     base = c + np.linspace(0, 1, bases)[:, None] * (1 - 2 * c - moves)
     low, high = mean(base, c, sigma), mean(np.minimum(base + moves, 1 - c), c, sigma)
@@ -31,7 +31,7 @@ def phi(order, c, sigma, moves, bases=801):
     return both.max(axis=(0, 1)), base[at, np.arange(len(moves))], both[:, at, np.arange(len(moves))].argmax(axis=0)
 
 
-def moves_up_to(farthest, step, count=500):
+def moves_up_to(farthest, step, count=220):
     here = min(np.sqrt(step), farthest)
     dense = np.geomspace(max(here / 10, 1e-4), farthest, count)
     return np.unique(np.concatenate([dense, np.linspace(0, farthest, 100)[1:], [here]]))
