@@ -34,9 +34,8 @@ class AttackPair:
     def loss_moments(self) -> tuple[float, float]:
         """Mean and variance of the loss under p, by quadrature: good to a few percent, to choose a grid with."""
         means = [m for _, m in (*self.p, *self.q)]
-        x = np.linspace(min(means) - 9, max(means) + 9, 4001)
-        log_p = log_density(self.p, x)
-        weights = np.exp(log_p - log_p.max())
+        x = np.unique(np.concatenate([m + np.linspace(-9, 9, 2001) for m in set(means)]))
+        weights = np.exp(log_density(self.p, x)) * np.gradient(x)
         weights /= weights.sum()
         loss = self.loss(x)
         mean = float(weights @ loss)

@@ -20,7 +20,8 @@ def smallest(cost: Callable[[float], float], target: float, *, name: str, start:
     from scipy.optimize import brentq
 
     def excess(log_x: float) -> float:
-        return math.log(min(max(cost(math.exp(log_x)), 1e-300), 1e300) / target)
+        above = math.log(min(max(cost(math.exp(log_x)), 1e-300), 1e300) / target)
+        return above if above > 0 else min(above, -1e-15)  # a plateau at the target is no root: its left end is
 
     low, high = _bracket(lambda x: excess(math.log(x)), name=name, target=target, start=start)
     root = math.exp(brentq(excess, math.log(low), math.log(high), xtol=TOLERANCE / 4, rtol=1e-15))

@@ -58,7 +58,11 @@ def _sampling_and_mu(part: Any) -> tuple[float, float]:
 
 def largest_loss(part: Any) -> float:
     """A loss that one release exceeds with probability at most _TAIL_MASS."""
-    q, mu = _sampling_and_mu(part)
+    return largest_shift_loss(*_sampling_and_mu(part))
+
+
+def largest_shift_loss(q: float, mu: float) -> float:
+    """`largest_loss` of a shift mu that happens with probability q."""
     if q == 0:
         return 0.0
     tail = float(-ndtri(min(0.5, _TAIL_MASS / q)))

@@ -17,7 +17,7 @@ from accounting.attacks import AttackPair, Mixture, attack_pairs, log_density
 from accounting.gaussian import smallest_epsilon
 from accounting.half_lines import Floats
 from accounting.mechanisms import Composed, Gaussian, Mechanism, Subsampled
-from accounting.pld import composition_slack
+from accounting.pld import MOST_ROUNDS, composition_slack
 
 # The masses of narrow cells are differences of distribution functions, good to about 1e-10 relative.
 _MASS_ROUNDING = 1e-9
@@ -38,7 +38,9 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     parts = loss_grid.parts_of(mechanism)
     shift_squared = sum(count * part.mu**2 for part, count in parts if isinstance(part, Gaussian))
     sampled: list[tuple[Subsampled, int]] = [
-        (part, count) for part, count in parts if isinstance(part, Subsampled) and part.sampling.probability > 0
+        (part, min(count, MOST_ROUNDS))  # fewer rounds show less
+        for part, count in parts
+        if isinstance(part, Subsampled) and isinstance(part.mechanism, Gaussian) and part.sampling.probability > 0
     ]
     plain = 0.0
     if shift_squared:  # below by more than `smallest_epsilon` is rounded upwards
@@ -107,7 +109,7 @@ def _best_offset(steps: Floats, mass: Floats) -> float:
 def _cells(pair: AttackPair, interval: float) -> tuple[Floats, Floats]:
     """Log masses of both laws in cells bounded where the loss crosses grid points (roughly: any cut is valid)."""
     means = [m for _, m in (*pair.p, *pair.q)]
-    x = np.linspace(min(means) - 10, max(means) + 10, 400_001)
+    x = np.unique(np.concatenate([m + np.linspace(-10, 10, 200_001) for m in set(means)]))
     density = np.exp(log_density(pair.p, x))
     inner = (np.cumsum(density) > _TAIL_MASS) & (np.cumsum(density[::-1])[::-1] > _TAIL_MASS)
     x = x[inner]  # what is beyond goes to the cells at the ends

@@ -22,6 +22,9 @@ from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechani
 SMALLEST_DELTA = 1e-12
 """Below this the rounding of the FFT and the truncated tails (about 1e-15) could matter; use RDP there."""
 
+MOST_ROUNDS = 10**8
+"""Beyond it the grid would be coarser than one round's losses."""
+
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """The smallest epsilon at `delta` of the composed privacy loss distribution.
@@ -40,7 +43,13 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     for part, _ in parts:
         if not _supported(part):
             raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
-    slack = composition_slack(sum(count for _, count in parts))
+    rounds = sum(count for _, count in parts)
+    if rounds > MOST_ROUNDS:
+        raise InvalidParameter(
+            f"rounds={rounds} with accountant='pld': must be at most {MOST_ROUNDS}, beyond it no grid fits in memory. "
+            "Use accountant='rdp'."
+        )
+    slack = composition_slack(rounds)
     if slack > target / 2:
         raise InvalidParameter(
             f"delta={target} with accountant='pld': too small for this many rounds, whose numerical convolution is "
@@ -76,8 +85,7 @@ def distribution(mechanism: Mechanism, interval: float) -> Any:
 
 @distribution.register
 def _(mechanism: Gaussian, interval: float) -> Any:
-    profile = privacy_profile(_losses(mechanism, interval), mu=mechanism.mu)
-    return _library().PrivacyLossDistribution(loss_grid.connect_dots(interval, profile, profile))
+    return _plain(mechanism.mu, interval)
 
 
 @distribution.register
@@ -85,8 +93,7 @@ def _(mechanism: Composed, interval: float) -> Any:
     composed = None
     for part, count in mechanism.parts:
         if isinstance(part, Gaussian):  # T shifts of mu are one of mu sqrt(T), exactly
-            together = Gaussian(noise_multiplier=part.noise_multiplier / math.sqrt(count), adjacency=part.adjacency)
-            repeated = distribution(together, interval)
+            repeated = _plain(part.mu * math.sqrt(count), interval)
         else:
             repeated = distribution(part, interval).self_compose(count)
         composed = repeated if composed is None else composed.compose(repeated)
@@ -97,7 +104,7 @@ def _(mechanism: Composed, interval: float) -> Any:
 def _(mechanism: Subsampled, interval: float) -> Any:
     if mechanism.sampling.probability == 0:
         return _library().identity(interval)
-    forth, back = _profiles(mechanism, _losses(mechanism, interval))
+    forth, back = _profiles(mechanism, _losses(loss_grid.largest_loss(mechanism), interval))
     pair = loss_grid.connect_dots(interval, forth, back)
     if mechanism.adjacency is Adjacency.REPLACE_ONE:
         return _library().PrivacyLossDistribution(pair)
@@ -121,8 +128,13 @@ def _profiles(mechanism: Subsampled, losses: Floats) -> tuple[Floats, Floats]:
     return poisson.removal_profile(losses, **round_), poisson.addition_profile(losses, **round_)
 
 
-def _losses(part: Gaussian | Subsampled, interval: float) -> Floats:
-    steps = math.ceil(loss_grid.largest_loss(part) / interval) + 1
+def _plain(mu: float, interval: float) -> Any:
+    profile = privacy_profile(_losses(loss_grid.largest_shift_loss(1.0, mu), interval), mu=mu)
+    return _library().PrivacyLossDistribution(loss_grid.connect_dots(interval, profile, profile))
+
+
+def _losses(largest: float, interval: float) -> Floats:
+    steps = math.ceil(largest / interval) + 1
     return interval * np.arange(steps + 1, dtype=float)
 
 

@@ -225,7 +225,10 @@ def _fixed_size_curve(
         )
         with _quiet(), np.errstate(all="ignore"):
             accountant = RdpAccountant(given[inside].tolist(), NeighboringRelation.REPLACE_ONE)
-            accountant.compose(event)
+            try:
+                accountant.compose(event)
+            except (ValueError, OverflowError, ZeroDivisionError):  # logarithm of a term that is 0: q tiny, noise huge
+                return tuple(result.tolist())
         result[inside] = _clean(accountant.rdp)
     return tuple(result.tolist())
 
