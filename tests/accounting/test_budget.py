@@ -1,0 +1,184 @@
+"""Plans and budgets: defaults, dropout, the JSON contract, and what is refused."""
+
+import json
+import math
+
+import pytest
+
+from accounting import budget, gaussian
+from accounting.budget import Plan
+from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
+
+
+@pytest.mark.parametrize(
+    ("sampling", "adjacency"), [("poisson", "add-remove"), ("fixed", "replace-one"), ("all", "add-remove")]
+)
+def test_default_adjacency_follows_the_sampler(sampling, adjacency):
+    assert Plan(clients=100, cohort=10, sampling=sampling).adjacency == adjacency
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"clients": 0}, InvalidParameter, r"clients=0: must be a whole number from 1"),
+        ({"clients": True}, InvalidParameter, r"clients=True: must be a whole number"),
+        ({"clients": 2.5}, InvalidParameter, r"clients=2.5: must be a whole number"),
+        ({"cohort": 0}, InvalidParameter, r"cohort=0: must be a whole number from 1"),
+        ({"cohort": "10"}, InvalidParameter, r"cohort='10': must be a whole number"),
+        ({"cohort": 101}, InvalidParameter, r"cohort=101 of clients=100: must be at most the number of clients"),
+        ({"sampling": "binomial"}, InvalidParameter, r"sampling='binomial': must be one of poisson, fixed, all"),
+        ({"adjacency": "bounded"}, InvalidParameter, r"adjacency='bounded': must be one of add-remove, zero-out"),
+        ({"delta": 0}, InvalidParameter, r"delta=0: must be a number strictly between 0 and 1"),
+        ({"delta": 1}, InvalidParameter, r"delta=1: must be"),
+        ({"delta": 1.5}, InvalidParameter, r"delta=1.5: must be"),
+        ({"delta": math.nan}, InvalidParameter, r"delta=nan: must be"),
+        ({"delta": "1e-5"}, InvalidParameter, r"delta='1e-5': must be"),
+        (
+            {"clients": 1, "cohort": 1},
+            InvalidParameter,
+            r"clients=1: the default delta n\^-1.1 would be 1. Give --delta",
+        ),
+        (
+            {"mechanism": "laplace"},
+            InvalidParameter,
+            r"mechanism='laplace': must be 'gaussian' or 'distributed-gaussian'",
+        ),
+        ({"dropout": 1.0}, InvalidParameter, r"dropout=1.0: must be a fraction in \[0, 1\)"),
+        ({"dropout": -0.1}, InvalidParameter, r"dropout=-0.1: must be a fraction"),
+        ({"dropout": math.nan}, InvalidParameter, r"dropout=nan: must be a fraction"),
+        ({"dropout": 0.1}, InvalidParameter, r"dropout=0.1 with mechanism='gaussian'.*'distributed-gaussian'"),
+        (
+            {"mechanism": "distributed-gaussian"},
+            InvalidParameter,
+            r"mechanism='distributed-gaussian' with sampling='poisson'.*sampling 'fixed' or 'all'",
+        ),
+        (
+            {"sampling": "fixed", "adjacency": "add-remove"},
+            UnsupportedMechanism,
+            r"adjacency='add-remove' with fixed-size sampling.*'replace-one'",
+        ),
+        (
+            {"sampling": "fixed", "adjacency": "add-remove", "cohort": 100},
+            UnsupportedMechanism,
+            r"adjacency='add-remove' with fixed-size sampling",
+        ),
+    ],
+)
+def test_a_plan_refuses_and_says_what_is_allowed(changes, error, message):
+    with pytest.raises(error, match=message):
+        Plan(**{"clients": 100, "cohort": 10, **changes})
+
+
+PLAN = Plan(clients=100, cohort=10)
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, math.nan, math.inf, True, "1", None])
+def test_noise_and_targets_must_be_positive(bad):
+    with pytest.raises(InvalidParameter, match=r"noise_multiplier=.*must be a finite number above 0"):
+        budget.epsilon(PLAN, noise_multiplier=bad, rounds=5)
+    with pytest.raises(InvalidParameter, match=r"epsilon=.*must be a finite number above 0"):
+        budget.noise_multiplier(PLAN, epsilon_target=bad, rounds=5)
+    with pytest.raises(InvalidParameter, match=r"epsilon=.*must be a finite number above 0"):
+        budget.rounds(PLAN, epsilon_target=bad, noise_multiplier=1.0)
+    with pytest.raises(InvalidParameter, match=r"noise_multiplier=.*must be a finite number above 0"):
+        budget.rounds(PLAN, epsilon_target=1.0, noise_multiplier=bad)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5, math.nan, True, "1", None])
+def test_rounds_must_be_whole(bad):
+    with pytest.raises(InvalidParameter, match=r"rounds=.*must be a whole number from 1"):
+        budget.epsilon(PLAN, noise_multiplier=1.0, rounds=bad)
+    with pytest.raises(InvalidParameter, match=r"rounds=.*must be a whole number from 1"):
+        budget.noise_multiplier(PLAN, epsilon_target=1.0, rounds=bad)
+
+
+def test_a_target_below_one_round_is_an_error():
+    with pytest.raises(CalibrationError, match=r"not even one round fits.*Raise the noise multiplier or the target"):
+        budget.rounds(PLAN, epsilon_target=0.01, noise_multiplier=0.5)
+
+
+class TestDropout:
+    """Shares of N(0, sigma^2 C^2 / r): what is missing is missing from the noise's variance."""
+
+    @staticmethod
+    def epsilon(dropout, sampling, clients=10, cohort=10, rounds=1):
+        plan = Plan(
+            clients=clients,
+            cohort=cohort,
+            sampling=sampling,
+            adjacency=None if sampling == "fixed" else "add-remove",
+            delta=1e-5,
+            mechanism="distributed-gaussian",
+            dropout=dropout,
+        )
+        return budget.epsilon(plan, noise_multiplier=1.4, rounds=rounds, with_lower_bound=False).epsilon
+
+    @pytest.mark.parametrize(("dropout", "rise"), [(0.05, 0.030), (0.1, 0.062), (0.3, 0.225)])
+    def test_one_release(self, dropout, rise):
+        assert self.epsilon(dropout, "all") / self.epsilon(0.0, "all") - 1 == pytest.approx(rise, abs=2e-3)
+
+    @pytest.mark.parametrize("dropout", [0.0, 0.3, 0.75])
+    def test_is_a_gaussian_of_the_remaining_variance(self, dropout):
+        expected = gaussian.smallest_epsilon(1e-5, mu=1 / (1.4 * math.sqrt(1 - dropout)))
+        assert self.epsilon(dropout, "all") == pytest.approx(expected, rel=1e-12)
+
+    def test_raises_the_cost_of_sampled_rounds(self):
+        costs = [self.epsilon(dropout, "fixed", clients=100, rounds=20) for dropout in (0.0, 0.05, 0.1, 0.3)]
+        assert costs == sorted(costs)
+
+    def test_calibrated_noise_covers_the_dropout(self):
+        plan = Plan(clients=100, cohort=10, sampling="fixed", mechanism="distributed-gaussian", dropout=0.3)
+        sure = Plan(clients=100, cohort=10, sampling="fixed")
+        with_dropout, without = (
+            budget.noise_multiplier(p, epsilon_target=2.0, rounds=5, accountant="pld").noise_multiplier
+            for p in (plan, sure)
+        )
+        assert with_dropout == pytest.approx(without / math.sqrt(0.7), rel=1e-4)
+
+
+class TestJson:
+    KEYS = (
+        *("epsilon", "delta", "noise_multiplier", "rounds", "clients", "cohort", "sampling", "sampling_probability"),
+        *("adjacency", "unit", "sensitivity_in_clips", "mechanism", "accountant", "conversion", "order"),
+        *("lower_bound", "valid", "notes"),
+    )
+
+    @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
+    def test_has_every_key_of_the_contract(self, sampling):
+        plan = Plan(clients=100, cohort=10, sampling=sampling)
+        record = budget.epsilon(plan, noise_multiplier=2.0, rounds=5).to_dict()
+        assert set(self.KEYS) <= set(record)
+        json.dumps(record, allow_nan=False)
+        assert record["sensitivity_in_clips"] == (2.0 if sampling == "fixed" else 1.0)
+        assert record["cohort"] == (100 if sampling == "all" else 10)
+        assert record["lower_bound"] <= record["epsilon"]
+
+    def test_of_a_comparison_is_json_too(self):
+        rows = budget.compare(Plan(clients=100, cohort=10), noise_multiplier=2.0, rounds=5)
+        json.dumps([row.to_dict() for row in rows], allow_nan=False)
+        assert rows[0].plan.sampling == "poisson"
+        for row in rows:
+            if row.valid and row.lower_bound is not None:
+                assert row.lower_bound <= row.epsilon
+
+    def test_of_a_failed_condition_says_so(self):
+        plan = Plan(clients=6000, cohort=100, sampling="fixed")
+        record = budget.epsilon(plan, noise_multiplier=1.4, rounds=180, accountant="fed-smp-theorem").to_dict()
+        assert record["valid"] is False
+        assert any("sigma^2 = 0.49, needed at least 0.7" in note for note in record["notes"])
+
+
+@pytest.mark.parametrize("accountant", ["fed-smp-theorem", "fed-smp-lemma"])
+@pytest.mark.parametrize("sampling", ["poisson", "all"])
+def test_the_papers_readings_are_for_fixed_size_sampling(accountant, sampling):
+    with pytest.raises(UnsupportedMechanism, match=f"accountant='{accountant}'.*--sampling fixed"):
+        budget.epsilon(
+            Plan(clients=100, cohort=10, sampling=sampling), noise_multiplier=1.0, rounds=5, accountant=accountant
+        )
+
+
+def test_an_unknown_accountant_or_conversion_is_refused():
+    with pytest.raises(InvalidParameter, match=r"accountant='moments': must be one of best, rdp, pld"):
+        budget.epsilon(PLAN, noise_multiplier=1.0, rounds=5, accountant="moments")
+    with pytest.raises(InvalidParameter, match=r"conversion='tight': must be 'improved' or 'classical'"):
+        budget.epsilon(PLAN, noise_multiplier=1.0, rounds=5, accountant="rdp", conversion="tight")

@@ -1,0 +1,74 @@
+"""What loading the package loads: counted in modules, never in seconds."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, sys
+{code}
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def modules_after(code):
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM.format(code=code)], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(run.stdout))
+
+
+HEAVY = {
+    "torch",
+    "dp_accounting",
+    "absl",
+    "opacus",
+    "mpmath",
+    "scipy.stats",
+    "scipy.signal",
+    "dpfed",
+    "pandas",
+    "matplotlib",
+}
+
+
+def test_importing_accounting_loads_nothing_heavy():
+    assert not HEAVY & modules_after("import accounting")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from accounting import gaussian; gaussian.noise_std(1.0, 1e-5, l2_sensitivity=1.0)",
+        "from accounting import Gaussian, guarantee\n"
+        "guarantee(Gaussian(noise_multiplier=1.0, adjacency='add-remove'), delta=1e-5)",
+    ],
+)
+def test_closed_forms_do_not_load_the_library(code):
+    assert "dp_accounting" not in modules_after(code)
+
+
+def test_a_sampled_budget_never_loads_torch():
+    loaded = modules_after(
+        "from accounting import Plan, budget\n"
+        "budget.epsilon(Plan(clients=100, cohort=10), noise_multiplier=2.0, rounds=5)"
+    )
+    assert "dp_accounting" in loaded
+    assert not {"torch", "opacus", "dpfed"} & loaded
+
+
+def test_the_docstring_of_the_package_is_true():
+    import doctest
+
+    import accounting
+
+    assert doctest.testmod(accounting).failed == 0
+
+
+def test_every_exported_name_exists():
+    import accounting
+
+    assert all(hasattr(accounting, name) for name in accounting.__all__)
+    assert list(accounting.__all__) == sorted(accounting.__all__)

@@ -1,0 +1,201 @@
+"""Descriptions: what they refuse, and that a dictionary carries all of them and nothing else."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference.shorthand import fixed, gaussian, poisson, times
+
+from accounting import mechanisms
+from accounting.errors import AccountingError, InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms import (
+    Adjacency,
+    Composed,
+    FixedSizeSampling,
+    FullParticipation,
+    Gaussian,
+    PoissonSampling,
+    Subsampled,
+    simultaneous,
+)
+
+NOT_POSITIVE = [0, -1.0, math.nan, math.inf, -math.inf, True, "1", None, [1.0], 10**400, 1j]
+NOT_COUNTS = [0, -1, 2.5, 2.0, math.nan, True, "2", None, 10**16]
+
+
+@pytest.mark.parametrize("bad", [*NOT_POSITIVE, 1e-10, 1e10])
+def test_noise_multiplier_must_be_positive_and_sane(bad):
+    with pytest.raises(
+        InvalidParameter, match=r"noise_multiplier=.*must be a finite number above 0, from 1e-09 to 1e\+09"
+    ):
+        gaussian(bad)
+
+
+@pytest.mark.parametrize("bad", ["replace", "", None, 3, [], {}])
+def test_adjacency_must_be_known(bad):
+    for call in (
+        lambda: Gaussian(noise_multiplier=1.0, adjacency=bad),
+        lambda: simultaneous([1.0], bad),
+        lambda: Adjacency.of(bad),
+    ):
+        with pytest.raises(InvalidParameter, match=r"adjacency=.*must be one of add-remove, zero-out, replace-one"):
+            call()
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan, math.inf, True, "0.1", None, [0.1]])
+def test_sampling_probability_must_be_one(bad):
+    with pytest.raises(InvalidParameter, match=r"sampling_probability=.*must be a probability in \[0, 1\]"):
+        PoissonSampling(probability=bad)
+
+
+@pytest.mark.parametrize("bad", NOT_COUNTS)
+def test_cohorts_clients_and_counts_must_be_whole(bad):
+    with pytest.raises(InvalidParameter, match=r"cohort=.*must be a whole number from 1"):
+        FixedSizeSampling(cohort=bad, clients=10)
+    with pytest.raises(InvalidParameter, match=r"clients=.*must be a whole number from 1"):
+        FixedSizeSampling(cohort=1, clients=bad)
+    with pytest.raises(InvalidParameter, match=r"count=.*must be a whole number from 1"):
+        times(gaussian(1.0), bad)
+
+
+def test_a_cohort_cannot_exceed_the_clients():
+    with pytest.raises(InvalidParameter, match=r"cohort=11 of clients=10: .*at most all clients"):
+        FixedSizeSampling(cohort=11, clients=10)
+
+
+def test_fixed_size_sampling_has_no_add_remove():
+    for cohort in (3, 10):
+        with pytest.raises(UnsupportedMechanism, match=r"adjacency='add-remove' with fixed-size.*'replace-one'"):
+            mechanisms.subsample(gaussian(1.0), FixedSizeSampling(cohort=cohort, clients=10))
+
+
+@pytest.mark.parametrize(
+    "parts", [5, None, "ab", ((1, 2),), (gaussian(1.0),), ((gaussian(1.0), 1, 2),), ((times(gaussian(1.0), 2), 2),)]
+)
+def test_parts_must_be_mechanisms_and_counts(parts):
+    with pytest.raises(InvalidParameter, match="parts"):
+        Composed(parts=parts)
+
+
+def test_a_composition_needs_a_part():
+    with pytest.raises(InvalidParameter, match=r"parts=\(\): .*at least one mechanism"):
+        Composed(parts=())
+    with pytest.raises(InvalidParameter, match="at least one mechanism"):
+        Composed.of([])
+
+
+def test_a_composition_has_one_adjacency():
+    with pytest.raises(UnsupportedMechanism, match=r"adjacencies .*one composition.*same one"):
+        Composed(parts=((gaussian(1.0), 1), (gaussian(1.0, "zero-out"), 1)))
+
+
+@pytest.mark.parametrize("bad", [None, 3, times(gaussian(1.0), 2)])
+def test_only_a_gaussian_is_sampled(bad):
+    with pytest.raises(InvalidParameter, match="must be a Gaussian"):
+        Subsampled(mechanism=bad, sampling=PoissonSampling(probability=0.1))
+    with pytest.raises(InvalidParameter, match="one of PoissonSampling"):
+        Subsampled(mechanism=gaussian(1.0), sampling=bad)
+
+
+@pytest.mark.parametrize(("adjacency", "clips"), [("add-remove", 1.0), ("zero-out", 1.0), ("replace-one", 2.0)])
+def test_sensitivity_follows_from_adjacency(adjacency, clips):
+    """Two vectors of norm C are 2C apart; one of them and nothing, or zero, C."""
+    assert gaussian(4.0, adjacency).mu == clips / 4.0
+
+
+class TestSimultaneous:
+    def test_shifts_add_in_squares(self):
+        joint = simultaneous([3.0, 4.0], Adjacency.ADD_REMOVE)
+        assert joint.noise_multiplier == pytest.approx(2.4)
+
+    def test_adaptive_clipping_of_andrew_et_al(self):
+        """Andrew et al. 2021: with bits of noise s_b (norm 1/2 once centred), z = (z_v^-2 + (2 s_b)^-2)^-1/2."""
+        joint = simultaneous([1.1, 2 * 10.0], Adjacency.ADD_REMOVE)
+        assert joint.noise_multiplier == pytest.approx((1.1**-2 + 20.0**-2) ** -0.5)
+
+    @pytest.mark.parametrize("bad", [[], [0.0], [1.0, math.nan], [1e-200], [1e200], ["1"], 5, "12", None])
+    def test_refuses_what_are_no_noise_multipliers(self, bad):
+        with pytest.raises(InvalidParameter, match="noise_multiplier"):
+            simultaneous(bad, Adjacency.ADD_REMOVE)
+
+
+noise = st.floats(1e-3, 1e3)
+gaussians = st.builds(Gaussian, noise_multiplier=noise, adjacency=st.just(Adjacency.REPLACE_ONE))
+samplings = st.one_of(
+    st.builds(PoissonSampling, probability=st.floats(0, 1)),
+    st.builds(lambda r, n: FixedSizeSampling(cohort=r, clients=r + n), st.integers(1, 99), st.integers(0, 99)),
+    st.just(FullParticipation()),
+)
+releases = st.one_of(gaussians, st.builds(Subsampled, mechanism=gaussians, sampling=samplings))
+compositions = st.builds(Composed.of, st.lists(releases, min_size=1, max_size=4))
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+
+
+class TestDictionaries:
+    @given(mechanism=st.one_of(releases, compositions))
+    def test_carry_everything_through_json(self, mechanism):
+        assert mechanisms.from_dict(json.loads(json.dumps(mechanism.to_dict()))) == mechanism
+
+    def test_of_numpy_numbers_are_plain_json(self):
+        mechanism = Composed(parts=((fixed(np.int64(3), np.int32(10), np.float32(1.5)), np.int64(4)),))
+        assert mechanisms.from_dict(json.loads(json.dumps(mechanism.to_dict()))) == mechanism
+
+    @given(record=json_values)
+    def test_of_anything_else_are_refused(self, record):
+        with pytest.raises(AccountingError):
+            mechanisms.from_dict(record)
+
+    @given(mechanism=compositions, value=json_values, where=st.integers(0, 30))
+    def test_with_one_value_changed_are_another_mechanism_or_an_error(self, mechanism, value, where):
+        record = mechanism.to_dict()
+        path = list(paths(record))
+        holder, key = path[where % len(path)]
+        holder[key] = value
+        try:
+            mechanisms.from_dict(record)
+        except AccountingError:
+            return
+
+    @pytest.mark.parametrize("extra", ["sensitivity", "kind2"])
+    def test_with_unknown_keys_are_refused_at_every_level(self, extra):
+        record = times(poisson(0.1, 1.0), 3).to_dict()
+        for holder in (
+            record,
+            record["parts"][0][0],
+            record["parts"][0][0]["mechanism"],
+            record["parts"][0][0]["sampling"],
+        ):
+            holder[extra] = 1
+            with pytest.raises(InvalidParameter, match=r"not a .* that this version knows"):
+                mechanisms.from_dict(record)
+            del holder[extra]
+        assert mechanisms.from_dict(record) == times(poisson(0.1, 1.0), 3)
+
+    def test_nested_without_end_are_refused_shortly(self):
+        record = gaussian(1.0).to_dict()
+        for _ in range(5000):
+            record = {"kind": "subsampled", "mechanism": record, "sampling": {"name": "all"}}
+        with pytest.raises(InvalidParameter) as refusal:
+            mechanisms.from_dict(record)
+        assert len(str(refusal.value)) < 1000
+
+    def test_of_fixed_size_add_remove_are_refused(self):
+        record = fixed(3, 10, 1.0).to_dict()
+        record["mechanism"]["adjacency"] = "add-remove"
+        with pytest.raises(UnsupportedMechanism):
+            mechanisms.from_dict(record)
+
+
+def paths(record):
+    """Every place of a JSON document, as (holder, key)."""
+    items = record.items() if isinstance(record, dict) else enumerate(record)
+    for key, value in list(items):
+        yield record, key
+        if isinstance(value, dict | list):
+            yield from paths(value)

@@ -1,0 +1,158 @@
+"""What must hold for every mechanism: directions, consistency between accountants, order of composition."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.shorthand import fixed, gaussian, poisson, times
+
+from accounting import accountant, lower_bound, pld
+from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation, PoissonSampling, subsample
+
+# Where two computations differ by their grids only, they may disagree by this much.
+GRID = 2e-3
+
+kinds = st.sampled_from(
+    ["poisson add-remove", "poisson zero-out", "poisson replace-one", "fixed replace-one", "fixed zero-out"]
+)
+noise = st.floats(0.3, 20.0)
+rounds = st.integers(1, 200)
+deltas = st.floats(1e-10, 0.1)
+rates = st.integers(1, 100)  # percent
+
+
+def make(kind, percent, sigma):
+    sampling, adjacency = kind.split()
+    if sampling == "poisson":
+        return poisson(percent / 100, sigma, adjacency)
+    return fixed(percent, 100, sigma, adjacency)
+
+
+def cost(kind, percent, sigma, count, delta):
+    return accountant.epsilon(times(make(kind, percent, sigma), count), delta=delta)
+
+
+def not_above(smaller, larger):
+    return smaller <= larger * (1 + GRID) + 1e-9
+
+
+@settings(max_examples=8)
+@given(kind=kinds, percent=rates, sigma=noise, count=rounds, delta=deltas, factor=st.floats(1.05, 4.0))
+def test_more_noise_costs_less(kind, percent, sigma, count, delta, factor):
+    assert not_above(cost(kind, percent, factor * sigma, count, delta), cost(kind, percent, sigma, count, delta))
+
+
+@settings(max_examples=8)
+@given(kind=kinds, percent=rates, sigma=noise, count=rounds, delta=deltas, factor=st.floats(1.05, 9.0))
+def test_a_larger_delta_costs_less(kind, percent, sigma, count, delta, factor):
+    assert not_above(cost(kind, percent, sigma, count, factor * delta), cost(kind, percent, sigma, count, delta))
+
+
+@settings(max_examples=8)
+@given(kind=kinds, percent=rates, sigma=noise, count=rounds, delta=deltas, more=st.integers(1, 100))
+def test_more_rounds_cost_more(kind, percent, sigma, count, delta, more):
+    assert not_above(cost(kind, percent, sigma, count, delta), cost(kind, percent, sigma, count + more, delta))
+
+
+@settings(max_examples=8)
+@given(kind=kinds, percents=st.tuples(rates, rates), sigma=noise, count=rounds, delta=deltas)
+def test_a_larger_cohort_costs_more(kind, percents, sigma, count, delta):
+    low, high = sorted(percents)
+    assert not_above(cost(kind, low, sigma, count, delta), cost(kind, high, sigma, count, delta))
+
+
+@settings(max_examples=10)
+@given(kind=kinds, percent=rates, sigma=noise, count=rounds, delta=deltas)
+def test_bounds_are_in_order(kind, percent, sigma, count, delta):
+    mechanism = times(make(kind, percent, sigma), count)
+    below = lower_bound.epsilon(mechanism, delta=delta)
+    best = accountant.epsilon(mechanism, delta=delta)
+    assert below <= best
+    assert best <= pld.epsilon(mechanism, delta=delta)
+    if kind != "poisson replace-one":
+        assert best <= accountant.epsilon(mechanism, delta=delta, accountant="rdp")
+
+
+@settings(max_examples=8)
+@given(percent=rates, sigma=noise, count=rounds, delta=deltas)
+def test_adjacencies_are_in_order(percent, sigma, count, delta):
+    for sampling in ("poisson", "fixed"):
+        zeroed = cost(f"{sampling} zero-out", percent, sigma, count, delta)
+        assert not_above(zeroed, cost(f"{sampling} replace-one", percent, sigma, count, delta))
+    assert cost("poisson zero-out", percent, sigma, count, delta) == cost(
+        "poisson add-remove", percent, sigma, count, delta
+    )
+
+
+@settings(max_examples=8)
+@given(percent=rates, sigma=noise, count=rounds, delta=deltas)
+def test_a_secret_cohort_size_never_costs_more_than_a_fixed_one(percent, sigma, count, delta):
+    for adjacency in ("zero-out", "replace-one"):
+        secret = cost(f"poisson {adjacency}", percent, sigma, count, delta)
+        assert not_above(secret, cost(f"fixed {adjacency}", percent, sigma, count, delta))
+
+
+@settings(max_examples=10)
+@given(
+    first=st.tuples(st.integers(1, 100), noise, st.integers(1, 30)),
+    second=st.tuples(st.integers(1, 100), noise, st.integers(1, 30)),
+    adjacency=st.sampled_from(["add-remove", "replace-one", "zero-out"]),
+    delta=deltas,
+)
+def test_composition_ignores_the_order(first, second, adjacency, delta):
+    parts = tuple((poisson(percent / 100, sigma, adjacency), count) for percent, sigma, count in (first, second))
+    forwards, backwards = Composed(parts=parts), Composed(parts=parts[::-1])
+    expected = accountant.epsilon(backwards, delta=delta)
+    assert accountant.epsilon(forwards, delta=delta) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert not_above(max(accountant.epsilon(Composed(parts=(part,)), delta=delta) for part in parts), expected)
+
+
+@settings(max_examples=10)
+@given(kind=kinds, percent=rates, sigma=noise, count=st.integers(2, 40), delta=deltas)
+def test_a_sequence_of_equal_releases_is_a_count(kind, percent, sigma, count, delta):
+    mechanism = make(kind, percent, sigma)
+    assert Composed.of([mechanism] * count) == times(mechanism, count)
+    split = Composed(parts=((mechanism, 1), (mechanism, count - 1)))
+    expected = cost(kind, percent, sigma, count, delta)
+    assert accountant.epsilon(split, delta=delta) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@given(sigma=noise, count=rounds, delta=deltas, adjacency=st.sampled_from(["add-remove", "replace-one", "zero-out"]))
+def test_plain_gaussians_compose_to_one(sigma, count, delta, adjacency):
+    together = accountant.epsilon(gaussian(sigma / math.sqrt(count), adjacency), delta=delta)
+    assert accountant.epsilon(times(gaussian(sigma, adjacency), count), delta=delta) == pytest.approx(
+        together, rel=1e-10
+    )
+
+
+@pytest.mark.parametrize(
+    "sampling", [PoissonSampling(probability=1.0), FixedSizeSampling(cohort=7, clients=7), FullParticipation()]
+)
+def test_drawing_everybody_is_full_participation(sampling):
+    mechanism = gaussian(2.0, "replace-one")
+    assert subsample(mechanism, sampling) == mechanism
+
+
+@pytest.mark.parametrize(
+    "mechanism", [poisson(1.0, 2.0), poisson(1.0, 2.0, "replace-one"), fixed(7, 7, 2.0), fixed(7, 7, 2.0, "zero-out")]
+)
+def test_drawing_everybody_costs_what_full_participation_costs(mechanism):
+    plain = accountant.epsilon(times(mechanism.mechanism, 20), delta=1e-6)
+    assert plain <= accountant.epsilon(times(mechanism, 20), delta=1e-6) <= plain * 1.0005
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "zero-out"])
+def test_drawing_nobody_costs_nothing(adjacency):
+    assert accountant.epsilon(times(poisson(0.0, 0.01, adjacency), 10**6), delta=1e-5) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["poisson add-remove", "poisson replace-one", "fixed replace-one", "fixed zero-out"])
+def test_as_the_rate_falls_to_nothing_so_does_the_cost(kind):
+    sampling, adjacency = kind.split()
+    costs = []
+    for clients in (10**3, 10**5, 10**7):
+        mechanism = poisson(1 / clients, 1.0, adjacency) if sampling == "poisson" else fixed(1, clients, 1.0, adjacency)
+        costs.append(accountant.epsilon(times(mechanism, 10), delta=1e-5))
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < 1e-3
