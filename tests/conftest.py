@@ -1,4 +1,4 @@
-"""Shorthand for mechanisms, and reproducible property tests."""
+"""Reproducible property tests everywhere: the same examples in every run."""
 
 from hypothesis import settings
 

@@ -1,0 +1,116 @@
+"""A stated guarantee names everything, and its progress stream agrees with it."""
+
+import math
+
+import pytest
+from reference.shorthand import fixed, gaussian, poisson, times
+
+from accounting import accountant
+from accounting.accountant import guarantee
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.fed_smp import lemma_3, theorem_1
+from accounting.mechanisms import Composed, FixedSizeSampling
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "sampling", "adjacency", "method"),
+    [
+        (gaussian(2.0), "all", "add-remove", "analytic-gaussian"),
+        (times(poisson(0.1, 2.0), 10), "poisson", "add-remove", "pld"),
+        (times(fixed(1, 10, 2.0), 10), "fixed", "replace-one", "pld"),
+        (
+            Composed(parts=((poisson(0.1, 2.0, "zero-out"), 2), (gaussian(3.0, "zero-out"), 1))),
+            "all+poisson",
+            "zero-out",
+            "pld",
+        ),
+    ],
+)
+def test_names_everything(mechanism, sampling, adjacency, method):
+    stated = guarantee(mechanism, delta=1e-5, unit="client")
+    assert (stated.sampling, stated.adjacency, stated.method) == (sampling, adjacency, method)
+    assert (stated.delta, stated.unit, stated.valid, stated.notes) == (1e-5, "client", True, ())
+    assert 0 < stated.lower_bound <= stated.epsilon
+
+
+def test_without_lower_bound_there_is_none():
+    assert guarantee(times(poisson(0.1, 2.0), 3), delta=1e-5, with_lower_bound=False).lower_bound is None
+
+
+@pytest.mark.parametrize("bad", [0, 1, 1.5, -0.1, math.nan, math.inf, True, "0.1", None])
+def test_delta_must_be_inside_0_and_1(bad):
+    for call in (guarantee, accountant.epsilon):
+        with pytest.raises(InvalidParameter, match=r"delta=.*must be a number strictly between 0 and 1"):
+            call(gaussian(1.0), delta=bad)
+
+
+@pytest.mark.parametrize("bad", [None, 3, "gaussian"])
+def test_what_is_no_mechanism_is_refused(bad):
+    with pytest.raises(UnsupportedMechanism):
+        guarantee(bad, delta=1e-5)
+
+
+def test_best_says_why_nothing_applies():
+    with pytest.raises(UnsupportedMechanism, match=r"no accountant has a bound.*at least 1e-12.*no Renyi bound"):
+        guarantee(times(poisson(0.1, 2.0, "replace-one"), 3), delta=1e-13)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [gaussian(5.0), poisson(0.1, 2.0), poisson(0.1, 2.0, "replace-one"), fixed(1, 10, 3.0)]
+)
+@pytest.mark.parametrize("name", ["best", "pld"])
+def test_progress_follows_the_guarantee_of_each_prefix(mechanism, name):
+    stream = accountant.epsilons(mechanism, delta=1e-5, rounds=6, accountant=name)
+    for count in range(1, 9):  # beyond the plan too
+        expected = accountant.epsilon(times(mechanism, count), delta=1e-5)
+        value = next(stream)
+        assert value == pytest.approx(expected, rel=2e-3)
+        lower = guarantee(times(mechanism, count), delta=1e-5).lower_bound
+        assert value >= lower * (1 - 1e-9)
+
+
+def test_progress_at_a_tiny_delta_falls_back_on_renyi():
+    stream = accountant.epsilons(poisson(0.1, 2.0), delta=1e-14, rounds=3)
+    assert next(stream) == accountant.epsilon(poisson(0.1, 2.0), delta=1e-14, accountant="rdp")
+
+
+class TestFedSmp:
+    """The paper's side conditions: sigma^2 >= 0.7, epsilon < 2 log(1/delta), alpha within its range."""
+
+    LARGE = FixedSizeSampling(cohort=10, clients=10**9)
+
+    def test_a_setting_that_meets_all_conditions(self):
+        reading = theorem_1(5.0, 10, self.LARGE, delta=1e-2, sensitivity_in_clips=1.0)
+        assert isinstance(reading.violated, tuple)
+        allowed = 2 / 3 * 25 * math.log(1 / (1e-8 * reading.order * 26)) + 1
+        assert (reading.violated == ()) == (reading.order <= allowed)
+
+    def test_too_little_noise(self):
+        reading = theorem_1(0.8, 10, self.LARGE, delta=1e-5, sensitivity_in_clips=1.0)
+        assert "sigma^2 = 0.64, needed at least 0.7" in reading.violated
+
+    def test_too_large_an_epsilon(self):
+        reading = theorem_1(1.0, 10**6, FixedSizeSampling(cohort=1, clients=2), delta=1e-5, sensitivity_in_clips=1.0)
+        assert any(condition.startswith("epsilon = ") for condition in reading.violated)
+
+    def test_where_the_theorem_holds_it_is_above_the_tight_account(self):
+        """A condition met: its epsilon, with the true sensitivity, must be a bound."""
+        sampling, found = FixedSizeSampling(cohort=1, clients=2000), 0
+        for rounds in (10**5, 10**6):
+            for sigma in (4.0, 8.0):
+                reading = theorem_1(sigma, rounds, sampling, delta=0.01, sensitivity_in_clips=2.0)
+                if not reading.violated:
+                    found += 1
+                    assert reading.epsilon >= accountant.epsilon(times(fixed(1, 2000, sigma), rounds), delta=0.01)
+        assert found
+
+    def test_lemma_3_with_the_true_sensitivity_is_above_the_tight_account(self):
+        for sigma, rounds in ((1.4, 180), (4.0, 1000), (0.8, 5)):
+            sampling = FixedSizeSampling(cohort=100, clients=6000)
+            reading = lemma_3(sigma, rounds, sampling, delta=1e-5, sensitivity_in_clips=2.0)
+            assert reading.epsilon >= accountant.epsilon(times(fixed(100, 6000, sigma), rounds), delta=1e-5)
+
+    def test_readings_refuse_what_repeats_nothing(self):
+        mixed = Composed(parts=((fixed(1, 10, 2.0), 1), (fixed(1, 10, 3.0), 1)))
+        with pytest.raises(UnsupportedMechanism, match=r"accountant='fed-smp-lemma'"):
+            guarantee(mixed, delta=1e-5, accountant="fed-smp-lemma")
