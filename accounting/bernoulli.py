@@ -74,7 +74,7 @@ def channel_bound(
 ) -> Bound:
     """Renyi divergence between the uploads of neighbours theta, theta' in [c, 1-c]^d, in both directions.
 
-    Claim (docs/theory-bernoulli.md, Theorem 4): with phi(u) the largest r_alpha(g(a), g(b)), |a - b|^2 <= u, and phi^
+    Claim (docs/theory-bernoulli.md, Theorem 5): with phi(u) the largest r_alpha(g(a), g(b)), |a - b|^2 <= u, and phi^
     its least concave majorant on [0, t^2], rho(alpha) <= d phi^(min(Delta^2 / d, t^2)) for |theta - theta'|_2 <= Delta
     and |theta - theta'|_inf <= t (t = 1 - 2c where no such bound is given), and rho(alpha) <= d phi(t^2). Also valid:
     alpha Delta^2 / (2 sigma^2) (data processing) and d r_alpha(c). The smallest is returned and named: "channel-l2",

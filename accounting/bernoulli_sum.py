@@ -2,7 +2,7 @@
 
 Exactly K clients toss independent coins with probabilities in [c, 1-c]; the server sees, per coordinate, only how many
 came up. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof: docs/theory-bernoulli.md,
-Theorem 5.
+Theorem 6.
 """
 
 import math
@@ -51,7 +51,7 @@ def aggregate_bound(
 ) -> Bound:
     """Renyi divergence between the sums of K = `cohort` uploads that differ in one client, in both directions.
 
-    Claim (docs/theory-bernoulli.md, Theorem 5): per coordinate the law is Poisson-binomial and exp((alpha-1) D) is
+    Claim (docs/theory-bernoulli.md, Theorem 6): per coordinate the law is Poisson-binomial and exp((alpha-1) D) is
     convex in each probability, so at its largest the other K-1 sit at c or 1-c (all numbers j at 1-c are tried) and the
     moving one at c and c + t, in both directions. With phi(u) the
     largest such divergence for a move of square at most u and phi^ its least concave majorant on [0, t^2],

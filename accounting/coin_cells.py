@@ -1,6 +1,6 @@
 """The largest divergence of one noised coin, less a slope times its squared move: certified.
 
-Proofs: docs/theory-bernoulli.md, Theorem 4.
+Proofs: docs/theory-bernoulli.md, Theorem 5.
 """
 
 from itertools import pairwise

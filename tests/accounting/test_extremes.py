@@ -30,7 +30,7 @@ def settings(sigma, count):
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "rounds", "delta"), [setting for sigma in SIGMAS for setting in settings(sigma, 6)]
+    ("mechanism", "rounds", "delta"), [setting for sigma in SIGMAS for setting in settings(sigma, 4)]
 )
 def test_the_answer_is_a_number_or_a_clear_refusal(mechanism, rounds, delta):
     composed = times(mechanism, rounds)

@@ -2,9 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as library
+from scipy.stats import binom
 
-from accounting import budget, lower_bound
+from accounting import budget, fixed_size, loss_grid, lower_bound
 from accounting.budget import Plan
 from accounting.fed_smp import lemma_3, theorem_1
 from accounting.mechanisms import FixedSizeSampling
@@ -139,3 +142,24 @@ def test_tight_fixed_size_account(clients, cohort, sigma, rounds, expected):
     plan = Plan(clients=clients, cohort=cohort, sampling="fixed")
     answer = budget.epsilon(plan, noise_multiplier=sigma, rounds=rounds, with_lower_bound=False)
     assert round(answer.epsilon, 4) == expected
+
+
+@pytest.mark.parametrize(("adjacency", "expected"), [("replace-one", 3.5105), ("zero-out", 2.4974)])
+def test_publishing_the_size_of_a_poisson_cohort(adjacency, expected):
+    """docs/theory.md, section 6: given its size the sampler is a fixed-size one; the profiles average over the sizes."""
+    sizes = np.arange(40, 170)
+    weights = binom.pmf(sizes, CLIENTS, COHORT / CLIENTS)
+    spacing = 2e-4
+    losses = np.arange(110_000) * spacing
+    mean = np.full((2, losses.size), 1 - weights.sum())  # the other sizes as if they told everything
+    for size, weight in zip(sizes, weights, strict=True):
+        setting = {"sampling_probability": size / CLIENTS, "noise_multiplier": SIGMA}
+        if adjacency == "replace-one":
+            mean += weight * fixed_size.replacement_profile(losses, **setting)
+        else:
+            mean[0] += weight * fixed_size.zeroing_profile(losses, **setting)
+            mean[1] += weight * fixed_size.restoring_profile(losses, **setting)
+    orders = [loss_grid.connect_dots(spacing, *pair) for pair in (mean, mean[::-1])]
+    composed = library.PrivacyLossDistribution(*orders).self_compose(ROUNDS)
+    assert round(composed.get_epsilon_for_delta(DELTA), 3) == round(expected, 3)
+    assert composed.get_epsilon_for_delta(DELTA) > epsilon("fixed", adjacency).epsilon
