@@ -3,6 +3,7 @@
 DpfedError
 ├── ConfigError    a value in a configuration, an option or an argument cannot work
 ├── DataError      a data set is missing, truncated or not what it says it is
+├── WireError      bytes of an upload that are truncated, forged or not what was agreed
 └── RunError       a run cannot go on (its folder, its ledger, its checkpoint)
 
 Each message says what was given, what is allowed, where, and what to do.
@@ -19,6 +20,10 @@ class ConfigError(DpfedError, ValueError):
 
 class DataError(DpfedError, ValueError):
     """A data set that is missing, truncated or not what it says it is."""
+
+
+class WireError(DpfedError, ValueError):
+    """Bytes of an upload that are truncated, damaged, forged, or not of the agreed form."""
 
 
 class RunError(DpfedError, RuntimeError):
