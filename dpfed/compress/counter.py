@@ -1,0 +1,204 @@
+"""Random numbers by position: number i of the stream (seed, purpose), on any device and in any order.
+
+A seed on the wire must mean the same numbers to the client that drew them and to the server that draws them again.
+Here number i is a function of (seed, purpose, i) alone: not of the device, of how many numbers are drawn, of the
+chunks they are drawn in, or of the other clients in the batch. `torch.Generator` promises none of that.
+
+The generator is SplitMix64 in counter mode (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators",
+OOPSLA 2014) with the finaliser "Mix13" of Stafford (2011):
+
+    word i = mix(state + (i + 1) G) mod 2^64,    state = mix(mix(seed) + SHA-256(purpose)),    G = 0x9E3779B97F4A7C15
+
+in integer arithmetic on int64, which wraps alike everywhere. Statistically sound, not cryptographic: never for
+privacy noise. Seeds are int64 [c], one a client, the same 64 bits that travel in the payload; see `client_seeds`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfed.errors import ConfigError
+
+# A chunk's words (256 KiB) and its scratch stay in a core's cache; a GPU wants few large kernels instead.
+_CHUNK_WORDS = 1 << 15
+_CHUNK_WORDS_GPU = 1 << 22
+_SIGN_LANES = 64  # int32 lanes of a unit of signs: every lane gives its 32 bits in turn
+
+
+def _signed(word: int) -> int:
+    """The int64 with the same 64 bits."""
+    return (word + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+_SIGN_BIT = -(1 << 31)  # of an int32 or a float32
+_ONE = 0x3F800000  # float32 1.0
+
+
+def client_seeds(seed: int | Sequence[int], clients: int) -> Tensor:
+    """One 64-bit seed a client, int64 [clients] on the CPU: hashed from one integer, or those given.
+
+    ConfigError unless every integer is in [-2^63, 2^64) and a sequence has one for every client.
+    """
+    if isinstance(seed, int | np.integer):
+        return bits(torch.tensor([_seed_word(seed)]), "client", clients)[0]
+    if isinstance(seed, str | bytes) or not isinstance(seed, Iterable):
+        raise ConfigError(f"seed={seed!r}: must be an integer of 64 bits, or a sequence of one for every client.")
+    words = [_seed_word(one) for one in seed]
+    if len(words) != clients:
+        raise ConfigError(f"seed holds {len(words)} integers for {clients} clients: give one a client, or one in all.")
+    return torch.tensor(words, dtype=torch.int64)
+
+
+def _seed_word(seed: object) -> int:
+    try:
+        word = operator.index(seed)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"seed={seed!r}: must be an integer of 64 bits.") from None
+    if not -(1 << 63) <= word < 1 << 64:
+        raise ConfigError(f"seed={word}: must be an integer of 64 bits, from -2^63 to 2^64 - 1.")
+    return _signed(word)
+
+
+def bits(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
+    """64 random bits each, int64 [c, count]: words start .. start + count - 1 of every client's stream."""
+    return _draw(seeds, purpose, start, count, _WORDS)
+
+
+def uniform(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
+    """Uniform on {0, 1, ..., 2^24 - 1} / 2^24, float32 [c, count]: the same on every device."""
+    return _draw(seeds, purpose, start, count, _UNIFORM)
+
+
+def rademacher(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
+    """+1 or -1 with probability 1/2, float32 [c, count]; one bit each, so several times faster than `uniform`."""
+    return _draw(seeds, purpose, start, count, _SIGNS)
+
+
+def normal(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
+    """Standard normal by Box and Muller (1958), float32 [c, count], |value| < 6.7.
+
+    The bits below are the same everywhere; the logarithm, sine and cosine of two devices may differ in the last bit.
+    """
+    return _draw(seeds, purpose, start, count, _NORMAL)
+
+
+def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
+    """True with the given probabilities [c, n], bool [c, n]: uniform number start + j < probabilities[:, j].
+
+    Below 0 counts as 0 and above 1 as 1; a probability is met to within 2^-24.
+    """
+    tossed = torch.empty_like(probabilities, dtype=torch.bool)
+    for rows, first, last in _chunks(len(probabilities), 0, probabilities.shape[1], _chunk(probabilities.device)):
+        drawn = uniform(seeds[rows], purpose, last - first, start=start + first)
+        torch.lt(drawn, probabilities[rows, first:last], out=tossed[rows, first:last])
+    return tossed
+
+
+def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
+    """`kept` of `size` coordinates, uniform without replacement, sorted, int64 [c, kept].
+
+    Those with the smallest random words; the word's low bits give way to the coordinate, so that no two are equal.
+    """
+    if not 0 <= kept <= size:
+        raise ConfigError(f"{kept} of {size} coordinates: must be from 0 to all of them.")
+    low = (1 << max(size - 1, 0).bit_length()) - 1
+    coordinates = torch.arange(size, device=seeds.device)
+    chosen = seeds.new_empty(len(seeds), kept)
+    at_once = max(1, _chunk(seeds.device) // max(size, 1))
+    for first in range(0, len(seeds), at_once):
+        keys = bits(seeds[first : first + at_once], purpose, size).bitwise_and_(~low).bitwise_or_(coordinates)
+        smallest = keys.topk(kept, dim=1, largest=False, sorted=False).values.bitwise_and_(low)
+        chosen[first : first + at_once] = smallest.sort(dim=1).values
+    return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """How numbers are made: `words` 64-bit words [r, m·words], contiguous, give [r, m·numbers]."""
+
+    words: int
+    numbers: int
+    dtype: torch.dtype
+    make: Callable[[Tensor], Tensor]
+
+
+def _uniform_of(words: Tensor) -> Tensor:
+    halves = words.view(torch.int32)  # the low half first
+    return halves.bitwise_right_shift_(8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+
+
+def _signs_of(words: Tensor) -> Tensor:
+    lanes = words.view(torch.int32).view(len(words), -1, 1, _SIGN_LANES)
+    shifts = torch.arange(32, dtype=torch.int32, device=words.device)[:, None]
+    signs = torch.bitwise_left_shift(lanes, shifts).bitwise_and_(_SIGN_BIT).bitwise_or_(_ONE)
+    return signs.view(torch.float32).view(len(words), -1)
+
+
+def _normals_of(words: Tensor) -> Tensor:
+    uniforms = (words & 0x7FFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-31)  # in (0, 1]
+    radii = uniforms.log_().mul_(-2.0).sqrt_()
+    angles = words.bitwise_right_shift_(32).to(torch.float32).mul_(math.pi / 2**31)
+    return torch.stack((radii * angles.cos(), radii * angles.sin()), dim=2).view(len(words), -1)
+
+
+_WORDS = _Kind(words=1, numbers=1, dtype=torch.int64, make=lambda words: words)
+_UNIFORM = _Kind(words=1, numbers=2, dtype=torch.float32, make=_uniform_of)
+_NORMAL = _Kind(words=1, numbers=2, dtype=torch.float32, make=_normals_of)
+_SIGNS = _Kind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.float32, make=_signs_of)
+
+
+def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Kind) -> Tensor:
+    """Numbers start .. start + count - 1 of every stream, [c, count]."""
+    if start < 0 or count < 0:
+        raise ConfigError(f"start={start}, count={count} of the stream {purpose!r}: must not be negative.")
+    drawn = torch.empty(len(seeds), count, dtype=kind.dtype, device=seeds.device)
+    states = _mixed(_mixed(seeds) + _purpose_word(purpose))
+    units = max(1, _chunk(seeds.device) // kind.words)
+    unit_range = (start // kind.numbers, -(-(start + count) // kind.numbers))
+    for rows, first, last in _chunks(len(seeds), *unit_range, units):
+        counters = torch.arange(first * kind.words + 1, last * kind.words + 1, device=seeds.device)
+        numbers = kind.make(_mixed(states[rows, None] + counters.mul_(_GOLDEN)))
+        begin, end = max(start, first * kind.numbers), min(start + count, last * kind.numbers)
+        drawn[rows, begin - start : end - start] = numbers[:, begin - first * kind.numbers : end - first * kind.numbers]
+    return drawn
+
+
+def _chunks(rows: int, first: int, last: int, size: int) -> Iterator[tuple[slice, int, int]]:
+    """Cut [rows, first..last) into pieces of at most `size` positions (or one row of fewer)."""
+    columns = max(1, min(size, last - first))
+    height = max(1, size // columns)
+    for row in range(0, rows, height):
+        for column in range(first, last, columns):
+            yield slice(row, row + height), column, min(column + columns, last)
+
+
+def _chunk(device: torch.device) -> int:
+    return _CHUNK_WORDS if device.type == "cpu" else _CHUNK_WORDS_GPU
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """The finaliser of every word; a bijection. New tensor."""
+    mixed = words ^ ((words >> 30) & (1 << 34) - 1)  # int64 shifts copy the sign: the mask makes them logical
+    shifted = torch.empty_like(mixed)
+    mixed.mul_(_MIX_1)
+    mixed ^= torch.bitwise_right_shift(mixed, 27, out=shifted).bitwise_and_((1 << 37) - 1)
+    mixed.mul_(_MIX_2)
+    mixed ^= torch.bitwise_right_shift(mixed, 31, out=shifted).bitwise_and_((1 << 33) - 1)
+    return mixed
+
+
+@lru_cache(maxsize=256)
+def _purpose_word(purpose: str) -> int:
+    return _signed(int.from_bytes(hashlib.sha256(f"dpfed.counter.1 {purpose}".encode()).digest()[:8], "little"))

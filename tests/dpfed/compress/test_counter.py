@@ -1,0 +1,171 @@
+"""The counter-based generator: against numpy's uint64, position by position, and statistically.
+
+Every sample is seeded, so a test either always passes or never; the stated rates are those of a fresh seed.
+"""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dpfed.compress import counter
+from dpfed.errors import ConfigError
+
+SEEDS = torch.tensor([0, 7, -1, 2**63 - 1])
+KINDS = [counter.bits, counter.uniform, counter.rademacher, counter.normal]
+by_kind = pytest.mark.parametrize("draw", KINDS, ids=lambda draw: draw.__name__)
+
+
+def splitmix(words):
+    """The finaliser on uint64, whose shifts are logical by themselves."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def expected_words(seed, purpose, count):
+    digest = hashlib.sha256(b"dpfed.counter.1 " + purpose.encode()).digest()
+    state = splitmix(splitmix(np.array([seed]).astype(np.uint64)) + np.frombuffer(digest[:8], "<u8"))
+    return splitmix(state + (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
+
+
+def test_published_vectors_of_splitmix64():
+    """The first outputs of SplitMix64 from state 1234567, as its users print them."""
+    states = torch.tensor([1234567]) + torch.arange(1, 6) * counter._GOLDEN
+    assert [word % 2**64 for word in counter._mixed(states).tolist()] == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+def test_bits_against_numpy():
+    drawn = counter.bits(SEEDS, "p", 1000).numpy().view(np.uint64)
+    for row, seed in zip(drawn, SEEDS.tolist(), strict=True):
+        np.testing.assert_array_equal(row, expected_words(seed, "p", 1000))
+
+
+def test_uniforms_and_signs_are_those_bits():
+    words = expected_words(7, "p", 64)
+    halves = np.stack([words & np.uint64(2**32 - 1), words >> np.uint64(32)], axis=1).ravel()
+    uniform = counter.uniform(SEEDS[1:2], "p", 128)[0].numpy()
+    np.testing.assert_array_equal(uniform, (halves >> np.uint64(8)) / 2**24)
+    signs = counter.rademacher(SEEDS[1:2], "p", 2048)[0].numpy()
+    lanes = halves[:64]
+    top_bits = [(lanes >> np.uint64(31 - shift)) & np.uint64(1) for shift in range(32)]
+    np.testing.assert_array_equal(signs, np.where(np.concatenate(top_bits), -1, 1))
+
+
+@by_kind
+def test_a_number_depends_on_its_position_only(draw, monkeypatch):
+    """Any start, any count, any chunks, any companions: the same numbers, bit for bit."""
+    whole = draw(SEEDS, "p", 5000)
+    assert draw(SEEDS, "p", 301).equal(whole[:, :301])
+    for start, count in [(0, 1), (1, 0), (17, 2048), (2047, 2), (2048, 2048), (4999, 1)]:
+        assert draw(SEEDS, "p", count, start=start).equal(whole[:, start : start + count])
+    assert draw(SEEDS[2:3], "p", 5000).equal(whole[2:3])
+    assert draw(SEEDS.flip(0), "p", 5000).equal(whole.flip(0))
+    monkeypatch.setattr(counter, "_CHUNK_WORDS", 96)
+    assert draw(SEEDS, "p", 5000).equal(whole)
+
+
+@by_kind
+def test_more_rows_than_a_chunk(draw):
+    seeds = torch.arange(40_000)
+    assert draw(seeds, "p", 3)[[0, 20_000, 39_999]].equal(draw(seeds[[0, 20_000, 39_999]], "p", 3))
+
+
+def test_streams_of_other_seeds_and_purposes_are_uncorrelated():
+    """200 streams, n = 10 000: all 19 900 correlations below 5.6 / √n (rate 4e-4)."""
+    drawn = torch.cat([counter.uniform(torch.arange(100), purpose, 10_000) for purpose in ("mask", "mask.1")])
+    correlations = np.corrcoef(drawn.numpy())
+    np.fill_diagonal(correlations, 0)
+    assert np.abs(correlations).max() < 5.6 / 100
+
+
+def test_uniforms_are_uniform():
+    """Chi-square in 256 cells of the value, and in 16 x 16 cells of neighbours; each 1e-4."""
+    drawn = counter.uniform(torch.arange(20), "p", 50_000).double().numpy()
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
+    cells = np.bincount((drawn * 256).astype(int).ravel(), minlength=256)
+    pairs = (drawn * 16).astype(int).reshape(20, -1, 2)
+    pair_cells = np.bincount((pairs[..., 0] * 16 + pairs[..., 1]).ravel(), minlength=256)
+    for counts in (cells, pair_cells):
+        assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_every_bit_is_fair():
+    """64 bit positions of 200 000 words: each share of ones within 5 standard deviations of 1/2 (rate 4e-5)."""
+    words = counter.bits(torch.arange(20), "p", 10_000).numpy().view(np.uint8)
+    ones = np.unpackbits(words, bitorder="little").reshape(-1, 64).mean(axis=0)
+    assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(200_000)
+
+
+def test_signs_and_normals_have_their_laws():
+    """Signs: products at every lag fair to 5 deviations. Normals: Kolmogorov-Smirnov 1e-4, far tail present."""
+    signs = counter.rademacher(torch.arange(4), "p", 100_000)
+    for lag in (0, 1, 2, 32, 64, 128, 2048):
+        products = signs if lag == 0 else signs[:, lag:] * signs[:, :-lag]
+        assert abs(float(products.mean())) < 5 / np.sqrt(products.numel())
+    normals = counter.normal(torch.arange(4), "p", 250_000).double().numpy()
+    assert stats.kstest(normals.ravel(), "norm").pvalue > 1e-4
+    assert 4.5 < np.abs(normals).max() < 6.7
+    assert abs(np.mean(normals[:, 0::2] * normals[:, 1::2])) < 5 / np.sqrt(normals.size / 2)
+
+
+def test_coins_meet_their_probabilities():
+    """p in {0, .1, .5, 1}: exact at the ends, within 5 standard deviations between; repeatable from any start."""
+    probabilities = torch.tensor([-1.0, 0.0, 0.1, 0.5, 1.0, 2.0])[:, None].expand(6, 100_000)
+    tossed = counter.coins(probabilities, torch.arange(6), "p")
+    shares = tossed.double().mean(dim=1).tolist()
+    assert shares[0] == shares[1] == 0
+    assert shares[4] == shares[5] == 1
+    assert abs(shares[2] - 0.1) < 5 * np.sqrt(0.09 / 100_000)
+    assert abs(shares[3] - 0.5) < 5 * 0.5 / np.sqrt(100_000)
+    assert counter.coins(probabilities[:, 77:], torch.arange(6), "p", start=77).equal(tossed[:, 77:])
+
+
+def test_subsets_are_uniform():
+    """Each of the C(5, 2) subsets equally often: chi-square, 9 degrees of freedom, 27.9 is its 0.1% point."""
+    drawn = counter.subset(torch.arange(5000), "p", 5, 2)
+    assert bool((drawn[:, 0] < drawn[:, 1]).all())
+    counts = np.bincount((drawn[:, 0] * 5 + drawn[:, 1]).numpy())
+    counts = counts[counts > 0]
+    assert len(counts) == 10
+    assert ((counts - 500) ** 2 / 500).sum() < 27.9
+
+
+@pytest.mark.parametrize(("size", "kept"), [(1, 0), (1, 1), (9, 9), (1 << 17, 5)])
+def test_subset_sizes(size, kept):
+    drawn = counter.subset(SEEDS, "p", size, kept)
+    assert drawn.shape == (4, kept)
+    assert all(len(set(row)) == kept and all(0 <= at < size for at in row) for row in drawn.tolist())
+
+
+def test_client_seeds():
+    one = counter.client_seeds(7, 5)
+    assert one.equal(counter.client_seeds(7, 9)[:5])
+    assert len(set(one.tolist())) == 5
+    assert not one.equal(counter.client_seeds(8, 5))
+    assert counter.client_seeds([0, -1, 2**64 - 1], 3).tolist() == [0, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("seed", "message"),
+    [(2**64, "64 bits"), ("7", "integer"), (None, "integer"), ([1, 2], "2 integers for 3"), ([1, 2, 0.5], "0.5")],
+)
+def test_other_seeds_are_refused(seed, message):
+    with pytest.raises(ConfigError, match=message):
+        counter.client_seeds(seed, 3)
+
+
+def test_other_ranges_are_refused():
+    with pytest.raises(ConfigError, match="negative"):
+        counter.bits(SEEDS, "p", 3, start=-1)
+    with pytest.raises(ConfigError, match="6 of 5"):
+        counter.subset(SEEDS, "p", 5, 6)
