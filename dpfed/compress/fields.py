@@ -1,0 +1,306 @@
+"""The kinds of content a payload can have: each writes itself to bytes and reads itself back within bounds.
+
+A field knows from public things (options and d) how many values it holds, so nothing on the wire decides how much
+memory is taken. Reading meets bytes of a stranger: it returns values that `write` could have been given, or raises
+WireError.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.compress import entropy
+from dpfed.errors import WireError
+
+Values = NDArray[Any]
+
+_PACKED, _CODED = 0, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """The bytes of one field, and whether an entropy coder made them."""
+
+    content: bytes
+    coded: bool
+
+
+@dataclass(kw_only=True)
+class Reader:
+    """Takes bytes off the front; WireError when there are too few."""
+
+    content: bytes
+    at: int = 0
+
+    def take(self, count: int, what: str) -> bytes:
+        left = len(self.content) - self.at
+        if count > left:
+            raise WireError(f"{what}: needs {count} bytes, but {left} are left; the message is truncated or forged.")
+        self.at += count
+        return self.content[self.at - count : self.at]
+
+    def integer(self, width: int, what: str) -> int:
+        return int.from_bytes(self.take(width, what), "little")
+
+
+class Field(Protocol):
+    """One kind of content with a fixed number of values and their numpy dtype."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def write(self, values: Values) -> Block:
+        """Values [count] to bytes."""
+
+    def read(self, reader: Reader) -> Values:
+        """The values [count] of `write`; WireError otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floats:
+    """`count` finite numbers of 32 bits, or 16 with `half`; none below zero unless `signed`."""
+
+    count: int
+    half: bool = False
+    signed: bool = True
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype("<f2" if self.half else "<f4")
+
+    def write(self, values: Values) -> Block:
+        return Block(content=values.astype(self.dtype).tobytes(), coded=False)
+
+    def read(self, reader: Reader) -> Values:
+        content = reader.take(self.count * self.dtype.itemsize, f"{self.count} floats")
+        values = np.frombuffer(content, dtype=self.dtype)
+        if not np.isfinite(values).all():
+            raise WireError(f"{self.count} floats: NaN or infinity among them; drop this client's message.")
+        if not self.signed and np.signbit(values).any():
+            raise WireError(f"{self.count} floats: one is negative where only scales >= 0 are sent.")
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symbols:
+    """`count` integers from 0 to alphabet - 1, alphabet <= 65,536.
+
+    Either packed, as many to a byte as fit (8 bits, 5 trits, 4 of 2 bits ...) or ceil(log2 alphabet) bits each,
+    or entropy-coded with their own counts, whichever is smaller; a byte in front says which.
+    """
+
+    alphabet: int
+    count: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8 if self.alphabet <= 256 else np.uint16)
+
+    def write(self, values: Values) -> Block:
+        values = values.astype(self.dtype, copy=False)
+        counts = np.bincount(values, minlength=self.alphabet)
+        coded_bound = self._counts_bytes + 4 + math.ceil(entropy.entropy_bits(counts) / 8)
+        if coded_bound < self._packed_bytes:
+            coded = self._coded(values, counts)
+            if len(coded) < self._packed_bytes:
+                return Block(content=bytes([_CODED]) + coded, coded=True)
+        return Block(content=bytes([_PACKED]) + self._packed(values), coded=False)
+
+    def read(self, reader: Reader) -> Values:
+        what = f"{self.count} symbols of {self.alphabet}"
+        flag = reader.integer(1, what)
+        if flag == _PACKED:
+            values = self._unpacked(reader.take(self._packed_bytes, what))
+        elif flag == _CODED:
+            values = self._decoded(reader, what)
+        else:
+            raise WireError(f"{what}: marked {flag}, which is neither packed ({_PACKED}) nor coded ({_CODED}).")
+        if len(values) and int(values.max()) >= self.alphabet:
+            raise WireError(f"{what}: one is {int(values.max())}, above {self.alphabet - 1}.")
+        return values
+
+    @property
+    def _group(self) -> int:
+        """How many symbols make one byte."""
+        group = 1
+        while self.alphabet > 1 and self.alphabet ** (group + 1) <= 256:
+            group += 1
+        return group
+
+    @property
+    def _groups(self) -> int:
+        return -(-self.count // self._group)
+
+    @property
+    def _bits(self) -> int:
+        return (self.alphabet - 1).bit_length()
+
+    @property
+    def _whole_bytes(self) -> bool:
+        return self.alphabet <= 256 and self._bits * self._group >= 8
+
+    @property
+    def _packed_bytes(self) -> int:
+        return self._groups if self._whole_bytes else packed_bytes(self.count, self._bits)
+
+    @property
+    def _count_width(self) -> int:
+        return max(1, (self.count.bit_length() + 7) // 8)
+
+    @property
+    def _counts_bytes(self) -> int:
+        return (self.alphabet - 1) * self._count_width
+
+    def _packed(self, values: Values) -> bytes:
+        if self._whole_bytes:
+            return self._grouped(values, pad=0).tobytes()
+        return pack_bits(values, self._bits)
+
+    def _unpacked(self, content: bytes) -> Values:
+        if not self._whole_bytes:
+            return unpack_bits(content, self._bits, self.count).astype(self.dtype)
+        return self._ungrouped(np.frombuffer(content, dtype=np.uint8), pad=0)
+
+    def _coded(self, values: Values, counts: NDArray[np.int64]) -> bytes:
+        words = entropy.encode(
+            self._grouped(values, pad=int(counts.argmax())), entropy.group_weights(counts, self._group)
+        )
+        table = b"".join(int(count).to_bytes(self._count_width, "little") for count in counts[:-1])
+        return table + len(words).to_bytes(4, "little") + words.astype("<u4").tobytes()
+
+    def _decoded(self, reader: Reader, what: str) -> Values:
+        width = self._count_width
+        table = reader.take(self._counts_bytes, f"the counts of {what}")
+        counts = [int.from_bytes(table[at : at + width], "little") for at in range(0, len(table), width)]
+        counts.append(self.count - sum(counts))
+        if counts[-1] < 0 or not self.count:
+            raise WireError(f"{what}: their counts add up to {self.count - counts[-1]}.")
+        model = np.array(counts, dtype=np.int64)
+        length = reader.integer(4, f"the length of {what}")
+        words = np.frombuffer(reader.take(4 * length, what), dtype="<u4").astype(np.uint32)
+        coded = entropy.decode(words, entropy.group_weights(model, self._group), self._groups)
+        values = self._ungrouped(coded, pad=int(model.argmax()))
+        if not np.array_equal(np.bincount(values, minlength=self.alphabet), model):
+            raise WireError(f"{what}: they do not occur as often as their counts say; the message is forged.")
+        return values
+
+    def _grouped(self, values: Values, *, pad: int) -> Values:
+        """Symbols [count] to one number a group, the first symbol the lowest digit, filled up with `pad`."""
+        group = self._group
+        if group == 1:
+            return values
+        missing = -self.count % group
+        full = np.concatenate([values, np.full(missing, pad, dtype=np.uint8)]) if missing else values
+        if self.alphabet == 2:
+            return np.packbits(full, bitorder="little")
+        digits = full.reshape(-1, group)
+        grouped = digits[:, group - 1].copy()
+        for place in range(group - 2, -1, -1):
+            grouped *= np.uint8(self.alphabet)
+            grouped += digits[:, place]
+        return grouped
+
+    def _ungrouped(self, grouped: Values, *, pad: int) -> Values:
+        """The inverse; WireError unless what fills up is `pad` and every number stands for a group."""
+        group = self._group
+        if group == 1:
+            return grouped.astype(self.dtype)
+        if self.alphabet == 2:
+            full = np.unpackbits(grouped.astype(np.uint8), bitorder="little")
+        else:
+            if len(grouped) and int(grouped.max()) >= self.alphabet**group:
+                raise WireError(f"a byte {int(grouped.max())} does not stand for {group} symbols of {self.alphabet}.")
+            full = self._digits[grouped].reshape(-1)
+        if (full[self.count :] != pad).any():
+            raise WireError(
+                f"{self.count} symbols of {self.alphabet}: the bits that fill up the last byte are not fill."
+            )
+        return full[: self.count]
+
+    @property
+    def _digits(self) -> NDArray[np.uint8]:
+        """Row number -> its digits, [alphabet^group, group]."""
+        powers = self.alphabet ** np.arange(self._group)
+        numbers = np.arange(self.alphabet**self._group)[:, None]
+        return (numbers // powers % self.alphabet).astype(np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indices:
+    """`count` distinct coordinates out of `size`, sorted.
+
+    Either packed at ceil(log2 size) bits each or as an entropy-coded bitmap (about log2 of the number of subsets),
+    whichever is smaller; a byte in front says which.
+    """
+
+    size: int
+    count: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.int64)
+
+    def write(self, values: Values) -> Block:
+        packed = packed_bytes(self.count, self._bits)
+        if entropy.entropy_bits(np.array([self.size - self.count, self.count])) < 8 * packed:
+            bits = np.zeros(self.size, dtype=np.uint8)
+            bits[values] = 1
+            bitmap = self._bitmap.write(bits)
+            if len(bitmap.content) < packed:
+                return Block(content=bytes([_CODED]) + bitmap.content, coded=bitmap.coded)
+        return Block(content=bytes([_PACKED]) + pack_bits(values, self._bits), coded=False)
+
+    def read(self, reader: Reader) -> Values:
+        what = f"{self.count} coordinates of {self.size}"
+        flag = reader.integer(1, what)
+        if flag == _PACKED:
+            values = unpack_bits(reader.take(packed_bytes(self.count, self._bits), what), self._bits, self.count)
+        elif flag == _CODED:
+            values = np.flatnonzero(self._bitmap.read(reader))
+        else:
+            raise WireError(f"{what}: marked {flag}, which is neither packed ({_PACKED}) nor a bitmap ({_CODED}).")
+        if len(values) != self.count:
+            raise WireError(f"{what}: the bitmap names {len(values)}.")
+        if (values[1:] <= values[:-1]).any() or (len(values) and int(values[-1]) >= self.size):
+            raise WireError(f"{what}: they must be distinct, sorted and below {self.size}.")
+        return values.astype(np.int64)
+
+    @property
+    def _bits(self) -> int:
+        return (self.size - 1).bit_length()
+
+    @property
+    def _bitmap(self) -> Symbols:
+        return Symbols(alphabet=2, count=self.size)
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """Bytes that hold `count` numbers of `bits` bits each."""
+    return (count * bits + 7) // 8
+
+
+def pack_bits(values: Values, bits: int) -> bytes:
+    """Numbers below 2^bits [n] to bytes, the lowest bit first."""
+    planes = np.empty((len(values), bits), dtype=np.uint8)
+    for place in range(bits):
+        planes[:, place] = (values >> place) & 1
+    return np.packbits(planes, bitorder="little").tobytes()
+
+
+def unpack_bits(content: bytes, bits: int, count: int) -> NDArray[np.int64]:
+    """The numbers [count] of `pack_bits`; WireError when the bits that fill up the last byte are not zero."""
+    planes = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")
+    if planes[count * bits :].any():
+        raise WireError(f"{count} numbers of {bits} bits: the bits that fill up the last byte are not zero.")
+    values = np.zeros(count, dtype=np.int64)
+    for place, plane in enumerate(planes[: count * bits].reshape(count, bits).T):
+        values |= plane.astype(np.int64) << place
+    return values

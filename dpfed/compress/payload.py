@@ -1,0 +1,283 @@
+"""What clients send, and the protocol of the schemes that make it.
+
+A scheme is a frozen keyword-only dataclass whose fields are its options:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Ternary:
+        name: ClassVar[str] = "ternary"                     # on the wire and in `get`; ASCII, short
+        linear: ClassVar[bool] = False                      # does a sum of payloads' fields decode to the sum?
+
+        clip: float | None = None                           # options: bool, int, float, str, None; check their ranges
+                                                            # in __post_init__ (ConfigError); `get` checks the types
+        @property
+        def unbiased(self) -> bool: ...                     # or a ClassVar
+
+        def layout(self, dimension: int) -> Layout:         # what is on the wire, from public things only
+            return {"scale": Floats(count=1, signed=False), "trits": Symbols(alphabet=3, count=dimension)}
+
+        def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
+            x = checked_updates(x)                          # float32 [c, d], finite, or ConfigError naming the row
+            seeds = client_seeds(seed, len(x)).to(x.device) # int64 [c]
+            ...
+            return Payloads.of(self, d, scale=scale, trits=trits)            # tensors [c, ...], as in the layout
+            return Payloads.of(self, d, seeds=seeds, ...)   # only if decoding needs the seeds: they are published
+
+        def decode(self, payloads: Sequence[Payload]) -> Tensor:
+            sent = batched(payloads, self)                  # Payloads; WireError unless scheme, options, d agree
+            return sent["scale"] * (sent["trits"].float() - 1)               # float32 [c, d]
+
+        def mean(self, payloads: Sequence[Payload]) -> Tensor:
+            return mean_of_decoded(self.decode, payloads)   # in chunks; or something better
+
+and one line in the registry in `dpfed.compress`. Options that cannot travel (a tensor) are dataclass fields with
+`metadata={"wire": False}, compare=False`. Two schemes are the same if they are equal as dataclasses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.compress.fields import Block, Field, Reader
+from dpfed.compress.wire import Header, Option, read_frame, write_frame
+from dpfed.errors import ConfigError, WireError
+
+Layout = Mapping[str, Field]
+Seed = int | Sequence[int]
+
+_CLIENTS_AT_ONCE = 16
+
+
+class Scheme(Protocol):
+    """A compressor. `linear`: the sum of payloads, field by field, decodes to the sum of what they decode to."""
+
+    name: ClassVar[str]
+    linear: ClassVar[bool]
+
+    @property
+    def unbiased(self) -> bool: ...
+
+    def layout(self, dimension: int) -> Layout: ...
+
+    def encode(self, x: Tensor, *, seed: Seed) -> Payloads: ...
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor: ...
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What a payload takes: 8 header_bytes + raw_bits + coded_bits is 8 times the length of its bytes."""
+
+    header_bytes: int
+    raw_bits: int
+    coded_bits: int
+
+    @property
+    def bits(self) -> int:
+        return 8 * self.header_bytes + self.raw_bits + self.coded_bits
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Payload:
+    """What one client sends: scheme and options, d, the seed that decoding needs (else 0), and the content."""
+
+    scheme: Scheme
+    dimension: int
+    seed: int
+    fields: Mapping[str, NDArray[Any]]
+
+    def to_bytes(self) -> bytes:
+        """All that the client sends; `dpfed.compress.from_bytes` is the inverse."""
+        return self._framed(self._blocks())
+
+    def size(self) -> Size:
+        """The length of `to_bytes`, split into header, raw content and entropy-coded content."""
+        blocks = self._blocks()
+        total, coded = len(self._framed(blocks)), sum(len(block.content) for block in blocks if block.coded)
+        raw = sum(len(block.content) for block in blocks if not block.coded)
+        return Size(header_bytes=total - raw - coded, raw_bits=8 * raw, coded_bits=8 * coded)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Payload)
+            and (self.scheme, self.dimension, self.seed) == (other.scheme, other.dimension, other.seed)
+            and all(np.array_equal(content, other.fields[name]) for name, content in self.fields.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _blocks(self) -> list[Block]:
+        layout = self.scheme.layout(self.dimension)
+        return [part.write(self.fields[name]) for name, part in layout.items()]
+
+    def _framed(self, blocks: list[Block]) -> bytes:
+        header = Header(
+            name=self.scheme.name, options=wire_options(self.scheme), dimension=self.dimension, seed=self.seed
+        )
+        return write_frame(header, b"".join(block.content for block in blocks))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Payloads(Sequence[Payload]):
+    """What c clients send, as tensors [c, ...] in `fields`; a sequence of Payload, made when asked for.
+
+    `seeds` is int64 [c]: the same 64 bits as the unsigned `Payload.seed`.
+    """
+
+    scheme: Scheme
+    dimension: int
+    seeds: Tensor
+    fields: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, scheme: Scheme, dimension: int, *, seeds: Tensor | None = None, **fields: Tensor) -> Payloads:
+        """From tensors [c, count], or [c] where the count is one. Seeds only if decoding needs them.
+
+        ConfigError naming the client when a number is not finite: it was too large for what it is sent as.
+        """
+        layout = scheme.layout(dimension)
+        shaped = {name: fields[name].reshape(len(fields[name]), part.count) for name, part in layout.items()}
+        for name, content in shaped.items():
+            if content.is_floating_point():
+                refuse_rows(
+                    ~torch.isfinite(content).all(dim=1), f"{scheme.name}: its {name} would overflow", "scale it"
+                )
+        content = next(iter(shaped.values()))
+        if seeds is None:
+            seeds = torch.zeros(len(content), dtype=torch.int64, device=content.device)
+        return cls(scheme=scheme, dimension=dimension, seeds=seeds, fields=shaped)
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    @overload
+    def __getitem__(self, index: int) -> Payload: ...
+    @overload
+    def __getitem__(self, index: slice) -> Payloads: ...
+    def __getitem__(self, index: int | slice) -> Payload | Payloads:
+        if isinstance(index, slice):
+            fields = {name: content[index] for name, content in self.fields.items()}
+            return dataclasses.replace(self, seeds=self.seeds[index], fields=fields)
+        layout = self.scheme.layout(self.dimension)
+        return Payload(
+            scheme=self.scheme,
+            dimension=self.dimension,
+            seed=int(self.seeds[index]) % (1 << 64),
+            fields={
+                name: content[index].cpu().numpy().astype(layout[name].dtype, copy=False)
+                for name, content in self.fields.items()
+            },
+        )
+
+    def __iter__(self) -> Iterator[Payload]:
+        return (self[index] for index in range(len(self)))
+
+
+def batched(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
+    """Payloads for `scheme.decode`: WireError unless there is one at least and all are of this scheme and one d."""
+    if not len(payloads):
+        raise WireError(f"{scheme.name}: no payload to decode; at least one client must have sent something.")
+    if isinstance(payloads, Payloads):
+        _require_same(payloads, scheme, payloads.dimension, "the payloads")
+        return Batch(payloads.dimension, payloads.seeds, payloads.fields)
+    dimension = payloads[0].dimension
+    for index, payload in enumerate(payloads):
+        _require_same(payload, scheme, dimension, f"payload {index}")
+    seeds = np.array([payload.seed for payload in payloads], dtype=np.uint64).astype(np.int64)
+    fields = {
+        name: torch.from_numpy(np.stack([payload.fields[name] for payload in payloads])) for name in payloads[0].fields
+    }
+    return Batch(dimension, torch.from_numpy(seeds), fields)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Payloads that were checked: d, seeds int64 [c], and the fields by name, `batch["scale"]`, [c, count]."""
+
+    dimension: int
+    seeds: Tensor
+    fields: Mapping[str, Tensor] = field(repr=False)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.fields[name]
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+
+def _require_same(one: Payload | Payloads, scheme: Scheme, dimension: int, what: str) -> None:
+    if one.scheme != scheme:
+        raise WireError(f"{what} is of {one.scheme}: this decoder is {scheme}; drop the client's message.")
+    if one.dimension != dimension:
+        raise WireError(f"{what} is for d={one.dimension}: the others are for d={dimension}.")
+
+
+def parse(
+    message: bytes, make: Callable[[str, Mapping[str, Option]], Scheme], *, dimension: int | None = None
+) -> Payload:
+    """The payload of `to_bytes`; `make(name, options)` gives the scheme. WireError for anything else.
+
+    Memory is bounded by the length of the message and by d, which is `dimension` or at most 2^24.
+    """
+    header, reader = read_frame(message, dimension=dimension)
+    try:
+        scheme = make(header.name, header.options)
+        layout = scheme.layout(header.dimension)
+    except (ValueError, OverflowError) as error:
+        raise WireError(f"a message for a scheme that cannot be: {error}") from None
+    if dict(wire_options(scheme)) != dict(header.options):
+        raise WireError(f"the options {dict(header.options)} of {header.name}: must leave out defaults.")
+    fields = _read_fields(layout, reader)
+    return Payload(scheme=scheme, dimension=header.dimension, seed=header.seed, fields=fields)
+
+
+def _read_fields(layout: Layout, reader: Reader) -> Mapping[str, NDArray[Any]]:
+    fields = {name: part.read(reader) for name, part in layout.items()}
+    left = len(reader.content) - reader.at
+    if left:
+        raise WireError(f"{left} bytes are left over after the content; the message is forged.")
+    return fields
+
+
+def wire_options(scheme: Scheme) -> Mapping[str, Option]:
+    """The options that differ from their defaults and travel."""
+    return {
+        one.name: getattr(scheme, one.name)
+        for one in dataclasses.fields(scheme)  # type: ignore[arg-type]
+        if one.metadata.get("wire", True) and getattr(scheme, one.name) != one.default
+    }
+
+
+def checked_updates(x: Tensor) -> Tensor:
+    """Updates as float32 [clients, d]. ConfigError unless they are finite, floating, and of that shape, not empty."""
+    if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point() or not x.numel():
+        given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise ConfigError(f"x is {given}: must be a floating tensor [clients, d] with at least one client and d >= 1.")
+    x = x.detach().to(torch.float32)
+    refuse_rows(~torch.isfinite(x).all(dim=1), "NaN or infinity in its update", "replace it by zeros")
+    return x
+
+
+def refuse_rows(wrong: Tensor, why: str, instead: str) -> None:
+    """ConfigError naming the first client whose entry of `wrong` [c] is true."""
+    if bool(wrong.any()):
+        raise ConfigError(f"client {int(wrong.int().argmax())} (row of x): {why}; {instead} before it is compressed.")
+
+
+def mean_of_decoded(decode: Callable[[Sequence[Payload]], Tensor], payloads: Sequence[Payload]) -> Tensor:
+    """The mean [d] of what payloads decode to, a few clients at a time."""
+    total: Tensor | None = None
+    for first in range(0, max(len(payloads), 1), _CLIENTS_AT_ONCE):
+        part = decode(payloads[first : first + _CLIENTS_AT_ONCE]).sum(dim=0)
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total / len(payloads)
