@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from accounting import lower_bound, pld, rdp, require
+from accounting import coin_pairs, lower_bound, pld, rdp, require
 from accounting.coins import BernoulliAggregate
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.fed_smp import Reading, lemma_3, theorem_1
@@ -14,7 +14,7 @@ from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
 from accounting.rdp import Conversion, Floats
 
-Accountant = Literal["best", "rdp", "pld", "fed-smp-theorem", "fed-smp-lemma"]
+Accountant = Literal["best", "rdp", "pld", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 
 
@@ -62,7 +62,8 @@ def guarantee(
 
     Claim: for all neighbours under the mechanism's adjacency, P(S) <= e^epsilon Q(S) + delta for every event S.
     best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD and RDP).
-    rdp, pld: that accountant. fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
+    rdp, pld: that accountant. exact: single uploads of coins in few coordinates (accounting.coin_pairs).
+    fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
     sampling needs; an unmet condition gives valid=False. Errors: UnsupportedMechanism where the accountant has no
     bound for this mechanism, InvalidParameter for a delta outside (0, 1).
     """
@@ -107,6 +108,8 @@ def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conv
             return _rdp(mechanism, delta, conversion)
         case "pld":
             return _Bound(epsilon=pld.epsilon(mechanism, delta=delta), method="pld")
+        case "exact":
+            return _Bound(epsilon=coin_pairs.epsilon(mechanism, delta=delta), method="exact")
         case "fed-smp-theorem" | "fed-smp-lemma":
             return _fed_smp(mechanism, delta, accountant, conversion)
     raise InvalidParameter(f"accountant={accountant!r}: must be one of {', '.join(ACCOUNTANTS)}.")
@@ -118,7 +121,7 @@ def _best(mechanism: Mechanism, delta: float) -> _Bound:
         return _Bound(epsilon=smallest_epsilon(delta, mu=shift), method="analytic-gaussian")
     candidates = []
     refusals = []
-    for accountant in ("pld", "rdp"):
+    for accountant in ("pld", "rdp", "exact"):
         try:
             candidates.append(_bound(mechanism, delta, accountant, "improved"))
         except (UnsupportedMechanism, InvalidParameter) as refusal:
@@ -203,6 +206,8 @@ def epsilons(
     streams: list[Iterator[float]] = []
     if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA and pld.supports(mechanism):
         streams.append(pld.epsilons(mechanism, delta=delta, rounds=rounds))
+    if accountant == "exact" or (accountant == "best" and coin_pairs.supports(Composed(parts=((mechanism, rounds),)))):
+        streams.append(_exact_epsilons(mechanism, delta))
     try:
         if accountant in ("best", "rdp"):
             streams.append(_rdp_epsilons(mechanism, delta))
@@ -214,6 +219,12 @@ def epsilons(
             f"accountant={accountant!r}: has no bound for {type(mechanism).__name__} at {delta}."
         )
     return map(min, zip(*streams, strict=False))
+
+
+def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
+    for count in itertools.count(1):
+        run = Composed(parts=((mechanism, count),))
+        yield coin_pairs.epsilon(run, delta=delta) if coin_pairs.supports(run) else math.inf
 
 
 def _rdp_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:

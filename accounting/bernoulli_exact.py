@@ -76,7 +76,7 @@ def _smallest(target: float, log_p: Floats, log_q: Floats) -> float:
     # The last outcomes at whose loss the gain is still at most the target; the root lies below that loss. At the
     # largest finite loss it always is.
     ends = loss[order]
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         gains = np.where(np.isposinf(ends), mass, mass - np.where(other > 0, np.exp(ends + np.log(other)), 0.0))
     last = int(max(np.flatnonzero(gains <= target).max(initial=0), np.isposinf(ends).sum()))
     return float(np.log((mass[last] - target) / other[last]))

@@ -1,4 +1,4 @@
-"""Sums of coins: what a server sees of Bernoulli uploads under secure aggregation. No noise is added.
+"""Sums of coins: what a server sees of Bernoulli uploads under secure aggregation.
 
 Exactly K clients toss independent coins with probabilities in [c, 1-c]; the server sees, per coordinate, only how many
 came up. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof: docs/theory-bernoulli.md,
@@ -10,13 +10,16 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import majorant, require
+from accounting import debias, majorant, require
 from accounting.bernoulli import Bound, channel_bound, floor_of
 from accounting.coin_laws import LARGEST_EXPONENT
 from accounting.coin_sums import Sums
 from accounting.errors import InvalidParameter
 
 Floats = NDArray[np.float64]
+
+_ROUNDING = 1e-12
+"""More than the rounding of g and its slope, to the safe side."""
 
 
 def aggregate_rdp(
@@ -25,6 +28,7 @@ def aggregate_rdp(
     cohort: int,
     dimension: int,
     c: float,
+    noise_std: float = 0.0,
     l2_sensitivity: float | None = None,
     linf_sensitivity: float | None = None,
 ) -> Floats:
@@ -34,6 +38,7 @@ def aggregate_rdp(
         cohort=cohort,
         dimension=dimension,
         c=c,
+        noise_std=noise_std,
         l2_sensitivity=l2_sensitivity,
         linf_sensitivity=linf_sensitivity,
     )
@@ -46,6 +51,7 @@ def aggregate_bound(
     cohort: int,
     dimension: int,
     c: float,
+    noise_std: float = 0.0,
     l2_sensitivity: float | None = None,
     linf_sensitivity: float | None = None,
 ) -> Bound:
@@ -58,6 +64,10 @@ def aggregate_bound(
     rho(alpha) <= d phi^(min(Delta^2/d, t^2)), and d phi(t^2) where only an L-infinity bound t is given (t = 1 - 2c
     where none is). Never above the bound for K = 1, the coins alone.
 
+    With noise_std the coins are those of clip(theta + N(0, sigma^2), c, 1-c): their means g(theta) lie in
+    [g(c), g(1-c)] and move by at most g'(1/2) times what theta moves, so the bound is that of coins without noise with
+    this floor and these sensitivities.
+
     Conditions: K is fixed and known, every one of the K sends coins, the cohort's size says nothing. Units: those of
     theta. orders > 1, finite. Direction of error: upper bound, certified within about 1%.
     """
@@ -66,8 +76,18 @@ def aggregate_bound(
         raise InvalidParameter(f"orders={orders!r}: must be finite numbers above 1.")
     d, k, floor = require.count(dimension=dimension), require.count(cohort=cohort), floor_of(c)
     alone = channel_bound(
-        alpha, dimension=d, c=floor, noise_std=0.0, l2_sensitivity=l2_sensitivity, linf_sensitivity=linf_sensitivity
+        alpha,
+        dimension=d,
+        c=floor,
+        noise_std=noise_std,
+        l2_sensitivity=l2_sensitivity,
+        linf_sensitivity=linf_sensitivity,
     )
+    if noise_std:
+        slope = float(debias.clipped_mean_slope(0.5, c=floor, noise_std=noise_std)) * (1 + _ROUNDING)
+        floor = debias.reachable(c=floor, noise_std=noise_std)[0] * (1 - _ROUNDING)
+        l2_sensitivity = None if l2_sensitivity is None else slope * l2_sensitivity
+        linf_sensitivity = None if linf_sensitivity is None else slope * linf_sensitivity
     inside = alpha * math.log((1 - floor) / floor) < LARGEST_EXPONENT
     if k == 1 or not inside.any():
         return alone

@@ -1,11 +1,13 @@
 """Budgets of coin uploads: masks under secure aggregation, or seen one by one. The privacy is in the coins (and in
 `noise_std`), so there is no noise multiplier to solve for: epsilon from rounds, or rounds from epsilon."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting import accountant as accountants
 from accounting import calibrate, require
+from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
 from accounting.budget import Budget
 from accounting.coins import BernoulliAggregate, BernoulliChannel, slots_for
@@ -60,11 +62,6 @@ class CoinPlan:
                 f"mechanism='bernoulli-channel' with sampling={self.sampling!r}: the server sees who uploads, so "
                 "sampling hides nothing. Use sampling 'all' and count a client's uploads as rounds."
             )
-        if self.mechanism == "bernoulli-aggregate" and self.noise_std:
-            raise InvalidParameter(
-                f"noise_std={self.noise_std} with mechanism='bernoulli-aggregate': its account is of coins alone. Use "
-                "0 (noise would only add privacy), or 'bernoulli-channel'."
-            )
         default = Adjacency.REPLACE_ONE if self.sampling == "fixed" else Adjacency.ZERO_OUT
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency or default))
         object.__setattr__(self, "delta", clients**-1.1 if self.delta is None else self.delta)
@@ -96,10 +93,11 @@ class CoinPlan:
                 f"mechanism={self.mechanism!r}: must be 'bernoulli-channel' or 'bernoulli-aggregate'."
             )
         if self.sampling != "poisson":
-            return BernoulliAggregate(**common, cohort=self.clients if self.sampling == "all" else self.cohort)
+            cohort = self.clients if self.sampling == "all" else self.cohort
+            return BernoulliAggregate(**common, noise_std=self.noise_std, cohort=cohort)
         allowed = _OVERFLOW_SHARE * float(self.delta or 0)
         slots, overflow = slots_for(self.cohort, self.clients, allowed=allowed, slots=self.slots)
-        return BernoulliAggregate(**common, cohort=slots, overflow=overflow)
+        return BernoulliAggregate(**common, noise_std=self.noise_std, cohort=slots, overflow=overflow)
 
     def round(self) -> SingleRelease:
         """The mechanism of one round."""
@@ -111,9 +109,10 @@ class CoinPlan:
         return Composed(parts=((self.round(), require.count(rounds=rounds)),))
 
 
-def epsilon(plan: CoinPlan, *, rounds: int) -> Budget:
-    """What `rounds` rounds cost: an upper bound (Renyi; the coins' own bounds, amplified by the plan's sampling)."""
-    stated = accountants.guarantee(plan.run(rounds), delta=float(plan.delta or 0))
+def epsilon(plan: CoinPlan, *, rounds: int, accountant: Accountant = "best") -> Budget:
+    """What `rounds` rounds cost: an upper bound (Renyi, the coins' own bounds amplified by the plan's sampling; or, for
+    few coordinates seen one by one, the exact law)."""
+    stated = accountants.guarantee(plan.run(rounds), delta=float(plan.delta or 0), accountant=accountant)
     coins = plan.coins()
     notes = stated.notes
     if isinstance(coins, BernoulliAggregate) and plan.sampling == "poisson":
@@ -132,16 +131,44 @@ def epsilon(plan: CoinPlan, *, rounds: int) -> Budget:
     )
 
 
-def rounds(plan: CoinPlan, *, epsilon_target: float) -> Budget:
+def rounds(plan: CoinPlan, *, epsilon_target: float, accountant: Accountant = "best") -> Budget:
     """The largest number of rounds within the target."""
     target = require.positive(epsilon=epsilon_target)
 
     def cost(count: int) -> float:
-        return accountants.epsilon(plan.run(count), delta=float(plan.delta or 0))
+        return accountants.epsilon(plan.run(count), delta=float(plan.delta or 0), accountant=accountant)
 
     count = calibrate.largest_count(cost, target, name="rounds")
     if count == 0:
         raise CalibrationError(
             f"epsilon={target}: not even one round fits (it costs {cost(1):.4g}). Lower the clip or raise the cohort."
         )
-    return epsilon(plan, rounds=count)
+    return epsilon(plan, rounds=count, accountant=accountant)
+
+
+def clip_norm(plan: CoinPlan, *, epsilon_target: float, rounds: int, accountant: Accountant = "best") -> float:
+    """The largest L2 clip with which `rounds` rounds stay within the target, to 1e-3 relative and never above.
+
+    `plan.clip_norm` is ignored; the other fields hold. Raises CalibrationError if not even a clip of 1e-6 does, or if a
+    clip that cannot bind any more (the whole range in every coordinate) is still within it.
+    """
+    target = require.positive(epsilon=epsilon_target)
+    widest = (1 - 2 * plan.edge) * math.sqrt(plan.dimension)
+
+    def cost(clip: float) -> float:
+        run = replace(plan, clip_norm=clip).run(rounds)
+        return accountants.epsilon(run, delta=float(plan.delta or 0), accountant=accountant)
+
+    low, high = 0.0, min(1.0, widest)
+    while cost(high) <= target:
+        if high == widest:
+            raise CalibrationError(
+                f"epsilon={target}: met without any L2 clip. Give linf_clip alone, or a smaller epsilon."
+            )
+        low, high = high, min(2 * high, widest)
+    while high - low > 1e-3 * low:
+        middle = (low * high) ** 0.5 if low else high / 4
+        if middle < 1e-6:
+            raise CalibrationError(f"epsilon={target}: even a clip of 1e-6 costs more. Raise epsilon or the cohort.")
+        low, high = (middle, high) if cost(middle) <= target else (low, middle)
+    return low

@@ -58,7 +58,8 @@ class BernoulliChannel(_Coins):
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliAggregate(_Coins):
-    """The sum of exactly `cohort` clients' coins, nothing else seen and no noise added.
+    """The sum of exactly `cohort` clients' coins, nothing else seen. A coin is that of theta, or with `noise_std` that
+    of theta + N(0, noise_std^2) clipped to [floor, 1 - floor]; a padding coin is made so from the public theta.
 
     `overflow` is the chance that more than `cohort` clients are drawn in a release (Poisson sampling); it is added to
     delta for every release.
@@ -66,9 +67,11 @@ class BernoulliAggregate(_Coins):
 
     cohort: int
     overflow: float = 0.0
+    noise_std: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
         object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
         object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
 

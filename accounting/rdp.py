@@ -124,6 +124,7 @@ def _(mechanism: BernoulliAggregate, orders: ArrayLike) -> Floats:
             cohort=mechanism.cohort,
             dimension=mechanism.dimension,
             c=mechanism.floor,
+            noise_std=mechanism.noise_std,
             l2_sensitivity=mechanism.sensitivity(mechanism.l2_clip),
             linf_sensitivity=mechanism.sensitivity(mechanism.linf_clip),
         )

@@ -65,7 +65,8 @@ def budget(
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.
     accountant
-        best is the smallest valid upper bound; the fed-smp ones are the paper's readings (fixed sampling).
+        best is the smallest valid upper bound; exact: few coins seen one by one; the fed-smp ones are the paper's
+        readings (fixed sampling).
     conversion
         From Renyi to (epsilon, delta); for rdp and fed-smp-lemma.
     mechanism
@@ -84,7 +85,7 @@ def budget(
     linf_clip
         Coins: how far one coordinate may lie from the public one; beside clip_norm it lowers epsilon a lot.
     noise_std
-        Coins: Gaussian noise on the probabilities before they are clipped (bernoulli-channel).
+        Coins: Gaussian noise on the probabilities before they are clipped.
     slots
         Coins under poisson: the fixed number of coins that the server pads to.
     compare
@@ -100,7 +101,7 @@ def budget(
             clients, cohort, sampling, adjacency, delta, mechanism, dimension, edge, clip_norm, l2_sensitivity,
             linf_clip, noise_std, slots,
         )  # fmt: skip
-        coin_answer = _solve_coins(coins, rounds, epsilon)
+        coin_answer = _solve_coins(coins, rounds, epsilon, accountant)
         _report(coins, coin_answer, [coin_answer], plot=plot, json=json, compare=False)
         return
     _refuse_without_coins(
@@ -138,10 +139,8 @@ def _report(
 
 
 def _refuse_for_coins(**given: object) -> None:
-    if given["accountant"] not in ("best", "rdp"):
-        raise ConfigError(
-            f"--accountant {given['accountant']} with coins: their bounds are Renyi bounds. Use best or rdp."
-        )
+    if given["accountant"] not in ("best", "rdp", "exact"):
+        raise ConfigError(f"--accountant {given['accountant']} with coins: use best, rdp, or exact (few coordinates).")
     for name in ("noise_multiplier", "compare", "dropout"):
         if given[name]:
             raise ConfigError(f"--{name.replace('_', '-')} with coins: it is for Gaussian noise. Remove it.")
@@ -194,12 +193,12 @@ def _coin_plan(
     )
 
 
-def _solve_coins(plan: CoinPlan, rounds: int | None, epsilon: float | None) -> Budget:
+def _solve_coins(plan: CoinPlan, rounds: int | None, epsilon: float | None, accountant: Accountant) -> Budget:
     match (rounds, epsilon):
         case (int(), None):
-            return coin_budget.epsilon(plan, rounds=rounds)
+            return coin_budget.epsilon(plan, rounds=rounds, accountant=accountant)
         case (None, float()):
-            return coin_budget.rounds(plan, epsilon_target=epsilon)
+            return coin_budget.rounds(plan, epsilon_target=epsilon, accountant=accountant)
     raise ConfigError("coins: give --rounds to get epsilon, or --epsilon to get the rounds; exactly one of them.")
 
 

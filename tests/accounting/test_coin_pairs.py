@@ -1,0 +1,128 @@
+"""Accountant `exact` for coins, and coins of noised probabilities in a sum, against enumeration."""
+
+import math
+
+import numpy as np
+import pytest
+from reference.poisson_binomial import renyi
+from reference.shorthand import times
+
+from accounting import accountant, debias, rdp
+from accounting.bernoulli_exact import channel_epsilon, channel_profile, pure_cap
+from accounting.bernoulli_sum import aggregate_rdp
+from accounting.coin_pairs import MOST_COINS, walk_epsilon
+from accounting.coins import BernoulliAggregate, BernoulliChannel
+from accounting.errors import UnsupportedMechanism
+from accounting.mechanisms import Gaussian
+
+
+def channel(**changes):
+    return BernoulliChannel(**({"dimension": 5, "floor": 0.2, "adjacency": "replace-one", "linf_clip": 1.0} | changes))
+
+
+@pytest.mark.parametrize(
+    ("d", "c", "delta"), [(1, 0.4, 0.1), (5, 0.2, 1e-4), (12, 0.1, 1e-3), (30, 0.3, 1e-5), (5, 0.2, 0.3)]
+)
+def test_over_the_whole_range_it_is_randomised_response(d, c, delta):
+    expected = channel_epsilon(delta, p=np.full(d, 1 - c), q=np.full(d, c))
+    stated = accountant.guarantee(channel(dimension=d, floor=c), delta=delta, accountant="exact")
+    assert stated.method == "exact"
+    assert stated.epsilon == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert stated.epsilon <= pure_cap(d, c)
+
+
+def test_rounds_are_more_coordinates():
+    five = accountant.epsilon(times(channel(), 7), delta=1e-5, accountant="exact")
+    together = accountant.epsilon(channel(dimension=35), delta=1e-5, accountant="exact")
+    assert five == pytest.approx(together, rel=1e-6)
+
+
+@pytest.mark.parametrize("noise_std", [0.0, 0.3])
+def test_no_pair_of_uploads_within_the_bound_is_further_apart(noise_std):
+    """Random thetas, moves up to the L-infinity bound in random directions, and the corners: none above the claim."""
+    generator = np.random.default_rng(5)
+    c, t, d = 0.15, 0.2, 6
+    mechanism = BernoulliChannel(dimension=d, floor=c, adjacency="zero-out", linf_clip=t, noise_std=noise_std)
+    claim = accountant.epsilon(mechanism, delta=1e-3, accountant="exact")
+    worst = 0.0
+    corners = [np.where([(trial >> i) & 1 for i in range(d)], c, c + t) for trial in range(2**d)]
+    inside = [generator.uniform(c, 1 - c, d) for _ in range(200)]
+    pairs = [(start, 2 * c + t - start) for start in corners]
+    pairs += [(start, np.clip(start + generator.choice([-t, t], d), c, 1 - c)) for start in inside]
+    for start, end in pairs:
+        p, q = (np.atleast_1d(debias.clipped_mean(x, c=c, noise_std=noise_std)) for x in (start, end))
+        worst = max(worst, channel_epsilon(1e-3, p=p, q=q))
+    assert worst <= claim
+    if noise_std == 0:
+        assert claim == pytest.approx(worst, rel=1e-9)  # attained in corners
+
+
+def test_a_claim_with_half_the_move_is_broken_by_enumeration():
+    """Planted fault: the clip taken for half of what it is."""
+    wrong = walk_epsilon(6, 0.15 + 0.1, 0.15, 1e-3)
+    p, q = np.full(6, 0.35), np.full(6, 0.15)
+    assert float(channel_profile(wrong, p=p, q=q)) > 1e-3
+
+
+def test_long_walks_lie_above_what_is_attained():
+    mechanism = channel(dimension=20_000, floor=0.2, adjacency="zero-out", linf_clip=0.005)
+    claim = accountant.epsilon(mechanism, delta=1e-5, accountant="exact")
+    attained = channel_epsilon(1e-5, p=np.full(20_000, 0.205), q=np.full(20_000, 0.2))
+    assert attained <= accountant.epsilon(mechanism, delta=1e-5) <= claim <= 2 * attained
+
+
+def test_best_takes_the_exact_law_where_it_is_smaller():
+    stated = accountant.guarantee(channel(), delta=1e-4)
+    assert stated.method == "exact"
+    assert stated.epsilon < accountant.epsilon(channel(), delta=1e-4, accountant="rdp")
+    stream = accountant.epsilons(channel(), delta=1e-4, rounds=3)
+    assert [next(stream) for _ in range(3)] == pytest.approx(
+        [accountant.epsilon(times(channel(), n), delta=1e-4) for n in (1, 2, 3)], rel=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Gaussian(noise_multiplier=1.0, adjacency="zero-out"),
+        channel(dimension=MOST_COINS + 1),
+        BernoulliAggregate(dimension=2, floor=0.2, adjacency="zero-out", linf_clip=0.1, cohort=3),
+    ],
+)
+def test_exact_refuses_what_it_has_no_law_for(mechanism):
+    with pytest.raises(UnsupportedMechanism, match="single uploads of coins"):
+        accountant.epsilon(mechanism, delta=1e-5, accountant="exact")
+
+
+@pytest.mark.parametrize("noise_std", [0.05, 0.4, 5.0])
+def test_noised_coins_in_a_sum_against_enumeration(noise_std):
+    """K = 4, d = 2: no allocation of the move, no others' probabilities exceed the bound; it is below that of 0 noise."""
+    generator = np.random.default_rng(1)
+    c, k, move, alpha = 0.1, 4, 0.3, 6.0
+    setting = {"cohort": k, "dimension": 2, "c": c, "l2_sensitivity": move}
+    claim = float(aggregate_rdp(alpha, noise_std=noise_std, **setting))
+    assert claim <= float(aggregate_rdp(alpha, **setting))
+    worst = 0.0
+    for trial in range(400):
+        total = 0.0
+        angle = generator.uniform(0, math.pi / 2)
+        for step in (move * math.cos(angle), move * math.sin(angle)):
+            others = generator.choice([c, 1 - c], k - 1) if trial % 2 else generator.uniform(c, 1 - c, k - 1)
+            start = generator.choice([c, (1 - step) / 2, generator.uniform(c, 1 - c - step)])
+            means = debias.clipped_mean(np.append(others, [start, start + step]), c=c, noise_std=noise_std)
+            total += renyi(alpha, [*means[:-2], means[-1]], means[:-1])
+        worst = max(worst, total)
+    assert worst <= claim
+    assert claim < 1.6 * worst + 1e-6
+
+
+def test_the_ledgers_description_keeps_the_noise():
+    coins = BernoulliAggregate(dimension=2, floor=0.2, adjacency="zero-out", linf_clip=0.1, cohort=3, noise_std=0.3)
+    assert coins.to_dict()["noise_std"] == 0.3
+    assert float(rdp.curve(coins, 4.0)) < float(
+        rdp.curve(BernoulliAggregate(**{**_fields(coins), "noise_std": 0.0}), 4.0)
+    )
+
+
+def _fields(coins):
+    return {key: value for key, value in coins.to_dict().items() if key != "kind"}
