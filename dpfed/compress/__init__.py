@@ -18,12 +18,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpfed.compress.dense import Dense
+from dpfed.compress.drive import Drive
+from dpfed.compress.eden import Eden
+from dpfed.compress.masked_noise import FedMrn, FedMrnSigned
 from dpfed.compress.payload import Payload, Payloads, Scheme, parse
+from dpfed.compress.projection import FedScalar
 from dpfed.errors import ConfigError
 
 __all__ = ["Payload", "Payloads", "Scheme", "from_bytes", "get", "names"]
 
-_SCHEMES: Mapping[str, type[Any]] = {scheme.name: scheme for scheme in (Dense,)}
+_SCHEMES: Mapping[str, type[Any]] = {
+    scheme.name: scheme for scheme in (Dense, Drive, Eden, FedMrn, FedMrnSigned, FedScalar)
+}
 
 
 def names() -> tuple[str, ...]:

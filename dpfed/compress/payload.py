@@ -59,7 +59,9 @@ class Scheme(Protocol):
     """A compressor. `linear`: the sum of payloads, field by field, decodes to the sum of what they decode to."""
 
     name: ClassVar[str]
-    linear: ClassVar[bool]
+
+    @property
+    def linear(self) -> bool: ...
 
     @property
     def unbiased(self) -> bool: ...

@@ -1,0 +1,106 @@
+"""FedScalar: a client sends the length of its update along a random direction, one number whatever d."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from dpfed.compress import counter
+from dpfed.compress.counter import client_seeds
+from dpfed.compress.fields import Floats
+from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates
+from dpfed.errors import ConfigError
+
+_DIRECTIONS = {"rademacher": counter.rademacher, "gaussian": counter.normal}
+_AT_ONCE = 1 << 17  # numbers of a direction drawn together: they stay in a core's cache
+_AT_ONCE_GPU = 1 << 24
+_NEXT_DIRECTION = 1 << 32  # direction k takes numbers k 2^32 ... of the stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedScalar:
+    """r_k = <x, v_k> for k = 1 .. p; decoded is (1/p) Σ_k r_k v_k, v drawn again from the seed (FedScalar, Alg. 1).
+
+    Unbiased, as E v v^T = I. The covariance of one decoded vector with p = 1 is ||x||^2 I + x x^T for Gaussian v, and
+    that minus 2 diag(x^2) for signs: relative error (d + 1) / p and (d - 1) / p, so a step must be O(p / d). Clients
+    with own seeds average it down; with `shared_seed` they do not, but their numbers can be summed before decoding.
+
+    vectors: "rademacher" (signs) or "gaussian".
+    projections: p, 32 bits each.
+    shared_seed: the round's direction for every client, chosen by the server; None: every client its own seed.
+
+    A client that chooses its own seed can search for one that suits it: whoever runs the round chooses, after the
+    update is fixed. Nothing is hidden by the projection, as v is public; ||x|| <= C does not bound r (only C √d does).
+    """
+
+    name: ClassVar[str] = "fedscalar"
+    unbiased: ClassVar[bool] = True
+
+    vectors: str = "rademacher"
+    projections: int = 1
+    shared_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.vectors not in _DIRECTIONS:
+            raise ConfigError(f"fedscalar: vectors={self.vectors!r}: must be one of {', '.join(_DIRECTIONS)}.")
+        if not 1 <= self.projections <= 1 << 16:
+            raise ConfigError(f"fedscalar: projections={self.projections}: must be from 1 to {1 << 16}.")
+        if self.shared_seed is not None:
+            client_seeds([self.shared_seed], 1)
+
+    @property
+    def linear(self) -> bool:
+        return self.shared_seed is not None
+
+    def layout(self, dimension: int) -> Layout:
+        return {"scalars": Floats(count=self.projections)}
+
+    def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
+        x = checked_updates(x)
+        seeds = self._seeds(client_seeds(seed, len(x)).to(x.device))
+        scalars = torch.zeros(len(x), self.projections, dtype=torch.float64, device=x.device)
+        for rows, columns, number, vectors in self._directions(seeds, len(x), x.shape[1]):
+            scalars[rows, number] += (x[rows, columns] * vectors).sum(dim=1)
+        return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, scalars=scalars.float())
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        decoded = sent["scalars"].new_zeros(len(sent), sent.dimension)
+        for rows, columns, number, vectors in self._directions(self._seeds(sent.seeds), len(sent), sent.dimension):
+            decoded[rows, columns] += sent["scalars"][rows, number, None] * vectors
+        return decoded.div_(self.projections)
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        scalars = sent["scalars"] / (len(sent) * self.projections)
+        if self.linear:
+            scalars = scalars.sum(dim=0, keepdim=True)
+        total = scalars.new_zeros(sent.dimension)
+        for rows, columns, number, vectors in self._directions(self._seeds(sent.seeds), len(scalars), sent.dimension):
+            total[columns] += scalars[rows, number] @ vectors.expand(len(scalars[rows]), -1)
+        return total
+
+    def _seeds(self, seeds: Tensor) -> Tensor:
+        """The seeds of the directions: [c], or the one [1] that all share."""
+        if self.shared_seed is None:
+            return seeds
+        return client_seeds([self.shared_seed], 1).to(seeds.device)
+
+    def _directions(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, int, Tensor]]:
+        """A few clients, a range of coordinates, the direction's number, and it: [rows or 1, coordinates]."""
+        draw = _DIRECTIONS[self.vectors]
+        room = _AT_ONCE if seeds.device.type == "cpu" else _AT_ONCE_GPU
+        width = min(dimension, 1 << 16)
+        height = max(1, room // width)
+        for row in range(0, clients, height):
+            rows = slice(row, min(row + height, clients))
+            for first in range(0, dimension, width):
+                columns = slice(first, min(first + width, dimension))
+                for number in range(self.projections):
+                    start = number * _NEXT_DIRECTION + first
+                    own = seeds if self.linear else seeds[rows]
+                    yield rows, columns, number, draw(own, "projection", columns.stop - first, start=start)

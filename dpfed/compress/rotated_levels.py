@@ -1,0 +1,142 @@
+"""Quantising a rotated vector to a few levels times one scale a block: what DRIVE and EDEN share.
+
+After the rotation R of a block of n coordinates, y = R x has entries like N(0, ||x||^2 / n). Each goes to the nearest
+level c of its standardised value y √n / ||y||, and with the block travels one scale S; decoded is S R^T c, where
+
+    S = ||y||^2 / <c, y>     "unbiased":   E S R^T c = x under a uniform rotation, since <S c, y> = ||y||^2 always
+    S = <c, y> / ||c||^2     "min-mse":    the smallest error, but S R^T c shrinks x
+
+(Vargaftik et al., DRIVE, NeurIPS 2021; EDEN, ICML 2022). With `share` p < 1 only k = p n of a block's rotated
+coordinates are sent, chosen from the seed, uniformly without replacement, and "unbiased" is times n / k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from dpfed.compress import counter
+from dpfed.compress.fields import Floats, Symbols
+from dpfed.compress.payload import Layout
+from dpfed.compress.rotation import Block, blocks, check_rotation, pieces, rotate, rotate_back
+from dpfed.errors import ConfigError
+
+UNBIASED, MIN_MSE = "unbiased", "min-mse"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotatedLevels:
+    """`levels` ascending, symmetric about 0 and without it; a power of two of them."""
+
+    levels: tuple[float, ...]
+    scale: str
+    rounds: int
+    block: int
+    share: float = 1.0
+
+    def sent(self, dimension: int) -> int:
+        """The symbols of one vector."""
+        return sum(self._kept(block) for block in blocks(dimension, self.block))
+
+    def layout(self, dimension: int) -> Layout:
+        """A scale a block, a symbol a rotated coordinate that is sent."""
+        return {
+            "scales": Floats(count=len(blocks(dimension, self.block)), signed=False),
+            "symbols": Symbols(alphabet=len(self.levels), count=self.sent(dimension)),
+        }
+
+    def encode(self, x: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
+        """x [c, d], finite, to symbols [c, sent(d)] uint8 and scales [c, blocks] float32 >= 0."""
+        dimension = x.shape[1]
+        symbols = x.new_empty(len(x), self.sent(dimension), dtype=torch.uint8)
+        scales = x.new_empty(len(x), len(blocks(dimension, self.block)), dtype=torch.float32)
+        for rows, block, place in self._places(len(x), dimension, x.device):
+            part, scale = in_unit_range(x[rows, block.held].float())
+            rotated = rotate(part, seeds[rows], block, self.rounds)
+            symbols[rows, place], unit_scale = self._quantise(rotated, seeds[rows], block)
+            scales[rows, block.number] = unit_scale * scale
+        return symbols, scales
+
+    def decode(self, symbols: Tensor, scales: Tensor, seeds: Tensor, dimension: int) -> Tensor:
+        """What `encode` gave, to [c, d] float32."""
+        decoded = scales.new_empty(len(scales), dimension)
+        for rows, block, place in self._places(len(scales), dimension, scales.device):
+            decoded[rows, block.held] = self._decoded(symbols[rows, place], scales[rows], seeds[rows], block)
+        return decoded
+
+    def mean(self, symbols: Tensor, scales: Tensor, seeds: Tensor, dimension: int) -> Tensor:
+        """The mean of `decode` over clients [d], a few clients and one block at a time."""
+        total = scales.new_zeros(dimension)
+        for rows, block, place in self._places(len(scales), dimension, scales.device):
+            total[block.held] += self._decoded(symbols[rows, place], scales[rows], seeds[rows], block).sum(dim=0)
+        return total.div_(len(scales))
+
+    def _quantise(self, rotated: Tensor, seeds: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+        """[c, n] to symbols [c, kept] and scales [c]; a zero row gets scale 0."""
+        kept = self._kept(block)
+        lengths = torch.linalg.vector_norm(rotated, dim=1, keepdim=True)
+        if kept < block.size:
+            rotated = rotated.gather(1, self._chosen(seeds, block))
+        symbols = nearest(rotated * (block.size**0.5 / torch.where(lengths > 0, lengths, 1.0)), self.levels)
+        levels = self._levels(symbols)
+        overlap = (levels * rotated).sum(dim=1)
+        if self.scale == UNBIASED:
+            scale = rotated.square().sum(dim=1) / torch.where(overlap > 0, overlap, 1.0) * (block.size / kept)
+        else:
+            scale = overlap / levels.square().sum(dim=1)
+        return symbols, scale
+
+    def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: Block) -> Tensor:
+        """One block, [c, length]."""
+        levels = self._levels(symbols)
+        if levels.shape[1] < block.size:
+            zeros = levels.new_zeros(len(levels), block.size)
+            levels = zeros.scatter_(1, self._chosen(seeds, block), levels)
+        # The scale last: whatever it is, the rotation itself does not overflow.
+        return rotate_back(levels, seeds, block, self.rounds) * scales[:, block.number, None]
+
+    def _places(self, clients: int, dimension: int, device: torch.device) -> Iterator[tuple[slice, Block, slice]]:
+        """Pieces with the place of their symbols."""
+        starts = [0]
+        for block in blocks(dimension, self.block):
+            starts.append(starts[-1] + self._kept(block))
+        for rows, block in pieces(clients, dimension, self.block, device):
+            yield rows, block, slice(starts[block.number], starts[block.number + 1])
+
+    def _kept(self, block: Block) -> int:
+        return max(1, round(self.share * block.size))
+
+    def _chosen(self, seeds: Tensor, block: Block) -> Tensor:
+        return counter.subset(seeds, f"rotated_levels.kept.{block.number}", block.size, self._kept(block))
+
+    def _levels(self, symbols: Tensor) -> Tensor:
+        table = torch.tensor(self.levels, dtype=torch.float32, device=symbols.device)
+        return table.index_select(0, symbols.reshape(-1).int()).view(symbols.shape)
+
+
+def nearest(values: Tensor, levels: tuple[float, ...]) -> Tensor:
+    """The number of the nearest level, uint8; half way goes up."""
+    symbols = torch.zeros_like(values, dtype=torch.uint8)
+    for low, high in pairwise(levels):  # a few comparisons are faster than a search
+        symbols += values >= (low + high) / 2
+    return symbols
+
+
+def in_unit_range(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows [c, n] divided by their largest magnitude, and that [c]: so that squares of 1e30 or 1e-30 stay finite.
+
+    A zero row stays zero, with 0.
+    """
+    largest = rows.abs().amax(dim=1)
+    return rows / torch.where(largest > 0, largest, 1.0)[:, None], largest
+
+
+def check_options(scheme: str, *, scale: str, rounds: int, block: int) -> None:
+    """ConfigError unless the scale is one of the two, and rounds and blocks are those of a rotation."""
+    if scale not in (UNBIASED, MIN_MSE):
+        raise ConfigError(f"{scheme}: scale={scale!r}: must be {UNBIASED!r} or {MIN_MSE!r}.")
+    check_rotation(scheme, rounds=rounds, block=block)
