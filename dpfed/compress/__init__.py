@@ -20,15 +20,36 @@ from typing import Any
 from dpfed.compress.dense import Dense
 from dpfed.compress.drive import Drive
 from dpfed.compress.eden import Eden
+from dpfed.compress.levels import Qsgd, TernGrad
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned
 from dpfed.compress.payload import Payload, Payloads, Scheme, parse
 from dpfed.compress.projection import FedScalar
+from dpfed.compress.pruned import FedSparsify
+from dpfed.compress.sign import SignSgd, StochasticSign
+from dpfed.compress.sparse import RandK, SharedRandK, SharedTopK, TopK
 from dpfed.errors import ConfigError
 
 __all__ = ["Payload", "Payloads", "Scheme", "from_bytes", "get", "names"]
 
 _SCHEMES: Mapping[str, type[Any]] = {
-    scheme.name: scheme for scheme in (Dense, Drive, Eden, FedMrn, FedMrnSigned, FedScalar)
+    scheme.name: scheme
+    for scheme in (
+        Dense,
+        TopK,
+        RandK,
+        SharedRandK,
+        SharedTopK,
+        SignSgd,
+        StochasticSign,
+        TernGrad,
+        Qsgd,
+        FedSparsify,
+        Drive,
+        Eden,
+        FedMrn,
+        FedMrnSigned,
+        FedScalar,
+    )
 }
 
 

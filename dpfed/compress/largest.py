@@ -1,0 +1,38 @@
+"""The coordinates with the largest magnitudes, ties to the lower index; and vectors with few nonzeros."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_NUMBERS_AT_ONCE = 1 << 22
+
+
+def largest_indices(x: Tensor, kept: int) -> Tensor:
+    """Coordinates of the `kept` largest |x| of each row of [c, d], sorted, int64 [c, kept], 1 <= kept <= d.
+
+    Ties go to the lower index, which torch.topk does not promise: everything above the kept-th largest magnitude,
+    then the first of those equal to it. A selection, not a sort: linear in d.
+    """
+    clients, dimension = x.shape
+    chosen = torch.empty(clients, kept, dtype=torch.int64, device=x.device)
+    rows = max(1, _NUMBERS_AT_ONCE // dimension)
+    for first in range(0, clients, rows):
+        magnitudes = x[first : first + rows].abs()
+        threshold = magnitudes.kthvalue(dimension - kept + 1, dim=1).values[:, None]
+        above, equal = magnitudes > threshold, magnitudes == threshold
+        room = kept - above.sum(dim=1, keepdim=True)
+        mask = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))
+        chosen[first : first + rows] = mask.nonzero()[:, 1].view(-1, kept)
+    return chosen
+
+
+def scattered(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
+    """Values [c, k] at indices [c, k], zero elsewhere: [c, dimension]."""
+    return values.new_zeros(len(values), dimension).scatter_(1, indices, values)
+
+
+def scattered_mean(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
+    """The mean over clients of `scattered`, [dimension], without it."""
+    total = values.new_zeros(dimension)
+    return total.index_add_(0, indices.reshape(-1), values.reshape(-1)).div_(len(values))

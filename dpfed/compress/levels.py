@@ -1,0 +1,145 @@
+"""Quantisers with random rounding to a few levels.
+
+terngrad (Wen et al., arXiv:1705.07878): B = max |x|, t = sign(x) Bern(|x| / B), decoded B t. Unbiased, with error
+B ||x||_1 - ||x||². With `clip` the coordinates are clamped to ±clip·σ first, σ the root mean square of x: a smaller
+error, but unbiased for the clamped vector only.
+
+qsgd (Alistarh et al., arXiv:1610.02132): in buckets of consecutive coordinates with norm v and s levels
+
+    u = s |x| / v,    q = floor(u) + Bern(u - floor(u)),    decoded v sign(x) q / s
+
+unbiased, with error at most min(b/s², sqrt(b)/s) of the bucket's ||x||² for the L2 norm and buckets of b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from dpfed.compress.counter import client_seeds, coins
+from dpfed.compress.fields import Floats, Symbols
+from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
+from dpfed.errors import ConfigError
+
+_MOST_LEVELS = 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class TernGrad:
+    """B times -1, 0 or +1."""
+
+    name: ClassVar[str] = "terngrad"
+    linear: ClassVar[bool] = False
+
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not 0 < self.clip <= 1e6:
+            raise ConfigError(f"clip={self.clip} of terngrad: must be a number of standard deviations in (0, 1e6].")
+
+    @property
+    def unbiased(self) -> bool:
+        return self.clip is None
+
+    def layout(self, dimension: int) -> Layout:
+        return {"scale": Floats(count=1, signed=False), "trits": Symbols(alphabet=3, count=dimension)}
+
+    def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
+        x = checked_updates(x)
+        seeds = client_seeds(seed, len(x)).to(x.device)
+        if self.clip is not None:
+            x = clipped(x, self.clip)
+        scale = x.abs().amax(dim=1, keepdim=True)
+        trits = rounded_levels(x, scale, 1, seeds, "terngrad")
+        return Payloads.of(self, x.shape[1], scale=scale, trits=trits)
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        return sent["trits"].to(torch.float32).sub_(1).mul_(sent["scale"])
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        return mean_of_decoded(self.decode, payloads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qsgd:
+    """`levels` steps on each side of zero; `bucket` coordinates share a norm, None: the whole vector."""
+
+    name: ClassVar[str] = "qsgd"
+    linear: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+
+    levels: int = 16
+    bucket: int | None = 512
+    norm: Literal["l2", "linf"] = "l2"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.levels <= _MOST_LEVELS:
+            raise ConfigError(f"levels={self.levels} of qsgd: must be from 1 to {_MOST_LEVELS}.")
+        if self.bucket is not None and self.bucket < 1:
+            raise ConfigError(f"bucket={self.bucket} of qsgd: must be at least 1, or none for the whole vector.")
+
+    def layout(self, dimension: int) -> Layout:
+        return {
+            "norms": Floats(count=-(-dimension // self._bucket(dimension)), signed=False),
+            "levels": Symbols(alphabet=2 * self.levels + 1, count=dimension),
+        }
+
+    def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
+        x = checked_updates(x)
+        seeds = client_seeds(seed, len(x)).to(x.device)
+        norms = self._norms(x)
+        spread = self._spread(norms, x.shape[1])
+        return Payloads.of(self, x.shape[1], norms=norms, levels=rounded_levels(x, spread, self.levels, seeds, "qsgd"))
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        steps = sent["levels"].to(torch.float32).sub_(self.levels)
+        return steps.div_(self.levels).mul_(self._spread(sent["norms"], sent.dimension))
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        return mean_of_decoded(self.decode, payloads)
+
+    def _bucket(self, dimension: int) -> int:
+        return min(self.bucket or dimension, dimension)
+
+    def _norms(self, x: Tensor) -> Tensor:
+        """The norm of every bucket, float32 [c, buckets]; at least its largest coordinate after rounding."""
+        bucket = self._bucket(x.shape[1])
+        full = torch.nn.functional.pad(x, (0, -x.shape[1] % bucket)).view(len(x), -1, bucket)
+        largest = full.abs().amax(dim=2)
+        if self.norm == "linf":
+            return largest
+        lengths: Tensor = torch.linalg.vector_norm(full, dim=2, dtype=torch.float64)
+        return lengths.to(x.dtype).maximum(largest)
+
+    def _spread(self, norms: Tensor, dimension: int) -> Tensor:
+        """A bucket's number for each of its coordinates, [c, d]."""
+        return norms.repeat_interleave(self._bucket(dimension), dim=1)[:, :dimension]
+
+
+def rounded_levels(x: Tensor, norms: Tensor, levels: int, seeds: Tensor, purpose: str) -> Tensor:
+    """levels + sign(x) q [c, d], q the random rounding of u = levels |x| / norm, with norm >= |x| (0 where it is 0).
+
+    From 0 to 2 levels: uint8 up to 127 levels, else int32. Rounding up is a coin of u's fraction, not floor(u + U),
+    whose sum would be rounded itself.
+    """
+    steps = torch.where(norms > 0, x.abs() / norms, 0.0).mul_(levels)
+    whole = steps.floor()
+    up = coins(steps.sub_(whole), seeds, purpose)
+    signed = whole.add_(up).copysign_(x).add_(levels)
+    return signed.to(torch.uint8 if levels <= 127 else torch.int32)
+
+
+def clipped(x: Tensor, deviations: float) -> Tensor:
+    """Coordinates clamped to ±deviations·σ, σ = sqrt(mean x²) of each row of [c, d].
+
+    σ about zero, not about the mean: a constant vector (d = 1 is one) has no spread and must not become zero.
+    """
+    sigma = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64) / x.shape[1] ** 0.5
+    edge = (deviations * sigma).to(x.dtype)
+    return x.clamp(-edge, edge)

@@ -1,0 +1,251 @@
+"""Sparsifiers: k of d coordinates, the largest or random, each client's own or the same for all.
+
+    scheme          which coordinates                    decoded               sent
+    topk            the client's largest magnitudes      x there, 0 elsewhere  values, coordinates
+    randk           random, from the client's seed       (d/k) x there         values, seed
+    shared-randk    random, from the round's one seed    (d/k) x there         values, seed
+    shared-topk     public ones, given                   x there               values
+
+k is the option `k`, or the fraction `keep` of d. With `scaled` the random ones are unbiased, E decode = x, with error
+E||decode - x||² = (d/k - 1) ||x||²; it falls as 1/n in the mean of n clients only if their coordinates differ. The
+shared ones sum: the sum of the clients' values decodes to the sum, so they go through secure aggregation (Hu, Gong,
+Guo, "Federated Learning with Sparsified Model Perturbation", arXiv:2202.07178). topk is biased (Stich, Cordonnier,
+Jaggi, arXiv:1809.07599: use it with error feedback), and its coordinates depend on private data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfed.compress.counter import client_seeds, subset
+from dpfed.compress.fields import Floats, Indices
+from dpfed.compress.largest import largest_indices, scattered, scattered_mean
+from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Seed, batched, checked_updates
+from dpfed.errors import ConfigError, WireError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK:
+    """The k largest magnitudes and where they are; ties go to the lower index."""
+
+    name: ClassVar[str] = "topk"
+    linear: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = False
+
+    keep: float = 0.01
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_kept(self.name, self.keep, self.k)
+
+    def layout(self, dimension: int) -> Layout:
+        count = kept_of(dimension, self.keep, self.k)
+        return {"indices": Indices(size=dimension, count=count), "values": Floats(count=count)}
+
+    def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
+        x = checked_updates(x)
+        indices = largest_indices(x, kept_of(x.shape[1], self.keep, self.k))
+        return Payloads.of(self, x.shape[1], indices=indices, values=x.gather(1, indices))
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        return scattered(sent["values"], sent["indices"], sent.dimension)
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        return scattered_mean(sent["values"], sent["indices"], sent.dimension)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandK:
+    """k coordinates drawn without replacement from each client's own seed; times d/k when `scaled`."""
+
+    name: ClassVar[str] = "randk"
+    linear: ClassVar[bool] = False
+
+    keep: float = 0.01
+    k: int | None = None
+    scaled: bool = True
+
+    def __post_init__(self) -> None:
+        _check_kept(self.name, self.keep, self.k)
+
+    @property
+    def unbiased(self) -> bool:
+        return self.scaled
+
+    def layout(self, dimension: int) -> Layout:
+        return {"values": Floats(count=kept_of(dimension, self.keep, self.k))}
+
+    def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
+        x = checked_updates(x)
+        seeds = client_seeds(seed, len(x)).to(x.device)
+        values = x.gather(1, self._indices(seeds, x.shape[1]))
+        return Payloads.of(self, x.shape[1], seeds=seeds, values=values)
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        return scattered(self._scaled(sent), self._indices(sent.seeds, sent.dimension), sent.dimension)
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        return scattered_mean(self._scaled(sent), self._indices(sent.seeds, sent.dimension), sent.dimension)
+
+    def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
+        return subset(seeds, "randk", dimension, kept_of(dimension, self.keep, self.k))
+
+    def _scaled(self, sent: Batch) -> Tensor:
+        return sent["values"] * (sent.dimension / sent["values"].shape[1]) if self.scaled else sent["values"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedRandK:
+    """The same k random coordinates for every client, from the round's one public seed; times d/k when `scaled`.
+
+    `seed` of encode is that one integer (or a sequence of equal ones), not hashed per client.
+    """
+
+    name: ClassVar[str] = "shared-randk"
+    linear: ClassVar[bool] = True
+
+    keep: float = 0.01
+    k: int | None = None
+    scaled: bool = True
+
+    def __post_init__(self) -> None:
+        _check_kept(self.name, self.keep, self.k)
+
+    @property
+    def unbiased(self) -> bool:
+        return self.scaled
+
+    def layout(self, dimension: int) -> Layout:
+        return {"values": Floats(count=kept_of(dimension, self.keep, self.k))}
+
+    def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
+        x = checked_updates(x)
+        seeds = client_seeds([seed] * len(x) if isinstance(seed, int | np.integer) else seed, len(x)).to(x.device)
+        if bool((seeds != seeds[0]).any()):
+            raise ConfigError("the clients' seeds of shared-randk differ: give the round's one seed to all of them.")
+        indices = self._indices(seeds, x.shape[1])
+        return Payloads.of(self, x.shape[1], seeds=seeds, values=x.index_select(1, indices))
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        indices = self._indices(sent.seeds, sent.dimension)
+        decoded = sent["values"].new_zeros(len(sent), sent.dimension)
+        return decoded.index_copy_(1, indices, self._scaled(sent["values"], sent.dimension))
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        indices = self._indices(sent.seeds, sent.dimension)
+        mean = self._scaled(sent["values"].mean(dim=0), sent.dimension)
+        return mean.new_zeros(sent.dimension).index_copy_(0, indices, mean)
+
+    def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
+        if bool((seeds != seeds[0]).any()):
+            raise WireError("payloads of shared-randk with different seeds: all clients of a round must have its one.")
+        return subset(seeds[:1], "shared-randk", dimension, kept_of(dimension, self.keep, self.k))[0]
+
+    def _scaled(self, values: Tensor, dimension: int) -> Tensor:
+        return values * (dimension / values.shape[-1]) if self.scaled else values
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedTopK:
+    """The same public coordinates for every client: `indices`, an integer tensor, from public data or a past round.
+
+    They do not travel; the payload carries their number `k` and `digest` (SHA-256 of the sorted int64, its first 8
+    bytes in hex), which follow from `indices` and need not be given.
+    """
+
+    name: ClassVar[str] = "shared-topk"
+    linear: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = False
+
+    k: int | None = None
+    digest: str | None = None
+    indices: Tensor | None = field(default=None, compare=False, repr=False, metadata={"wire": False})
+
+    def __post_init__(self) -> None:
+        if self.indices is None:
+            if self.k is None or self.digest is None or self.k < 1:
+                raise ConfigError("shared-topk: give its public coordinates, indices=<integer tensor [k]>.")
+            return
+        indices = _checked_indices(self.indices)
+        digest = hashlib.sha256(indices.cpu().numpy().astype("<i8").tobytes()).hexdigest()[:16]
+        if self.k not in (None, len(indices)) or self.digest not in (None, digest):
+            raise ConfigError(
+                f"shared-topk: k={self.k} and digest={self.digest} are not of the given indices "
+                f"(k={len(indices)}, digest={digest}); leave them out."
+            )
+        object.__setattr__(self, "k", len(indices))
+        object.__setattr__(self, "digest", digest)
+        object.__setattr__(self, "indices", indices)
+
+    def layout(self, dimension: int) -> Layout:
+        largest = -1 if self.indices is None else int(self.indices[-1])
+        if self.k is None or max(self.k - 1, largest) >= dimension:
+            raise ConfigError(f"shared-topk: {self.k} coordinates up to {largest} do not fit into d={dimension}.")
+        return {"values": Floats(count=self.k)}
+
+    def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
+        x = checked_updates(x)
+        self.layout(x.shape[1])
+        return Payloads.of(self, x.shape[1], values=x.index_select(1, self._indices(x.device)))
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        values, dimension = self._sent(payloads)
+        return values.new_zeros(len(values), dimension).index_copy_(1, self._indices(values.device), values)
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        values, dimension = self._sent(payloads)
+        return values.new_zeros(dimension).index_copy_(0, self._indices(values.device), values.mean(dim=0))
+
+    def _sent(self, payloads: Sequence[Payload]) -> tuple[Tensor, int]:
+        sent = batched(payloads, self)
+        try:
+            self.layout(sent.dimension)
+        except ConfigError as error:
+            raise WireError(str(error)) from None
+        return sent["values"], sent.dimension
+
+    def _indices(self, device: torch.device) -> Tensor:
+        if self.indices is None:
+            raise ConfigError(
+                "shared-topk without its public coordinates cannot decode: give indices=<integer tensor>."
+            )
+        return self.indices.to(device)
+
+
+def kept_of(dimension: int, keep: float, k: int | None) -> int:
+    """k, or the fraction `keep` of d coordinates and at least one; ConfigError if that is more than d."""
+    kept = k if k is not None else max(1, round(keep * dimension))
+    if kept > dimension:
+        raise ConfigError(f"k={kept}: must be at most d={dimension}, the number of coordinates.")
+    return kept
+
+
+def _check_kept(name: str, keep: float, k: int | None) -> None:
+    if not 0 < keep <= 1:
+        raise ConfigError(f"keep={keep} of {name}: must be a fraction in (0, 1].")
+    if k is not None and k < 1:
+        raise ConfigError(f"k={k} of {name}: must be at least 1; skip the round instead of sending nothing.")
+
+
+def _checked_indices(indices: Tensor) -> Tensor:
+    """Sorted, int64; ConfigError unless they are distinct coordinates."""
+    integers = indices.dim() == 1 and not (indices.is_floating_point() or indices.is_complex())
+    if not integers or indices.dtype == torch.bool or not len(indices):
+        raise ConfigError(f"indices of shared-topk are {indices.dtype} {list(indices.shape)}: must be integers [k].")
+    ordered = indices.to(torch.int64).sort().values
+    if int(ordered[0]) < 0 or bool((ordered[1:] == ordered[:-1]).any()):
+        raise ConfigError("indices of shared-topk: must be distinct and from 0 to d - 1.")
+    return ordered
