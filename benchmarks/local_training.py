@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfed.data import Partition
-from dpfed.local import LocalSgd
+from dpfed.local import LocalTraining, Sgd
 from dpfed.models import build
 from dpfed.seeds import Seeds
 
@@ -35,12 +35,12 @@ def dpfed_rounds(task: Task) -> list[float]:
     inputs, labels = (torch.from_numpy(array).flatten(0, 1) for array in client_data(task))
     ends = np.arange(task.clients + 1) * task.samples
     model, seeds = build(task.model, task.input_shape, task.classes), Seeds(root=0)
-    trainer = LocalSgd(
+    trainer = LocalTraining(
         model=model,
+        course=Sgd(size=model.size, learning_rate=task.learning_rate),
         inputs=inputs,
         labels=labels,
         partition=Partition(indices=np.arange(len(labels)), offsets=ends),
-        learning_rate=task.learning_rate,
         epochs=task.epochs,
         batch_size=task.batch_size,
     )

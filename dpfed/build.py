@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from accounting import budget
+from accounting import budget, coin_budget
 from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
 from accounting.budget import Plan
-from accounting.mechanisms import SingleRelease
+from accounting.coin_budget import CoinPlan
+from accounting.coins import BernoulliAggregate
+from accounting.mechanisms import SingleRelease, Subsampled
 from dpfed import data, models
+from dpfed.compress.code import Code, Coins, PlainFloats
 from dpfed.compress.masks import (
     MapChoice,
     OwnRandomMask,
@@ -24,46 +27,66 @@ from dpfed.compress.masks import (
     SendAll,
     kept_coordinates,
 )
-from dpfed.config import Config, PrivacyTable
+from dpfed.config import Config, Mask, PrivacyTable
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError
-from dpfed.local.sgd import LocalSgd
+from dpfed.local.masks import MaskTraining
+from dpfed.local.sgd import Sgd
+from dpfed.local.task import Course
+from dpfed.local.training import LocalTraining
 from dpfed.methods import Method, method
 from dpfed.models.flat import FlatModel
+from dpfed.models.frozen import FrozenNetwork, freeze
+from dpfed.models.mask_file import Recipe
 from dpfed.privacy.adaptive_clip import AdaptiveClip
 from dpfed.privacy.client_level import ClientLevelGaussian, NotPrivate, Privacy
+from dpfed.privacy.coins import ClientLevelCoins
 from dpfed.randomness import Randomness, Secure, Simulated
+from dpfed.readout import Masked, Readout, Weights
 from dpfed.round import Parts
 from dpfed.sampling import Sampler, sampler
 from dpfed.seeds import Seeds
-from dpfed.server.averaging import Averaging, ServerState
+from dpfed.server.averaging import Averaging
+from dpfed.server.posterior import BetaPosterior
+from dpfed.server.state import ServerRule, ServerState
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyGoal:
-    """What the run promises: the mechanism of a round, delta, and the epsilon it may not exceed (None: only stated)."""
+    """What the run promises: the mechanism of a round, delta, and the epsilon it may not exceed (None: only stated).
+
+    noise_multiplier: of Gaussian noise, None for coins
+    """
 
     mechanism: SingleRelease
     delta: float
     budget: float | None
     accountant: Accountant
-    noise_multiplier: float
+    noise_multiplier: float | None
+    clip_norm: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Experiment:
-    """Everything that `dpfed.federation` needs to run."""
+    """Everything that `dpfed.federation` needs to run.
+
+    readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
+    gets in a round, uplink_bits what it sends (None: measured).
+    """
 
     config: Config
     method: Method
     parts: Parts
     seeds: Seeds
     model: FlatModel
+    readout: Readout
     dataset: Dataset
     device: torch.device
     start: ServerState
     goal: PrivacyGoal | None
     not_protected: tuple[str, ...]
+    uplink_bits: int | None
+    downlink_bits: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,54 +105,78 @@ def build(config: Config) -> Experiment:
     whole = data.load(config.data.name, config.data.root)
     dataset, public = _public(config, whole, seeds, device)
     model = _model(config, dataset)
+    network = _network(config, model, seeds, device) if chosen.coins else None
     who = sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort)
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
-    local = _local(config, model, dataset, seeds, device)
-    goal = _goal(config) if config.privacy is not None else None
+    local = _local(config, _course(config, model, network), dataset, model, seeds, device)
+    map_ = _map(config, local, public)
+    goal = _goal(config, chosen, map_.sent) if config.privacy is not None else None
+    code = _code(config, chosen, goal, randomness)
+    weighted = goal is None and not chosen.coins
     parts = Parts(
         sampler=who,
         randomness=randomness,
-        map=_map(config, model, local, public),
+        map=map_,
         local=local,
-        privacy=_privacy(config.privacy, goal, who, randomness),
-        server=Averaging(learning_rate=config.server.learning_rate, momentum=config.server.momentum),
+        privacy=_privacy(config, goal, who, randomness),
+        code=code,
+        server=_server(config, chosen),
         group=config.run.group if model.size > 100_000 else max(config.run.group, 100),
-        client_weights=None if goal else local.partition.sizes.astype(np.float64),
+        client_weights=local.partition.sizes.astype(np.float64) if weighted else None,
+        divisor=who.expected if goal else None,
+        slots=code.slots,
     )
-    weights = model.initial(seeds.integer("weights")).to(device)
-    norm = config.privacy.clip_norm if config.privacy else math.inf
+    readout: Readout
+    if network is None:
+        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
+    else:
+        broadcast, readout = _masks(config, network, dataset, seeds)
     return Experiment(
         config=config,
         method=chosen,
         parts=parts,
         seeds=seeds,
         model=model,
+        readout=readout,
         dataset=dataset,
         device=device,
-        start=ServerState(round=0, weights=weights, velocity=None, clip_norm=norm),
+        start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=goal.clip_norm if goal else math.inf),
         goal=goal,
         not_protected=_not_protected(config, public),
+        uplink_bits=code.fixed_bits(map_.sent) if chosen.coins else map_.uplink_bits,
+        downlink_bits=_downlink_bits(config, map_, who),
     )
 
 
 def _check_method(config: Config, chosen: Method) -> None:
     if config.privacy is not None and not chosen.private:
-        nearest = "fed-smp-topk or fed-smp-randk" if chosen.sparse else "dp-fedavg"
+        nearest = (
+            "fedpm" if chosen.coins else "fed-smp-topk or fed-smp-randk" if chosen.sparse == "yes" else "dp-fedavg"
+        )
         reason = "its indices come from private data" if chosen.name == "fedavg-topk" else "it adds no noise"
         raise ConfigError(
             f"method.name={chosen.name!r} with [privacy]: {chosen.name} is never private, {reason}. Use {nearest}, or "
             "remove the [privacy] table."
         )
-    if config.privacy is None and chosen.private:
+    if config.privacy is None and chosen.private and not chosen.coins:
         raise ConfigError(
             f"method.name={chosen.name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "
             "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk."
         )
-    if not chosen.sparse and (config.method.keep is not None or config.method.k is not None):
+    given = config.method.keep is not None or config.method.k is not None
+    if chosen.sparse == "no" and given:
         raise ConfigError(
             f"method.keep or method.k with method.name={chosen.name!r}: it sends everything. Remove the key."
         )
-    if chosen.needs_public_data and config.data.public == 0:
+    if not chosen.coins and (config.mask is not None or config.server.rule == "posterior"):
+        raise ConfigError(
+            f"[mask] or server.rule='posterior' with method.name={chosen.name!r}: they are for masks. Remove them, or "
+            "use fedpm or fedmask."
+        )
+    if not chosen.coins and config.local.optimizer != "sgd":
+        raise ConfigError(f"local.optimizer={config.local.optimizer!r}: is for masks (fedpm, fedmask). Use 'sgd'.")
+    public = chosen.needs_public_data or (chosen.sparse == "optional" and given)
+    if public and config.data.public == 0:
         raise ConfigError(
             f"method.name={chosen.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
             "number of samples, and data.public_from to the data set they come from if it is another."
@@ -173,20 +220,49 @@ def _public(config: Config, whole: Dataset, seeds: Seeds, device: torch.device) 
 
 
 def _model(config: Config, dataset: Dataset) -> FlatModel:
-    options: dict[str, Any] = {} if config.model.hidden is None else {"hidden": config.model.hidden}
-    return models.build(config.model.name, dataset.input_shape, dataset.classes, **options)
+    return models.build(config.model.name, dataset.input_shape, dataset.classes, **_model_options(config))
 
 
-def _local(config: Config, model: FlatModel, dataset: Dataset, seeds: Seeds, device: torch.device) -> LocalSgd:
+def _model_options(config: Config) -> dict[str, Any]:
+    return {} if config.model.hidden is None else {"hidden": list(config.model.hidden)}
+
+
+def _network(config: Config, model: FlatModel, seeds: Seeds, device: torch.device) -> FrozenNetwork:
+    table = config.mask or Mask()
+    return freeze(model, seeds, constant=table.constant, biases=table.biases, spread=table.spread).to(device)
+
+
+def _course(config: Config, model: FlatModel, network: FrozenNetwork | None) -> Course:
+    local, table = config.local, config.mask or Mask()
+    if network is None:
+        return Sgd(
+            size=model.size,
+            learning_rate=local.learning_rate,
+            learning_rate_decay=local.learning_rate_decay,
+            momentum=local.momentum,
+        )
+    return MaskTraining(
+        network=network,
+        learning_rate=local.learning_rate,
+        learning_rate_decay=local.learning_rate_decay,
+        momentum=local.momentum,
+        optimizer=local.optimizer,
+        gradient=table.gradient,
+        stochastic=config.method.name != "fedmask",
+        edge=table.edge,
+    )
+
+
+def _local(
+    config: Config, course: Course, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
+) -> LocalTraining:
     partition = data.iid(len(dataset.train_labels), config.federation.clients, seeds.generator("partition"))
-    return LocalSgd(
+    return LocalTraining(
         model=model,
+        course=course,
         inputs=torch.from_numpy(dataset.train_inputs).to(device),
         labels=torch.from_numpy(dataset.train_labels).to(device),
         partition=partition,
-        learning_rate=config.local.learning_rate,
-        learning_rate_decay=config.local.learning_rate_decay,
-        momentum=config.local.momentum,
         epochs=config.local.epochs,
         steps=config.local.steps,
         batch_size=config.local.batch_size,
@@ -194,9 +270,9 @@ def _local(config: Config, model: FlatModel, dataset: Dataset, seeds: Seeds, dev
     )
 
 
-def _map(config: Config, model: FlatModel, local: LocalSgd, public: _Public | None) -> MapChoice:
-    name, size = config.method.name, model.size
-    if name in ("fedavg", "dp-fedavg"):
+def _map(config: Config, local: LocalTraining, public: _Public | None) -> MapChoice:
+    name, size = config.method.name, local.course.size
+    if config.method.keep is None and config.method.k is None and method(name).sparse != "yes":
         return SendAll(size=size)
     kept = kept_coordinates(size, keep=config.method.keep, k=config.method.k)
     match name:
@@ -210,6 +286,57 @@ def _map(config: Config, model: FlatModel, local: LocalSgd, public: _Public | No
     return PublicTopMask(size=size, kept=kept, trainer=local, inputs=public.inputs, labels=public.labels)
 
 
+def _code(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness: Randomness) -> Code:
+    if not chosen.coins:
+        return PlainFloats()
+    edge = (config.mask or Mask()).edge
+    if config.privacy is None or goal is None:
+        return Coins(randomness=randomness, edge=0.0, stochastic=chosen.name != "fedmask")
+    coins = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
+    summed = isinstance(coins, BernoulliAggregate)
+    return Coins(
+        randomness=randomness,
+        edge=edge,
+        noise_std=config.privacy.noise_std or 0.0,
+        correction=config.privacy.correction or "linear",
+        slots=coins.cohort if isinstance(coins, BernoulliAggregate) else None,
+        summed=summed,
+    )
+
+
+def _server(config: Config, chosen: Method) -> ServerRule:
+    server, edge = config.server, (config.mask or Mask()).edge
+    if server.rule == "posterior":
+        kept = edge if config.privacy is not None else 0.0
+        return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
+    return Averaging(learning_rate=server.learning_rate, momentum=server.momentum, edge=edge if chosen.coins else None)
+
+
+def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
+    table = config.mask or Mask()
+    recipe = Recipe(
+        model=config.model.name,
+        input_shape=dataset.input_shape,
+        classes=dataset.classes,
+        options=_model_options(config),
+        seed=seeds.root,
+        constant=table.constant,
+        biases=table.biases,
+        spread=table.spread,
+    )
+    start = network.initial.clamp(table.edge, 1 - table.edge)
+    return start, Masked(network=network, recipe=recipe, seeds=seeds, how=table.readout)
+
+
+def _downlink_bits(config: Config, map_: MapChoice, who: Sampler) -> int:
+    """After a reset in every round the probabilities are whole numbers of K-ths, if K is fixed."""
+    server = config.server
+    counted = server.rule == "posterior" and server.reset_every == 1 and server.prior == 1
+    if counted and config.privacy is None and config.federation.sampling != "poisson":
+        return int(who.expected).bit_length() * map_.sent
+    return map_.downlink_bits
+
+
 def _plan(config: Config, table: PrivacyTable) -> Plan:
     federation = config.federation
     return Plan(
@@ -221,9 +348,16 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
     )
 
 
-def _goal(config: Config) -> PrivacyGoal:
+def _goal(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     table = config.privacy
     assert table is not None
+    if chosen.coins:
+        return _coin_goal(config, table, sent)
+    named = [name for name in ("linf_clip", "noise_std", "release", "slots", "correction") if getattr(table, name)]
+    if named:
+        raise ConfigError(f"privacy.{named[0]} with method.name={chosen.name!r}: is for fedpm's coins. Remove it.")
+    if table.clip_norm is None:
+        raise ConfigError("privacy.clip_norm: is missing and has no default.")
     plan = _plan(config, table)
     z = table.noise_multiplier
     if z is None:
@@ -239,12 +373,65 @@ def _goal(config: Config) -> PrivacyGoal:
         budget=table.epsilon,
         accountant=table.accountant,
         noise_multiplier=z,
+        clip_norm=table.clip_norm,
     )
 
 
-def _privacy(table: PrivacyTable | None, goal: PrivacyGoal | None, who: Sampler, randomness: Randomness) -> Privacy:
+def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
+    """Single uploads are charged in every round to every client: who takes part is seen."""
+    for name, reason in (
+        ("noise_multiplier", "the coins are the noise; privacy.noise_std adds some before them"),
+        ("adaptive", "the clip norm of coins is fixed"),
+    ):
+        if getattr(table, name) is not None:
+            raise ConfigError(f"privacy.{name} with method.name='fedpm': {reason}. Remove it.")
+    if table.placement != "server":
+        raise ConfigError("privacy.placement with method.name='fedpm': coins are tossed by the clients. Remove it.")
+    federation, seen = config.federation, table.release or "sum"
+    if seen == "uploads" and table.slots is not None:
+        raise ConfigError("privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it.")
+    plan = CoinPlan(
+        clients=federation.clients,
+        cohort=federation.clients if federation.sampling == "all" else federation.cohort,
+        dimension=sent,
+        edge=(config.mask or Mask()).edge,
+        mechanism="bernoulli-aggregate" if seen == "sum" else "bernoulli-channel",
+        sampling=federation.sampling if seen == "sum" else "all",
+        adjacency=Adjacency(table.adjacency) if table.adjacency else None,
+        delta=table.delta,
+        clip_norm=table.clip_norm or (None if table.linf_clip else 1.0),
+        linf_clip=table.linf_clip,
+        noise_std=table.noise_std or 0.0,
+        slots=table.slots,
+    )
+    clip = table.clip_norm
+    if clip is None:
+        if table.epsilon is None:
+            raise ConfigError("[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both.")
+        clip = coin_budget.clip_norm(
+            plan, epsilon_target=table.epsilon, rounds=federation.rounds, accountant=table.accountant
+        )
+    return PrivacyGoal(
+        mechanism=replace(plan, clip_norm=clip).round(),
+        delta=float(plan.delta or 0),
+        budget=table.epsilon,
+        accountant=table.accountant,
+        noise_multiplier=None,
+        clip_norm=clip,
+    )
+
+
+def _privacy(config: Config, goal: PrivacyGoal | None, who: Sampler, randomness: Randomness) -> Privacy:
+    table = config.privacy
     if table is None or goal is None:
         return NotPrivate()
+    if goal.noise_multiplier is None:
+        return ClientLevelCoins(
+            mechanism=goal.mechanism,
+            linf_clip=table.linf_clip,
+            edge=(config.mask or Mask()).edge,
+            noise_std=table.noise_std or 0.0,
+        )
     adaptive = None
     if table.adaptive is not None:
         # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would cost too much.

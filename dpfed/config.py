@@ -54,6 +54,7 @@ class Local(_Table):
     learning_rate: Positive
     learning_rate_decay: Positive = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
     epochs: Count | None = None
     steps: Count | None = None
     batch_size: Count
@@ -68,6 +69,18 @@ class MethodTable(_Table):
     k: int | None = None
 
 
+class Mask(_Table):
+    """[mask] FedPM and FedMask: frozen weights, initial scores N(0, spread^2), probabilities kept in [edge, 1-edge];
+    the network that is evaluated has a sampled mask, the threshold at 1/2, or the mean of all masks."""
+
+    edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
+    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    constant: Literal["kaiming", "published"] = "kaiming"
+    biases: Literal["masked", "absent"] = "masked"
+    gradient: Literal["straight-through", "published"] = "straight-through"
+    readout: Literal["sample", "threshold", "mean"] = "sample"
+
+
 class Adaptive(_Table):
     """[privacy.adaptive] Let the clip norm follow a quantile of the norms (Andrew et al. 2021)."""
 
@@ -77,9 +90,18 @@ class Adaptive(_Table):
 
 
 class PrivacyTable(_Table):
-    """[privacy] A noise multiplier, or an epsilon to calibrate one for, or both (then the run stops at epsilon)."""
+    """[privacy] A noise multiplier, or an epsilon to calibrate one for, or both (then the run stops at epsilon).
 
-    clip_norm: Positive
+    Coins (fedpm): a clip norm, or an epsilon to calibrate it for, or both; `release` says what is seen, the sum of
+    exactly `slots` uploads or every upload; `noise_std` is added to the probabilities before the coins.
+    """
+
+    clip_norm: Positive | None = None
+    linf_clip: Positive | None = None
+    noise_std: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    release: Literal["sum", "uploads"] | None = None
+    slots: Count | None = None
+    correction: Literal["none", "linear", "invert"] | None = None
     noise_multiplier: Positive | None = None
     epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -97,10 +119,13 @@ class Aggregation(_Table):
 
 
 class Server(_Table):
-    """[server] What the server does with the mean update."""
+    """[server] What the server does with the mean update: a step; or, for masks, the Beta posterior."""
 
+    rule: Literal["step", "posterior"] = "step"
     learning_rate: Positive = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    prior: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    reset_every: Annotated[int, Field(ge=0)] = 1
 
 
 class Run(_Table):
@@ -121,6 +146,7 @@ class Config(_Table):
     federation: Federation
     local: Local
     method: MethodTable
+    mask: Mask | None = None
     privacy: PrivacyTable | None = None
     aggregation: Aggregation = Aggregation()
     server: Server = Server()
@@ -202,6 +228,7 @@ def _known_keys(location: Sequence[Any]) -> list[str]:
         ("federation",): Federation,
         ("local",): Local,
         ("method",): MethodTable,
+        ("mask",): Mask,
         ("privacy",): PrivacyTable,
         ("privacy", "adaptive"): Adaptive,
         ("aggregation",): Aggregation,

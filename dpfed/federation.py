@@ -20,7 +20,7 @@ from dpfed.errors import RunError
 from dpfed.evaluate import evaluate
 from dpfed.round import RoundFacts, run_round
 from dpfed.run_folder import RunFolder
-from dpfed.server.averaging import ServerState
+from dpfed.server.state import ServerState
 
 OnRound = Callable[[Mapping[str, Any]], None]
 
@@ -48,6 +48,7 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
     book = _Book.open(experiment, folder, state.round) if experiment.goal else None
     metrics = folder.metrics(before_round=state.round)
     costs = _costs(experiment, book, state.round)
+    uplink = round(1e6 * metrics[-1]["uplink_megabytes"]) if metrics else 0
     stopped_by = "rounds"
     while state.round < config.federation.rounds:
         epsilon = next(costs)
@@ -58,7 +59,8 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
         state, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book)
         folder.save_checkpoint(state)
         seconds = time.monotonic() - started
-        record = _round_record(experiment, state, epsilon)
+        uplink += facts.uplink_bytes or 0
+        record = _round_record(experiment, state, epsilon, uplink)
         metrics.append(record)
         folder.append_metrics(record)
         folder.append_diagnostics(_facts_record(state, facts, seconds))
@@ -69,7 +71,11 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
             "noise multiplier or the budget."
         )
     summary = _summary(experiment, state, book, metrics, stopped_by, time.monotonic() - began)
-    folder.save_model(experiment.model, state.weights)
+    folder.save_model(experiment.model, experiment.readout.weights(state))
+    content = experiment.readout.file(state)
+    if content is not None:
+        folder.save_mask(content)
+        summary["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
     folder.save_summary(summary)
     return Outcome(folder=out, summary=summary, metrics=metrics)
 
@@ -137,14 +143,14 @@ def _costs(experiment: Experiment, book: _Book | None, rounds_done: int) -> Iter
     return itertools.islice(stream, book.standing(rounds_done), None)
 
 
-def _round_record(experiment: Experiment, state: ServerState, epsilon: float) -> dict[str, Any]:
+def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:
     config = experiment.config
     record: dict[str, Any] = {"round": state.round, "test_accuracy": None, "test_loss": None}
     if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:
         dataset, device = experiment.dataset, experiment.device
         result = evaluate(
             experiment.model,
-            state.weights,
+            experiment.readout.weights(state),
             torch.from_numpy(dataset.test_inputs).to(device),
             torch.from_numpy(dataset.test_labels).to(device),
         )
@@ -152,7 +158,7 @@ def _round_record(experiment: Experiment, state: ServerState, epsilon: float) ->
         record["test_loss"] = result.loss if math.isfinite(result.loss) else None
     record["epsilon"] = None if math.isnan(epsilon) else epsilon
     record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
-    record["uplink_megabytes"] = _uplink_megabytes(experiment, state.round)
+    record["uplink_megabytes"] = _uplink_megabytes(experiment, state.round, uplink)
     return record
 
 
@@ -167,13 +173,12 @@ def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict
     }
 
 
-def _uplink_megabytes(experiment: Experiment, rounds: int) -> float:
-    """By the expected cohort: the realised one is secret under Poisson sampling."""
-    return _uplink_bytes(experiment) * experiment.parts.sampler.expected * rounds / 1e6
-
-
-def _uplink_bytes(experiment: Experiment) -> int:
-    return math.ceil(experiment.parts.map.uplink_bits / 8)
+def _uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:
+    """Sizes fixed beforehand count by the expected cohort, since the realised one is secret under Poisson sampling;
+    others as measured (nothing is private there, or every upload is seen anyway)."""
+    if experiment.uplink_bits is None:
+        return measured / 1e6
+    return math.ceil(experiment.uplink_bits / 8) * experiment.parts.sampler.expected * rounds / 1e6
 
 
 def _summary(
@@ -184,7 +189,10 @@ def _summary(
     stopped_by: str,
     seconds: float,
 ) -> dict[str, Any]:
-    config, goal, wire = experiment.config, experiment.goal, experiment.parts.map
+    config, goal = experiment.config, experiment.goal
+    megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
+    uploads = experiment.parts.sampler.expected * state.round
+    upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
     accuracies = [record["test_accuracy"] for record in metrics if record["test_accuracy"] is not None]
     stated = None
     if goal is not None and book is not None:
@@ -211,10 +219,10 @@ def _summary(
         "noise_placement": config.privacy.placement if config.privacy else None,
         "randomness": experiment.parts.randomness.name,
         "not_protected": list(experiment.not_protected),
-        "uplink_bits_per_parameter": wire.uplink_bits / experiment.model.size,
-        "uplink_bytes_per_client_round": _uplink_bytes(experiment),
-        "uplink_megabytes_total": _uplink_megabytes(experiment, state.round),
-        "downlink_bytes_per_client_round": math.ceil(wire.downlink_bits / 8),
+        "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,
+        "uplink_bytes_per_client_round": math.ceil(upload_bytes),
+        "uplink_megabytes_total": megabytes,
+        "downlink_bytes_per_client_round": math.ceil(experiment.downlink_bits / 8),
         "seconds": seconds,
         "device": str(experiment.device),
         "seed": config.run.seed,

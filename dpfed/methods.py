@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dpfed.errors import ConfigError
 
@@ -17,7 +17,8 @@ class Method:
 
     `nominal_bits_per_parameter` is what a client sends over d, at the preset's compression. `linear` says that the
     server can decode a sum of uploads without seeing one (what secure aggregation needs). `sparse` methods take
-    method.keep or method.k. `needs_public_data`: the mask comes from data that must be public.
+    method.keep or method.k, and must unless `sparse` is "optional". `needs_public_data`: the coordinates come from
+    data that must be public. `coins`: what is sent is a mask, and privacy is optional and comes from its coins.
     """
 
     name: str
@@ -28,12 +29,13 @@ class Method:
     linear: bool
     private_with: tuple[str, ...]
     what: str
-    sparse: bool = False
+    sparse: Literal["no", "yes", "optional"] = "no"
     needs_public_data: bool = False
+    coins: bool = False
 
     @property
     def private(self) -> bool:
-        """Whether the method adds noise: then [privacy] is required, else forbidden."""
+        """Whether the method can be private: then [privacy] is required (optional for coins), else forbidden."""
         return bool(self.private_with)
 
     def to_dict(self) -> dict[str, Any]:
@@ -43,6 +45,7 @@ class Method:
         return record
 
 
+_FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient Federated Learning"
 _FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation"
 
 METHODS: dict[str, Method] = {
@@ -77,7 +80,7 @@ METHODS: dict[str, Method] = {
             linear=False,
             private_with=(),
             what="each client's own k largest coordinates, with their indices",
-            sparse=True,
+            sparse="yes",
         ),
         Method(
             name="fedavg-randk",
@@ -88,7 +91,7 @@ METHODS: dict[str, Method] = {
             linear=False,
             private_with=(),
             what="each client's own k random coordinates times d/k, with the seed",
-            sparse=True,
+            sparse="yes",
         ),
         Method(
             name="fed-smp-randk",
@@ -99,7 +102,7 @@ METHODS: dict[str, Method] = {
             linear=True,
             private_with=(NOISED_SUM, "noise shares of the clients"),
             what="k coordinates that the round's public seed draws, times d/k, clipped",
-            sparse=True,
+            sparse="yes",
         ),
         Method(
             name="fed-smp-topk",
@@ -110,8 +113,31 @@ METHODS: dict[str, Method] = {
             linear=True,
             private_with=(NOISED_SUM, "noise shares of the clients"),
             what="k coordinates that a public data set ranks highest, clipped",
-            sparse=True,
+            sparse="yes",
             needs_public_data=True,
+        ),
+        Method(
+            name="fedpm",
+            paper=_FEDPM,
+            local_training="masks",
+            unbiased=True,
+            nominal_bits_per_parameter=1.0,
+            linear=True,
+            private_with=("coins under a sum of fixed size", "noise and coins, every upload"),
+            what="coins of each weight's probability: a mask, range-coded; integers under a sum",
+            sparse="optional",
+            coins=True,
+        ),
+        Method(
+            name="fedmask",
+            paper="Li et al. 2021: FedMask (as a baseline of FedPM: no pruning, one global mask)",
+            local_training="masks",
+            unbiased=False,
+            nominal_bits_per_parameter=1.0,
+            linear=True,
+            private_with=(),
+            what="the mask of probabilities above 1/2, range-coded",
+            coins=True,
         ),
     )
 }

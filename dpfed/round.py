@@ -11,14 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from accounting.ledger import Release
+from dpfed.compress.code import Code
 from dpfed.compress.masks import MapChoice
-from dpfed.local.sgd import LocalSgd
+from dpfed.local.training import LocalTraining
 from dpfed.privacy.client_level import Privacy
 from dpfed.randomness import Randomness
 from dpfed.sampling import Sampler
 from dpfed.secagg.plain import PlainSum
 from dpfed.seeds import Seeds
-from dpfed.server.averaging import Averaging, ServerState
+from dpfed.server.state import ServerRule, ServerState
 
 
 class Book(Protocol):
@@ -32,19 +33,23 @@ class Book(Protocol):
 class Parts:
     """A method: one choice for each step of a round.
 
-    `group` clients are trained and summed at a time. Without privacy, updates are weighted by `client_weights`
-    (examples) and divided by their realised sum; with it, every client counts the same and the divisor is the
-    sampler's public expectation.
+    `group` clients are trained and summed at a time. Without privacy the divisor is the realised number of clients, or
+    updates are weighted by `client_weights` (examples) and divided by their sum; with it, every client counts the same
+    and the divisor is the public `divisor`. `slots` is the most uploads that a sum may hold: if more are drawn, a
+    uniformly random part of the cohort stays out.
     """
 
     sampler: Sampler
     randomness: Randomness
     map: MapChoice
-    local: LocalSgd
+    local: LocalTraining
     privacy: Privacy
-    server: Averaging
+    code: Code
+    server: ServerRule
     group: int
     client_weights: NDArray[np.float64] | None
+    divisor: float | None
+    slots: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,34 +59,50 @@ class RoundFacts:
     cohort: int
     clipped: int
     not_finite: int
+    uplink_bytes: int | None
 
 
 def run_round(state: ServerState, parts: Parts, *, seeds: Seeds, ledger: Book | None) -> tuple[ServerState, RoundFacts]:
-    """Cohort, local training, map, bound, noise, sum, ledger, server step.
+    """Cohort, local training, map, bound, noise, code, sum, ledger, server step.
 
     The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been
     charged. Raises LedgerError, and releases nothing, where that fails.
     """
-    cohort = parts.sampler.sample(parts.randomness, state.round)
-    chosen = parts.map.for_round(state.weights, state.round, seeds)
-    total = PlainSum(chosen.sent, state.weights.device)
+    cohort = _cohort(parts, state.round)
+    chosen = parts.map.for_round(state.broadcast, state.round, seeds)
+    origin = chosen.restrict(state.broadcast)
+    total = PlainSum(chosen.sent, state.broadcast.device)
     inside = not_finite = 0
+    uplink_bytes: int | None = None
     for group in _groups(cohort, parts.group):
-        updates = parts.local.train(state.weights, group, round=state.round, seeds=seeds)
-        bounded = parts.privacy.bound(chosen.forward(updates, group), state.clip_norm)
-        rows = parts.privacy.share(bounded.rows, group, state.clip_norm, state.round)
-        total.add(rows, _weights(parts, group))
+        moves = parts.local.train(state.broadcast, group, round=state.round, seeds=seeds)
+        bounded = parts.privacy.bound(chosen.forward(moves, group), state.clip_norm)
+        noised = parts.privacy.share(bounded.rows, group, state.clip_norm, state.round)
+        arrived = parts.code.send(noised, origin, group, state.round)
+        total.add(arrived.rows, _weights(parts, group))
         inside += int(bounded.inside.sum())
         not_finite += bounded.not_finite
-    noisy = parts.privacy.finish(total.close(), state.clip_norm, state.round)
+        if arrived.uplink_bytes is not None:
+            uplink_bytes = (uplink_bytes or 0) + arrived.uplink_bytes
+    decoded = parts.code.decode(total.close(), origin, len(cohort), state.round)
+    noisy = parts.privacy.finish(decoded, state.clip_norm, state.round)
     counted = len(cohort) - not_finite
     clip_norm = parts.privacy.next_norm(state.clip_norm, inside - counted / 2, state.round)
     release = parts.privacy.release(state.clip_norm, state.round, chosen.sent)
     if release is not None and ledger is not None:
         ledger.record(release)
-    mean = chosen.adjoint(noisy) / _divisor(parts, cohort)
-    facts = RoundFacts(cohort=len(cohort), clipped=counted - inside, not_finite=not_finite)
-    return parts.server.apply(state, mean, clip_norm), facts
+    divisor = _divisor(parts, cohort)
+    state = parts.server.apply(state, chosen.adjoint(noisy) / divisor, count=divisor, clip_norm=clip_norm)
+    facts = RoundFacts(cohort=len(cohort), clipped=counted - inside, not_finite=not_finite, uplink_bytes=uplink_bytes)
+    return state, facts
+
+
+def _cohort(parts: Parts, round: int) -> NDArray[np.int64]:
+    """The round's clients; at most `slots` of them, the others left out by secret lot."""
+    cohort = parts.sampler.sample(parts.randomness, round)
+    if parts.slots is None or len(cohort) <= parts.slots:
+        return cohort
+    return cohort[parts.randomness.subset(parts.slots, len(cohort), "cohort.slots", round)]
 
 
 def _groups(cohort: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
@@ -96,6 +117,8 @@ def _weights(parts: Parts, group: NDArray[np.int64]) -> torch.Tensor | None:
 
 
 def _divisor(parts: Parts, cohort: NDArray[np.int64]) -> float:
+    if parts.divisor is not None:
+        return parts.divisor
     if parts.client_weights is None:
-        return parts.sampler.expected
+        return float(len(cohort) or 1)
     return float(parts.client_weights[cohort].sum()) or 1.0

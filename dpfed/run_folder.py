@@ -5,7 +5,7 @@ ledger.jsonl       what was released (private runs); synced before anything of a
 metrics.jsonl      one line a round, safe to publish with the model
 diagnostics.jsonl  cohort sizes, clip counts, times: covered by no epsilon, for the operator only
 checkpoint.safetensors   the state that the next round starts from
-model.safetensors, summary.json, report.html, *.png      at the end
+model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from safetensors.torch import save
 
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
-from dpfed.server.averaging import ServerState
+from dpfed.server.state import ServerState
 
-_FORMAT = "dpfed-checkpoint-1"
+_FORMAT = "dpfed-checkpoint-2"
 
 
 class RunFolder:
@@ -87,9 +87,7 @@ class RunFolder:
 
     def save_checkpoint(self, state: ServerState) -> None:
         """The state, atomically: a crash leaves the old one or the new one."""
-        tensors = {"weights": state.weights.cpu()}
-        if state.velocity is not None:
-            tensors["velocity"] = state.velocity.cpu()
+        tensors = {"broadcast": state.broadcast.cpu(), **{name: kept.cpu() for name, kept in state.memory.items()}}
         facts = {"format": _FORMAT, "round": str(state.round), "clip_norm": repr(state.clip_norm)}
         self._write(self._checkpoint.name, save(tensors, metadata=facts))
 
@@ -98,16 +96,16 @@ class RunFolder:
         if not self._checkpoint.exists():
             return start
         try:
-            with safe_open(self._checkpoint, framework="pt", device=str(start.weights.device)) as file:
+            with safe_open(self._checkpoint, framework="pt", device=str(start.broadcast.device)) as file:
                 facts = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            if facts.get("format") != _FORMAT or tensors["weights"].shape != start.weights.shape:
+            if facts.get("format") != _FORMAT or tensors["broadcast"].shape != start.broadcast.shape:
                 raise ValueError("not a checkpoint of this run")
             return ServerState(
                 round=int(facts["round"]),
-                weights=tensors["weights"],
-                velocity=tensors.get("velocity"),
+                broadcast=tensors.pop("broadcast"),
                 clip_norm=float(facts["clip_norm"]),
+                memory=tensors,
             )
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise RunError(f"{self._checkpoint}: the checkpoint cannot be read ({error}). Start a new run.") from None
@@ -117,6 +115,10 @@ class RunFolder:
         flat = weights.cpu()
         tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
         self._write("model.safetensors", save(tensors))
+
+    def save_mask(self, content: bytes) -> None:
+        """The final mask: with the seed in it, the whole network."""
+        self._write("model.mask.safetensors", content)
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
         """summary.json."""

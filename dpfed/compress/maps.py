@@ -29,6 +29,9 @@ class Map(Protocol):
     def adjoint(self, total: Tensor) -> Tensor:
         """[sent] -> [d]."""
 
+    def restrict(self, broadcast: Tensor) -> Tensor:
+        """[d] -> [sent]: the broadcast entries that the sent ones are moves of; not scaled."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
@@ -45,6 +48,9 @@ class Identity:
 
     def adjoint(self, total: Tensor) -> Tensor:
         return total
+
+    def restrict(self, broadcast: Tensor) -> Tensor:
+        return broadcast
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,6 +76,9 @@ class SharedMask:
     def adjoint(self, total: Tensor) -> Tensor:
         return total.new_zeros(self.size).index_copy_(0, self.indices, total)
 
+    def restrict(self, broadcast: Tensor) -> Tensor:
+        return broadcast.index_select(0, self.indices)
+
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTopK:
@@ -92,6 +101,9 @@ class OwnTopK:
     def adjoint(self, total: Tensor) -> Tensor:
         return total
 
+    def restrict(self, broadcast: Tensor) -> Tensor:
+        return broadcast
+
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRandK:
@@ -113,6 +125,9 @@ class OwnRandK:
 
     def adjoint(self, total: Tensor) -> Tensor:
         return total
+
+    def restrict(self, broadcast: Tensor) -> Tensor:
+        return broadcast
 
     def _indices(self, client: int) -> Tensor:
         return random_indices(self.size, self.kept, self.seeds, "mask.own", self.round, client)

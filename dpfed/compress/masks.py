@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpfed.compress.maps import Identity, Map, OwnRandK, OwnTopK, SharedMask, random_indices, top_indices
 from dpfed.errors import ConfigError
-from dpfed.local.sgd import LocalSgd
+from dpfed.local.training import LocalTraining
 from dpfed.seeds import Seeds
 
 FLOAT_BITS = 32
@@ -25,8 +25,12 @@ def index_bits(size: int) -> int:
 class MapChoice(Protocol):
     """Fixes the map of a round from public things only: the broadcast weights, seeds, public data.
 
-    `uplink_bits` is what one client sends in a round, `downlink_bits` what it gets: the weights and the mask.
+    `sent` is how many values a client sends, `uplink_bits` what they take as floats (and the indices or seed that go
+    with them), `downlink_bits` what a client gets: the weights and the mask.
     """
+
+    @property
+    def sent(self) -> int: ...
 
     @property
     def uplink_bits(self) -> int: ...
@@ -42,6 +46,10 @@ class SendAll:
     """No compression."""
 
     size: int
+
+    @property
+    def sent(self) -> int:
+        return self.size
 
     @property
     def uplink_bits(self) -> int:
@@ -63,6 +71,10 @@ class RandomSharedMask:
     kept: int
 
     @property
+    def sent(self) -> int:
+        return self.kept
+
+    @property
     def uplink_bits(self) -> int:
         return FLOAT_BITS * self.kept
 
@@ -81,9 +93,13 @@ class PublicTopMask:
 
     size: int
     kept: int
-    trainer: LocalSgd
+    trainer: LocalTraining
     inputs: Tensor
     labels: Tensor
+
+    @property
+    def sent(self) -> int:
+        return self.kept
 
     @property
     def uplink_bits(self) -> int:
@@ -109,6 +125,10 @@ class OwnTopMask:
     kept: int
 
     @property
+    def sent(self) -> int:
+        return self.kept
+
+    @property
     def uplink_bits(self) -> int:
         return self.kept * (FLOAT_BITS + index_bits(self.size))
 
@@ -126,6 +146,10 @@ class OwnRandomMask:
 
     size: int
     kept: int
+
+    @property
+    def sent(self) -> int:
+        return self.kept
 
     @property
     def uplink_bits(self) -> int:

@@ -1,10 +1,11 @@
-"""Local SGD one client at a time: for models too large to train side by side."""
+"""Local training one client at a time: for models too large to train side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -14,46 +15,40 @@ from dpfed.local.threads import one_thread
 
 
 def train_in_turn(task: LocalTask) -> Tensor:
-    """Updates [c, d]; a client's is bit for bit the same whichever others the task has.
+    """Moves [c, n]; a client's is bit for bit the same whichever others the task has.
 
     On a CPU every core trains a client of its own, on one thread, so the number of cores does not matter either.
     """
     clients = len(task.schedule.steps)
-    updates = torch.empty(clients, task.model.size, device=task.weights.device)
-    if updates.device.type != "cpu":
-        _train_clients(task, range(clients), updates)
-        return updates
+    moves = torch.empty(clients, task.course.size, device=task.broadcast.device)
+    if moves.device.type != "cpu":
+        _train_clients(task, range(clients), moves)
+        return moves
     # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
     with one_thread() as cores, ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         shares = [range(first, clients, cores) for first in range(cores)]
-        for done in [pool.submit(_train_clients, task, share, updates) for share in shares]:
+        for done in [pool.submit(_train_clients, task, share, moves) for share in shares]:
             done.result()
-    return updates
+    return moves
 
 
-def _train_clients(task: LocalTask, clients: Iterable[int], updates: Tensor) -> None:
-    """Fill the rows `clients` of updates."""
-    local = torch.empty_like(task.weights)
-    module = task.model.bind(local)
-    velocities = [torch.empty_like(parameter) for parameter in module.parameters()]
+def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
+    """Fill the rows `clients` of moves."""
+    module: nn.Module | None = None
     for client in clients:
-        local.copy_(task.weights)
-        for velocity in velocities:
-            velocity.zero_()
-        for batch in _batches(task, client):
-            _step(task, module, velocities, batch)
-        torch.sub(local, task.weights, out=updates[client])
-
-
-def _step(task: LocalTask, module: nn.Module, velocities: list[Tensor], batch: Tensor) -> None:
-    parameters = list(module.parameters())
-    with torch.enable_grad():
-        loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
-    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
-    with torch.no_grad():
-        for parameter, velocity, gradient in zip(parameters, velocities, gradients, strict=True):
-            direction = velocity.mul_(task.momentum).add_(gradient) if task.momentum else gradient
-            parameter.sub_(direction, alpha=task.learning_rate)
+        walk = task.begin(np.array([client]))
+        if module is None:
+            module = task.model.bind(walk.room[0])
+        else:
+            task.model.rebind(module, walk.room[0])
+        parameters = list(module.parameters())
+        for step, batch in enumerate(_batches(task, client)):
+            walk.place(1, step)
+            with torch.enable_grad():
+                loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
+            gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+            walk.step(1, step, torch.cat([gradient.reshape(-1) for gradient in gradients])[None])
+        moves[client] = walk.finish()[0]
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:

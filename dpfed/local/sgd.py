@@ -2,172 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError
-from dpfed.local.loop import train_in_turn
-from dpfed.local.schedule import count_steps, draw_schedule
-from dpfed.local.side_by_side import train_side_by_side
-from dpfed.local.task import LocalTask
-from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
-Strategy = Literal["auto", "loop", "vmap"]
 
-_VMAP_LARGEST = 30_000
-"""Up to so many weights "auto" trains clients side by side (measured: benchmarks/README.md)."""
+@dataclass(frozen=True, kw_only=True)
+class Sgd:
+    """Mini-batch SGD from the broadcast weights, as torch.optim.SGD does it.
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LocalSgd:
-    """Mini-batch SGD on the cross-entropy of a client's own samples, starting from the broadcast weights.
-
-    Per step on a batch b, with v = 0 at the start of every round:
-        g = mean over b of the loss gradient at w;   v = momentum * v + g;   w = w - lr * v,
-        lr = learning_rate * learning_rate_decay ** round
-    as torch.optim.SGD does. Exactly one of `epochs` (passes over the client's samples, reshuffled each) and
-    `steps` (batches) is given. A client without samples has the update 0; one that diverges has NaN or
-    infinity in its own, and the caller handles it.
-
-    inputs, labels: float32 [N, ...] and int64 [N], on the device to train on
-    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto"
-                    takes vmap for small models. Both give the same up to float rounding.
-    chunk:          clients side by side at a time under vmap; memory grows with it; results agree up to rounding.
-
-    Raises ConfigError for values that cannot work.
+    Per batch, with v = 0 at the start of every round and g the gradient of the batch's mean loss at w:
+        v = momentum * v + g;   w = w - lr * v,   lr = learning_rate * learning_rate_decay ** round
+    What training returns is the update: local minus broadcast weights. Raises ConfigError.
     """
 
-    model: FlatModel
-    inputs: Tensor
-    labels: Tensor
-    partition: Partition
+    size: int
     learning_rate: float
     learning_rate_decay: float = 1.0
     momentum: float = 0.0
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int
-    strategy: Strategy = "auto"
-    chunk: int = 100
 
     def __post_init__(self) -> None:
-        _check_optimiser(self)
-        _check_period(self)
-        _check_samples(self)
+        for name in ("learning_rate", "learning_rate_decay"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name}={getattr(self, name)}: must be positive and finite. Change it in [local].")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
 
-    @property
-    def period(self) -> int:
-        """The local update period τ: steps a round of the client with most samples.
-
-        Under `epochs` it tells that client's size: give `steps` where sizes are private.
-        """
-        sizes = np.array([self.partition.sizes.max()])
-        return int(count_steps(sizes, batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)[0])
-
-    def train(self, weights: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds) -> Tensor:
-        """Updates [c, d], float32, local minus broadcast weights, of `clients` [c] trained from weights [d].
-
-        A client's update depends on (weights, seeds, round, its id) only: not on the other clients of the
-        call, up to float rounding under vmap and exactly in a loop.
-        """
-        return self._train(weights, clients, round=round, seeds=seeds, purpose="local.shuffle")
-
-    def train_on(
-        self, inputs: Tensor, labels: Tensor, weights: Tensor, *, round: int, seeds: Seeds, purpose: str
-    ) -> Tensor:
-        """The update [d] of one more client, who holds (inputs, labels) and takes `period` steps.
-
-        What Fed-SMP's server does with public data: the clients' optimiser and local update period.
-        `purpose` names the shuffling stream.
-        """
-        rows = np.arange(len(labels), dtype=np.int64)
-        alone = Partition(indices=rows, offsets=np.array([0, len(rows)], dtype=np.int64))
-        trainer = replace(
-            self,
-            inputs=inputs,
-            labels=labels,
-            partition=alone,
-            epochs=None,
-            steps=self.period,
-            strategy="loop",
-        )
-        return trainer._train(weights, np.zeros(1, dtype=np.int64), round=round, seeds=seeds, purpose=purpose)[0]
-
-    def _train(self, weights: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds, purpose: str) -> Tensor:
-        _check_call(self, weights, clients)
-        schedule = draw_schedule(
-            self.partition,
-            clients,
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            steps=self.steps,
-            round=round,
-            seeds=seeds,
-            purpose=purpose,
-        )
-        task = LocalTask(
-            model=self.model,
-            weights=weights.detach(),
-            inputs=self.inputs,
-            labels=self.labels,
-            schedule=schedule,
-            learning_rate=self.learning_rate * self.learning_rate_decay**round,
-            momentum=self.momentum,
-        )
-        return train_side_by_side(task, chunk=self.chunk) if self._side_by_side() else train_in_turn(task)
-
-    def _side_by_side(self) -> bool:
-        return self.strategy == "vmap" or (self.strategy == "auto" and self.model.size <= _VMAP_LARGEST)
+    def begin(
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+    ) -> SgdWalk:
+        rate = self.learning_rate * self.learning_rate_decay**round
+        return SgdWalk(broadcast, len(clients), learning_rate=rate, momentum=self.momentum)
 
 
-def _check_optimiser(sgd: LocalSgd) -> None:
-    for name in ("learning_rate", "learning_rate_decay"):
-        if not 0 < getattr(sgd, name) < float("inf"):
-            raise ConfigError(f"{name}={getattr(sgd, name)}: must be positive and finite. Change it in [local].")
-    if not 0 <= sgd.momentum < 1:
-        raise ConfigError(f"momentum={sgd.momentum}: must be in [0, 1). Change it in [local].")
-    if sgd.strategy not in get_args(Strategy):
-        raise ConfigError(f"strategy={sgd.strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one.")
+class SgdWalk:
+    """Clients under way: their weights, and their velocities where there is momentum."""
 
+    def __init__(self, broadcast: Tensor, clients: int, *, learning_rate: float, momentum: float) -> None:
+        self.room = broadcast.repeat(clients, 1)
+        self._start, self._rate, self._momentum = broadcast, learning_rate, momentum
+        self._velocity = torch.zeros_like(self.room) if momentum else None
 
-def _check_period(sgd: LocalSgd) -> None:
-    if (sgd.epochs is None) == (sgd.steps is None):
-        raise ConfigError(
-            f"epochs={sgd.epochs}, steps={sgd.steps}: local training needs exactly one of them. "
-            "Give one, drop the other."
-        )
-    for name in ("epochs", "steps", "batch_size", "chunk"):
-        value = getattr(sgd, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: must be at least 1. Change it in [local].")
+    def place(self, active: int, step: int) -> None:
+        pass
 
+    def step(self, active: int, step: int, gradient: Tensor) -> None:
+        direction = gradient
+        if self._velocity is not None:
+            direction = self._velocity[:active].mul_(self._momentum).add_(gradient)
+        self.room[:active].sub_(direction, alpha=self._rate)
 
-def _check_samples(sgd: LocalSgd) -> None:
-    samples = len(sgd.labels)
-    if len(sgd.inputs) != samples:
-        raise ConfigError(f"inputs: {len(sgd.inputs)} samples but {samples} labels; one label a sample. Check both.")
-    if len(sgd.partition.indices) and int(sgd.partition.indices.max()) >= samples:
-        raise ConfigError(
-            f"partition: holds row {sgd.partition.indices.max()}, the data only rows 0..{samples - 1}. "
-            "Partition this very data set, after carving public data out."
-        )
-
-
-def _check_call(sgd: LocalSgd, weights: Tensor, clients: NDArray[np.int64]) -> None:
-    if weights.shape != (sgd.model.size,) or weights.dtype != torch.float32:
-        raise ConfigError(
-            f"weights: {weights.dtype} of shape {tuple(weights.shape)}; must be float32 "
-            f"[{sgd.model.size}], the model's. Start from model.initial(seed)."
-        )
-    if len(clients) and (clients.min() < 0 or clients.max() >= sgd.partition.clients):
-        raise ConfigError(
-            f"clients: ids {clients.min()}..{clients.max()}; the partition has "
-            f"0..{sgd.partition.clients - 1}. Sample clients from the partition."
-        )
+    def finish(self) -> Tensor:
+        return self.room.sub_(self._start)

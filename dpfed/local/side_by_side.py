@@ -1,4 +1,4 @@
-"""Local SGD with clients as a tensor dimension: one autograd pass trains them all."""
+"""Local training with clients as a tensor dimension: one autograd pass trains them all."""
 
 from __future__ import annotations
 
@@ -8,38 +8,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from dpfed.local.schedule import Schedule
 from dpfed.local.task import LocalTask
 from dpfed.local.threads import one_thread
 from dpfed.models.flat import FlatModel
 
 
 def train_side_by_side(task: LocalTask, *, chunk: int) -> Tensor:
-    """Updates [c, d], as a loop gives them up to rounding; `chunk` clients in memory at a time."""
-    updates = torch.empty(len(task.schedule.steps), task.model.size, device=task.weights.device)
+    """Moves [c, n], as a loop gives them up to rounding; `chunk` clients in memory at a time."""
+    moves = torch.empty(len(task.schedule.steps), task.course.size, device=task.broadcast.device)
     longest_first = np.argsort(-task.schedule.steps, kind="stable")
     with one_thread():
         for start in range(0, len(longest_first), chunk):
             rows = longest_first[start : start + chunk]
-            local = _train_group(task, task.schedule.of(rows))
-            updates[torch.from_numpy(rows).to(updates.device)] = local.sub_(task.weights)
-    return updates
+            moves[torch.from_numpy(rows).to(moves.device)] = _train_group(task, rows)
+    return moves
 
 
-def _train_group(task: LocalTask, group: Schedule) -> Tensor:
-    """Trained weights [c, d] of clients sorted by falling steps: those still training come first."""
-    local = task.weights.repeat(len(group.steps), 1)
-    velocity = torch.zeros_like(local)
+def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
+    """Moves [c, n] of the clients in `places`, sorted by falling steps: those still training come first."""
+    group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
-    shares = torch.from_numpy(_shares(group.real)).to(local.device)
+    shares = torch.from_numpy(_shares(group.real)).to(walk.room.device)
     for step in range(int(group.steps.max(initial=0))):
         active = int(np.count_nonzero(group.steps > step))
         rows = samples[:active, step]
+        walk.place(active, step)
         inputs, labels = task.inputs[rows], task.labels[rows]
-        gradient = _gradient(task.model, local[:active], inputs, labels, shares[:active, step])
-        direction = velocity[:active].mul_(task.momentum).add_(gradient) if task.momentum else gradient
-        local[:active].sub_(direction, alpha=task.learning_rate)
-    return local
+        walk.step(active, step, _gradient(task.model, walk.room[:active], inputs, labels, shares[:active, step]))
+    return walk.finish()
 
 
 def _gradient(model: FlatModel, weights: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor) -> Tensor:

@@ -3,25 +3,66 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.local.schedule import Schedule
 from dpfed.models.flat import FlatModel
+from dpfed.seeds import Seeds
+
+
+class Walk(Protocol):
+    """Clients on their way through a round, clients being the first tensor dimension.
+
+    Before each batch `place` puts the weights at which its gradient is taken into `room`, for the first `active`
+    clients; after it `step` gets the gradient [active, d] of the batch's mean loss, which it may overwrite.
+    """
+
+    @property
+    def room(self) -> Tensor:
+        """Weights of the network [c, d], always the same memory."""
+
+    def place(self, active: int, step: int) -> None: ...
+
+    def step(self, active: int, step: int, gradient: Tensor) -> None: ...
+
+    def finish(self) -> Tensor:
+        """What training changed, [c, n]: an update of weights, or a move of mask probabilities."""
+
+
+class Course(Protocol):
+    """What a method's clients do differently from all others: the state they hold and what a batch does to it."""
+
+    @property
+    def size(self) -> int:
+        """n, the entries of what is broadcast and of what training returns."""
+
+    def begin(
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+    ) -> Walk:
+        """`clients` [c] at the start of a round from broadcast [n]; client i will take steps[i] batches."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTask:
-    """Train each client of `schedule` from the same weights [d], on the rows of (inputs, labels) it names.
-
-    Step: v = momentum * v + g; w = w - learning_rate * v, g being the gradient of the batch's mean loss;
-    v starts at 0. The answer is the matrix of updates [c, d], trained minus given weights.
-    """
+    """Send each client of `schedule` along the course from the same broadcast [n], on the rows of (inputs, labels)
+    it names. The answer is [c, n]."""
 
     model: FlatModel
-    weights: Tensor
+    course: Course
+    broadcast: Tensor
     inputs: Tensor
     labels: Tensor
+    clients: NDArray[np.int64]
     schedule: Schedule
-    learning_rate: float
-    momentum: float
+    round: int
+    seeds: Seeds
+
+    def begin(self, rows: NDArray[np.int64]) -> Walk:
+        """The clients in places `rows` of the schedule, at the start."""
+        return self.course.begin(
+            self.broadcast, self.clients[rows], steps=self.schedule.steps[rows], round=self.round, seeds=self.seeds
+        )

@@ -11,14 +11,18 @@ from typing import Any
 from torch import nn
 
 from dpfed.errors import ConfigError
+from dpfed.models.conv4 import conv4
 from dpfed.models.fed_smp_cnn import fed_smp_cnn, unpadded_fed_smp_cnn
 from dpfed.models.flat import Block, FlatModel
 from dpfed.models.mlp import mlp
+from dpfed.models.strided_cnn import strided_cnn
 
 __all__ = ["MODELS", "Block", "FlatModel", "build"]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
+    "conv-4": conv4,
+    "strided-cnn": strided_cnn,
     "fed-smp-cnn": fed_smp_cnn,
     "fed-smp-cnn-unpadded": unpadded_fed_smp_cnn,
 }

@@ -68,9 +68,13 @@ class FlatModel:
     def bind(self, weights: Tensor) -> nn.Module:
         """A new module whose parameters are views of weights [d]: changing either in place changes the other."""
         module = copy.deepcopy(self._module)
+        self.rebind(module, weights)
+        return module
+
+    def rebind(self, module: nn.Module, weights: Tensor) -> None:
+        """Make the parameters of a module that came from `bind` views of other weights [d]."""
         for block, parameter in zip(self.layout, module.parameters(), strict=True):
             parameter.data = weights[block.start : block.stop].view(block.shape)
-        return module
 
 
 def _layout(module: nn.Module) -> tuple[Block, ...]:

@@ -1,4 +1,4 @@
-"""Add the mean update to the weights, with an optional server step size and momentum (FedAvg, FedAvgM)."""
+"""Add the mean move to what is broadcast, with an optional server step size and momentum (FedAvg, FedAvgM)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ import torch
 from torch import Tensor
 
 from dpfed.errors import ConfigError
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ServerState:
-    """All that a round starts from: weights [d], the momentum buffer [d] or None, the clip norm, the round number."""
-
-    round: int
-    weights: Tensor
-    velocity: Tensor | None
-    clip_norm: float
+from dpfed.server.state import ServerState
 
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """v = momentum v + mean update; w = w + learning_rate v. Post-processing of the released sum."""
+    """v = momentum v + mean move; w = w + learning_rate v, kept inside [edge, 1 - edge] where there is an edge.
+
+    With probabilities and noise-like coins (private FedPM) this is a noisy step from theta: replacing theta by the mean
+    mask instead would let the coins' noise walk. Post-processing of the released sum.
+    """
 
     learning_rate: float = 1.0
     momentum: float = 0.0
+    edge: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < float("inf"):
@@ -33,15 +29,16 @@ class Averaging:
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"server.momentum={self.momentum}: must be in [0, 1).")
 
-    def apply(self, state: ServerState, mean_update: Tensor, clip_norm: float) -> ServerState:
+    def apply(self, state: ServerState, mean_move: Tensor, *, count: float, clip_norm: float) -> ServerState:
         """The state that the next round starts from."""
-        velocity = mean_update
-        if self.momentum:
-            velocity = mean_update if state.velocity is None else state.velocity * self.momentum + mean_update
+        velocity = mean_move
+        if self.momentum and "velocity" in state.memory:
+            velocity = state.memory["velocity"] * self.momentum + mean_move
+        moved = torch.add(state.broadcast, velocity, alpha=self.learning_rate)
         return replace(
             state,
             round=state.round + 1,
-            weights=torch.add(state.weights, velocity, alpha=self.learning_rate),
-            velocity=velocity if self.momentum else None,
+            broadcast=moved if self.edge is None else moved.clamp_(self.edge, 1 - self.edge),
+            memory={"velocity": velocity} if self.momentum else {},
             clip_norm=clip_norm,
         )

@@ -37,7 +37,7 @@ def sum_of(experiment, updates, state=None):
     """The released mean times the divisor."""
     state = state or experiment.start
     after, _ = run_round(state, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book())
-    return (after.weights - state.weights) * experiment.parts.sampler.expected
+    return (after.broadcast - state.broadcast) * experiment.parts.sampler.expected
 
 
 def random_updates(experiment, scale=1.0, seed=0):
@@ -66,13 +66,13 @@ def test_fedavg_is_the_mean_weighted_by_examples(tiny_config):
     sizes = experiment.parts.local.partition.sizes
     expected = torch.from_numpy(sizes / sizes.sum()) @ updates.double()
     after, _ = run_round(experiment.start, with_updates(experiment, updates), seeds=experiment.seeds, ledger=None)
-    torch.testing.assert_close((after.weights - experiment.start.weights).double(), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close((after.broadcast - experiment.start.broadcast).double(), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_fed_smp_randk_moves_only_masked_coordinates_by_the_clipped_scaled_values(tiny_config):
     experiment = build(tiny_config(QUIET, "method.name=fed-smp-randk", "method.keep=0.1"))
     updates = random_updates(experiment)
-    chosen = experiment.parts.map.for_round(experiment.start.weights, 0, experiment.seeds)
+    chosen = experiment.parts.map.for_round(experiment.start.broadcast, 0, experiment.seeds)
     kept = chosen.indices.numpy()
     size = experiment.model.size
     expected = np.zeros(size)
@@ -141,7 +141,7 @@ def test_an_empty_cohort_releases_only_noise_and_is_charged(tiny_config):
     after, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book)
     assert facts.cohort == 0
     assert len(book.releases) == 1
-    noise = (after.weights - state.weights).double()
+    noise = (after.broadcast - state.broadcast).double()
     # 594 weights of standard deviation 2: seeded, six standard errors.
     assert float(noise.std()) == pytest.approx(2.0, abs=6 * 2 / (2 * noise.numel()) ** 0.5)
 
@@ -160,7 +160,7 @@ def test_groups_do_not_change_the_result(tiny_config):
     experiment = build(tiny_config())
     whole, _ = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=Book())
     small, _ = run_round(experiment.start, replace(experiment.parts, group=5), seeds=experiment.seeds, ledger=Book())
-    torch.testing.assert_close(whole.weights, small.weights, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(whole.broadcast, small.broadcast, atol=1e-6, rtol=1e-5)
 
 
 def test_the_release_states_what_was_drawn(tiny_config):
@@ -179,10 +179,10 @@ def test_nan_in_one_clients_data_reaches_nobody_else(tiny_config, strategy):
     experiment = build(tiny_config(f"local.strategy={strategy}"))
     local = experiment.parts.local
     clients = np.arange(10)
-    before = local.train(experiment.start.weights, clients, round=0, seeds=experiment.seeds)
+    before = local.train(experiment.start.broadcast, clients, round=0, seeds=experiment.seeds)
     poisoned = local.inputs.clone()
     poisoned[torch.from_numpy(local.partition.of(4))] = float("nan")
-    after = replace(local, inputs=poisoned).train(experiment.start.weights, clients, round=0, seeds=experiment.seeds)
+    after = replace(local, inputs=poisoned).train(experiment.start.broadcast, clients, round=0, seeds=experiment.seeds)
     assert not torch.isfinite(after[4]).any()
     others = clients[clients != 4]
     torch.testing.assert_close(after[others], before[others])

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from dpfed.data import Partition, iid, load
 from dpfed.errors import ConfigError
-from dpfed.local import LocalSgd
+from dpfed.local import LocalTraining, Sgd
 from dpfed.local.schedule import draw_schedule
 from dpfed.models import build
 from dpfed.seeds import Seeds
@@ -21,7 +21,7 @@ SIZES = [12, 0, 7, 5, 1, 23, 12]
 CLIENTS = np.arange(len(SIZES))
 
 
-def trainer(**changes: Any) -> LocalSgd:
+def trainer(**changes: Any) -> LocalTraining:
     generator = torch.Generator().manual_seed(0)
     offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int64)
     defaults: dict[str, Any] = {
@@ -29,17 +29,17 @@ def trainer(**changes: Any) -> LocalSgd:
         "inputs": torch.randn(60, 6, generator=generator),
         "labels": torch.randint(4, (60,), generator=generator),
         "partition": Partition(indices=np.random.default_rng(0).permutation(60), offsets=offsets),
-        "learning_rate": 0.3,
-        "learning_rate_decay": 0.9,
-        "momentum": 0.5,
         "batch_size": 5,
     }
     if "steps" not in changes:
         defaults["epochs"] = 3
-    return LocalSgd(**(defaults | changes))
+    optimiser = {"learning_rate": 0.3, "learning_rate_decay": 0.9, "momentum": 0.5}
+    optimiser |= {key: changes.pop(key) for key in list(changes) if key in optimiser}
+    model = changes.get("model", defaults["model"])
+    return LocalTraining(**(defaults | changes), course=Sgd(size=model.size, **optimiser))
 
 
-def reference(sgd: LocalSgd, weights: Tensor, client: int, round: int) -> Tensor:
+def reference(sgd: LocalTraining, weights: Tensor, client: int, round: int) -> Tensor:
     """One client trained by torch.optim.SGD on an ordinary module, batch after batch."""
     schedule = draw_schedule(
         sgd.partition,
@@ -51,10 +51,12 @@ def reference(sgd: LocalSgd, weights: Tensor, client: int, round: int) -> Tensor
         seeds=SEEDS,
         purpose="local.shuffle",
     )
+    course = sgd.course
+    assert isinstance(course, Sgd)
     module = sgd.model.bind(torch.empty_like(weights))
     nn.utils.vector_to_parameters(weights.clone(), module.parameters())
     optimiser = torch.optim.SGD(
-        module.parameters(), lr=sgd.learning_rate * sgd.learning_rate_decay**round, momentum=sgd.momentum
+        module.parameters(), lr=course.learning_rate * course.learning_rate_decay**round, momentum=course.momentum
     )
     for step in range(schedule.steps[0]):
         rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
@@ -174,13 +176,12 @@ def test_train_on_equals_a_client_with_those_samples(strategy: str) -> None:
 def test_federated_averaging_learns_the_digits() -> None:
     data = load("digits")
     model = build("mlp", data.input_shape, data.classes)
-    sgd = LocalSgd(
+    sgd = LocalTraining(
         model=model,
+        course=Sgd(size=model.size, learning_rate=0.2, momentum=0.5),
         inputs=torch.from_numpy(data.train_inputs),
         labels=torch.from_numpy(data.train_labels),
         partition=iid(len(data.train_labels), 50, SEEDS.generator("partition")),
-        learning_rate=0.2,
-        momentum=0.5,
         epochs=5,
         batch_size=10,
     )

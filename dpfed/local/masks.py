@@ -1,0 +1,134 @@
+"""Training a mask over frozen weights: how a client of FedPM and FedMask trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.errors import ConfigError
+from dpfed.models.frozen import FrozenNetwork
+from dpfed.seeds import Seeds
+
+Gradient = Literal["straight-through", "published"]
+Optimizer = Literal["sgd", "adam"]
+
+_ADAM_BETAS = (0.9, 0.999)
+_ADAM_EPSILON = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskTraining:
+    """Scores s in R^n are trained, p = sigmoid(s) are the probabilities of a mask over the frozen weights w.
+
+    Every round starts at s = logit(clip(theta, edge, 1 - edge)) of the broadcast theta. Per batch (Isik et al. 2023,
+    Algorithm 1):
+        m ~ Bern(p), fresh (stochastic), or m = 1[p >= 1/2] (FedMask);   g = d loss / d m at w * m
+        ds = g p (1 - p)   "straight-through": m passes for p;   ds = g p p (1 - p)   "published": as FedPM's code does
+    then SGD (with momentum) or Adam on s, state fresh every round. What training returns is the move
+    sigmoid(s) - theta, 0 for a client without samples. Coins depend on (seeds, round, client) only. Raises ConfigError.
+    """
+
+    network: FrozenNetwork
+    learning_rate: float
+    learning_rate_decay: float = 1.0
+    momentum: float = 0.0
+    optimizer: Optimizer = "sgd"
+    gradient: Gradient = "straight-through"
+    stochastic: bool = True
+    edge: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "learning_rate_decay"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name}={getattr(self, name)}: must be positive and finite. Change it in [local].")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
+        if not 0 < self.edge < 0.5:
+            raise ConfigError(
+                f"mask.edge={self.edge}: must be in (0, 1/2): scores are logits of probabilities clipped to it."
+            )
+        if self.gradient not in get_args(Gradient) or self.optimizer not in get_args(Optimizer):
+            raise ConfigError(
+                f"gradient={self.gradient!r}, optimizer={self.optimizer!r}: must be one of {get_args(Gradient)} and "
+                f"{get_args(Optimizer)}."
+            )
+
+    @property
+    def size(self) -> int:
+        return self.network.size
+
+    def begin(
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+    ) -> MaskWalk:
+        return MaskWalk(self, broadcast, clients, steps, round, seeds)
+
+
+class MaskWalk:
+    """Clients under way: scores [c, n], the optimiser's state, and each client's own coins."""
+
+    def __init__(
+        self,
+        course: MaskTraining,
+        broadcast: Tensor,
+        clients: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        round: int,
+        seeds: Seeds,
+    ) -> None:
+        self._course, self._start = course, broadcast
+        self._rate = course.learning_rate * course.learning_rate_decay**round
+        device = broadcast.device
+        scores = torch.logit(broadcast.clamp(course.edge, 1 - course.edge))
+        self._scores = scores.repeat(len(clients), 1)
+        self._probabilities = torch.sigmoid(self._scores)
+        self._coins = [
+            seeds.torch_generator("local.coins", round, int(client), device=str(device)) for client in clients
+        ]
+        self._moments: list[Tensor] | None = None
+        self._idle = torch.from_numpy(steps == 0).to(device)
+        self.room = torch.empty(len(clients), course.network.model.size, device=device)
+
+    def place(self, active: int, step: int) -> None:
+        probabilities = self._probabilities[:active]
+        torch.sigmoid(self._scores[:active], out=probabilities)
+        if self._course.stochastic:
+            uniforms = torch.empty_like(probabilities)
+            for row, generator in zip(uniforms, self._coins, strict=False):
+                row.uniform_(generator=generator)
+            mask = uniforms.lt(probabilities)
+        else:
+            mask = probabilities.ge(0.5)
+        self._course.network.weights(mask.to(probabilities.dtype), out=self.room[:active])
+
+    def step(self, active: int, step: int, gradient: Tensor) -> None:
+        p = self._probabilities[:active]
+        slope = self._course.network.to_mask_gradient(gradient).mul_(p).mul_(1 - p)
+        if self._course.gradient == "published":
+            slope.mul_(p)
+        self._scores[:active].sub_(self._direction(slope, step), alpha=self._rate)
+
+    def finish(self) -> Tensor:
+        moves = torch.sigmoid(self._scores).sub_(self._start)
+        moves[self._idle] = 0.0
+        return moves
+
+    def _direction(self, slope: Tensor, step: int) -> Tensor:
+        """Where the optimiser goes: slope [active, n], or what momentum or Adam make of it."""
+        course, active = self._course, len(slope)
+        if course.optimizer == "sgd" and not course.momentum:
+            return slope
+        if self._moments is None:
+            self._moments = [torch.zeros_like(self._scores) for _ in range(2 if course.optimizer == "adam" else 1)]
+        first = self._moments[0][:active]
+        if course.optimizer == "sgd":
+            return first.mul_(course.momentum).add_(slope)
+        (b1, b2), second = _ADAM_BETAS, self._moments[1][:active]
+        first.lerp_(slope, 1 - b1)
+        second.mul_(b2).addcmul_(slope, slope, value=1 - b2)
+        scale = (second / (1 - b2 ** (step + 1))).sqrt_().add_(_ADAM_EPSILON)
+        return (first / (1 - b1 ** (step + 1))).div_(scale)

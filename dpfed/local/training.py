@@ -1,0 +1,167 @@
+"""Local training: which samples a client sees, in which batches, along a method's course."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.data.partition import Partition
+from dpfed.errors import ConfigError
+from dpfed.local.loop import train_in_turn
+from dpfed.local.schedule import count_steps, draw_schedule
+from dpfed.local.side_by_side import train_side_by_side
+from dpfed.local.task import Course, LocalTask
+from dpfed.models.flat import FlatModel
+from dpfed.seeds import Seeds
+
+Strategy = Literal["auto", "loop", "vmap"]
+
+_VMAP_LARGEST = 30_000
+"""Up to so many weights "auto" trains clients side by side (measured: benchmarks/README.md)."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalTraining:
+    """Clients go through their own samples in batches and follow `course` on the cross-entropy of each.
+
+    Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A
+    client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
+
+    inputs, labels: float32 [N, ...] and int64 [N], on the device to train on
+    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto"
+                    takes vmap for small models. Both give the same up to float rounding.
+    chunk:          clients side by side at a time under vmap; memory grows with it; results agree up to rounding.
+
+    Raises ConfigError for values that cannot work.
+    """
+
+    model: FlatModel
+    course: Course
+    inputs: Tensor
+    labels: Tensor
+    partition: Partition
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int
+    strategy: Strategy = "auto"
+    chunk: int = 100
+
+    def __post_init__(self) -> None:
+        if self.strategy not in get_args(Strategy):
+            raise ConfigError(
+                f"strategy={self.strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one."
+            )
+        _check_period(self)
+        _check_samples(self)
+
+    @property
+    def period(self) -> int:
+        """The local update period τ: steps a round of the client with most samples.
+
+        Under `epochs` it tells that client's size: give `steps` where sizes are private.
+        """
+        sizes = np.array([self.partition.sizes.max()])
+        return int(count_steps(sizes, batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)[0])
+
+    def train(self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds) -> Tensor:
+        """Moves [c, n], float32, of `clients` [c] from broadcast [n].
+
+        A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the
+        call, up to float rounding under vmap and exactly in a loop.
+        """
+        return self._train(broadcast, clients, round=round, seeds=seeds, purpose="local.shuffle")
+
+    def train_on(
+        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, round: int, seeds: Seeds, purpose: str
+    ) -> Tensor:
+        """The move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
+
+        What Fed-SMP's server does with public data: the clients' optimiser and local update period.
+        `purpose` names the shuffling stream.
+        """
+        rows = np.arange(len(labels), dtype=np.int64)
+        alone = Partition(indices=rows, offsets=np.array([0, len(rows)], dtype=np.int64))
+        trainer = replace(
+            self,
+            inputs=inputs,
+            labels=labels,
+            partition=alone,
+            epochs=None,
+            steps=self.period,
+            strategy="loop",
+        )
+        return trainer._train(broadcast, np.zeros(1, dtype=np.int64), round=round, seeds=seeds, purpose=purpose)[0]
+
+    def _train(
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds, purpose: str
+    ) -> Tensor:
+        _check_call(self, broadcast, clients)
+        schedule = draw_schedule(
+            self.partition,
+            clients,
+            batch_size=self.batch_size,
+            epochs=self.epochs,
+            steps=self.steps,
+            round=round,
+            seeds=seeds,
+            purpose=purpose,
+        )
+        task = LocalTask(
+            model=self.model,
+            course=self.course,
+            broadcast=broadcast.detach(),
+            inputs=self.inputs,
+            labels=self.labels,
+            clients=clients,
+            schedule=schedule,
+            round=round,
+            seeds=seeds,
+        )
+        return train_side_by_side(task, chunk=self.chunk) if self._side_by_side() else train_in_turn(task)
+
+    def _side_by_side(self) -> bool:
+        return self.strategy == "vmap" or (self.strategy == "auto" and self.model.size <= _VMAP_LARGEST)
+
+
+def _check_period(training: LocalTraining) -> None:
+    if (training.epochs is None) == (training.steps is None):
+        raise ConfigError(
+            f"epochs={training.epochs}, steps={training.steps}: local training needs exactly one of them. "
+            "Give one, drop the other."
+        )
+    for name in ("epochs", "steps", "batch_size", "chunk"):
+        value = getattr(training, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}={value}: must be at least 1. Change it in [local].")
+
+
+def _check_samples(training: LocalTraining) -> None:
+    samples = len(training.labels)
+    if len(training.inputs) != samples:
+        raise ConfigError(
+            f"inputs: {len(training.inputs)} samples but {samples} labels; one label a sample. Check both."
+        )
+    if len(training.partition.indices) and int(training.partition.indices.max()) >= samples:
+        raise ConfigError(
+            f"partition: holds row {training.partition.indices.max()}, the data only rows 0..{samples - 1}. "
+            "Partition this very data set, after carving public data out."
+        )
+
+
+def _check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.int64]) -> None:
+    size = training.course.size
+    if broadcast.shape != (size,) or broadcast.dtype != torch.float32:
+        raise ConfigError(
+            f"broadcast: {broadcast.dtype} of shape {tuple(broadcast.shape)}; must be float32 [{size}]. Start from "
+            "the model's initial weights or the masks' initial probabilities."
+        )
+    if len(clients) and (clients.min() < 0 or clients.max() >= training.partition.clients):
+        raise ConfigError(
+            f"clients: ids {clients.min()}..{clients.max()}; the partition has "
+            f"0..{training.partition.clients - 1}. Sample clients from the partition."
+        )

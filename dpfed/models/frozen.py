@@ -1,0 +1,134 @@
+"""A network whose weights come from a seed and never change: a mask chooses among them (FedPM, FedMask)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.errors import ConfigError
+from dpfed.models.flat import Block, FlatModel
+from dpfed.seeds import Seeds
+
+Constant = Literal["kaiming", "published"]
+Biases = Literal["masked", "absent"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FrozenNetwork:
+    """Weights +s or -s by the seed's coins, s by the layer's fan-in; a mask in {0, 1}^n keeps some of them.
+
+    s = sqrt(2 / fan_in), the "kaiming" constant of Isik et al. 2023 (FedPM), or e sqrt(1 / fan_in), the "published"
+    one of its code, 1.92 times that. A bias is +s or -s of its layer and masked like a weight, or "absent": zero and
+    not sent. Scales and shifts of normalisation layers are 1 and 0, neither masked nor sent.
+
+    constants: float32 [d], the weight each coordinate has where the mask is 1
+    masked:    int64 [n], the coordinates that the mask covers; the others keep their constant
+    initial:   float32 [n], the probabilities that training starts from
+    contexts:  int64 [n], which (layer, initial probability) a masked coordinate belongs to, see `mask_file`
+    """
+
+    model: FlatModel
+    constants: Tensor
+    masked: Tensor
+    initial: Tensor
+    contexts: NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """n, the length of a mask."""
+        return len(self.masked)
+
+    def to(self, device: torch.device) -> FrozenNetwork:
+        """The same network on a device."""
+        tensors = {name: getattr(self, name).to(device) for name in ("constants", "masked", "initial")}
+        return replace(self, **tensors)
+
+    def weights(self, mask: Tensor, out: Tensor | None = None) -> Tensor:
+        """Weights [..., d] under masks (or probabilities) [..., n]."""
+        if self.size == self.model.size:
+            return torch.mul(mask, self.constants, out=out)
+        weights = self.constants.repeat(*mask.shape[:-1], 1) if out is None else out.copy_(self.constants)
+        weights[..., self.masked] = mask * self.constants[self.masked]
+        return weights
+
+    def to_mask_gradient(self, gradient: Tensor) -> Tensor:
+        """d loss / d mask [..., n] from d loss / d weights [..., d], which it may overwrite."""
+        if self.size == self.model.size:
+            return gradient.mul_(self.constants)
+        return gradient[..., self.masked].mul_(self.constants[self.masked])
+
+
+def freeze(
+    model: FlatModel, seeds: Seeds, *, constant: Constant = "kaiming", biases: Biases = "masked", spread: float = 1.0
+) -> FrozenNetwork:
+    """The frozen network of a seed. Initial scores are N(0, spread^2), so probabilities are their sigmoid.
+
+    Everything comes from integer hashes, not from a library's generator: the same on any machine and version.
+    """
+    if constant not in get_args(Constant) or biases not in get_args(Biases):
+        raise ConfigError(f"mask.constant={constant!r}, mask.biases={biases!r}: unknown; see `dpfed run --help`.")
+    signs = _words(seeds, "frozen.signs", model.size) >> np.uint64(63)
+    constants = np.where(signs == 1, 1.0, -1.0) * np.concatenate(
+        [_scales(model, block, constant) for block in model.layout]
+    )
+    covered = np.concatenate([_covered(model, block, biases) for block in model.layout])
+    for block in model.layout:
+        if _is_normalisation(model, block):
+            constants[block.start : block.stop] = 1.0 if block.name.endswith("weight") else 0.0
+        elif not covered[block.start]:
+            constants[block.start : block.stop] = 0.0
+    masked = np.flatnonzero(covered)
+    words = _words(seeds, "frozen.scores", model.size)[masked]
+    layers = np.concatenate([np.full(block.stop - block.start, i) for i, block in enumerate(model.layout)])[masked]
+    return FrozenNetwork(
+        model=model,
+        constants=torch.from_numpy(constants.astype(np.float32)),
+        masked=torch.from_numpy(masked),
+        initial=_initial(words, spread),
+        contexts=layers * CONTEXTS_PER_LAYER + (words >> np.uint64(60)).astype(np.int64),
+    )
+
+
+CONTEXTS_PER_LAYER = 16
+"""Initial probabilities are told apart by the top four bits of their hash."""
+
+
+def _words(seeds: Seeds, purpose: str, count: int) -> NDArray[np.uint64]:
+    words: NDArray[np.uint64] = seeds.keys(purpose, 0, np.zeros(1, dtype=np.int64), (count,))[0]
+    return words
+
+
+def _initial(words: NDArray[np.uint64], spread: float) -> Tensor:
+    from scipy.special import expit, ndtri
+
+    uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+    return torch.from_numpy(expit(spread * ndtri(uniform)).astype(np.float32))
+
+
+def _weight_of(model: FlatModel, block: Block) -> Block | None:
+    """The layer's weight matrix: the block itself, or its neighbour of the same layer."""
+    layer = block.name.rpartition(".")[0]
+    same = [b for b in model.layout if b.name.rpartition(".")[0] == layer and len(b.shape) > 1]
+    return same[0] if same else None
+
+
+def _is_normalisation(model: FlatModel, block: Block) -> bool:
+    return _weight_of(model, block) is None
+
+
+def _covered(model: FlatModel, block: Block, biases: Biases) -> NDArray[np.bool_]:
+    weight = len(block.shape) > 1
+    return np.full(block.stop - block.start, weight or (biases == "masked" and not _is_normalisation(model, block)))
+
+
+def _scales(model: FlatModel, block: Block, constant: Constant) -> NDArray[np.float64]:
+    matrix = _weight_of(model, block)
+    fan_in = math.prod(matrix.shape[1:]) if matrix else 1
+    scale = math.sqrt(2 / fan_in) if constant == "kaiming" else math.e / math.sqrt(fan_in)
+    return np.full(block.stop - block.start, scale)
