@@ -31,7 +31,7 @@ from dpfed.errors import ConfigError
 # A chunk's words (256 KiB) and its scratch stay in a core's cache; a GPU wants few large kernels instead.
 _CHUNK_WORDS = 1 << 15
 _CHUNK_WORDS_GPU = 1 << 22
-_SIGN_LANES = 64  # int32 lanes of a unit of signs: every lane gives its 32 bits in turn
+_SIGN_LANES = 16  # int32 lanes of a unit of signs: every lane gives its 32 bits in turn
 
 
 def _signed(word: int) -> int:

@@ -1,0 +1,195 @@
+"""FedMRN masks drawn from finished updates: probabilities, noise without zeros, errors against exact expectations.
+
+Samples are seeded. Allowed are five standard deviations (a rate below 1e-6 with a fresh seed): 2% for the error of ten
+vectors of d = 2^15, 6% for that of one mean, whose numerator and denominator have .8% each.
+"""
+
+import pytest
+import torch
+
+from dpfed import compress
+from dpfed.compress import masked_noise
+from dpfed.compress.counter import client_seeds
+from dpfed.compress.masked_noise import mask_probabilities, random_noise
+from dpfed.errors import ConfigError
+
+X = torch.randn(10, 1 << 15, generator=torch.Generator().manual_seed(0))
+SAME = X[:1].expand(10, -1)
+both = pytest.mark.parametrize("name", ["fedmrn", "fedmrns"])
+noises = pytest.mark.parametrize("noise", masked_noise.NOISES)
+
+
+def error(estimate, x):
+    return float((estimate - x).square().sum() / x.square().sum())
+
+
+def mean_error(scheme, x, seed=1):
+    return error(scheme.mean(scheme.encode(x, seed=seed)), x.mean(dim=0))
+
+
+# scheme, options; error of one, of a mean of ten independent clients, of ten identical ones, slope
+TABLE = [
+    ("fedmrn", {"alpha": 1.0}, 0.7506, 0.7506, 0.679, 0.185),
+    ("fedmrn", {"alpha": 4.0}, 0.9641, 0.9641, 0.423, 0.400),
+    ("fedmrns", {"alpha": 1.0}, 0.5958, 0.5958, 0.442, 0.369),
+    ("fedmrns", {"alpha": 4.0}, 4.732, 4.732, 0.515, 0.802),
+    ("fedmrns", {"alpha": 0.65, "noise": "bernoulli"}, 0.454, 0.454, 0.327, 0.484),
+    ("fedmrn", {"alpha": 1.0, "shared_seed": 5}, 0.7506, 1.143, 0.736, 0.185),
+    ("fedmrns", {"alpha": 1.0, "shared_seed": 5}, 0.5958, 0.594, 0.482, 0.369),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "one", "ten", "same", "slope"), TABLE)
+def test_errors(name, options, one, ten, same, slope):
+    scheme = compress.get(name, **options)
+    decoded = scheme.decode(scheme.encode(X, seed=1))
+    assert error(decoded, X) == pytest.approx(one, rel=0.02)
+    assert mean_error(scheme, X) == pytest.approx(ten, rel=0.06)
+    assert mean_error(scheme, SAME) == pytest.approx(same, rel=0.06)
+    assert float((decoded * X).sum() / X.square().sum()) == pytest.approx(slope, abs=0.01)
+
+
+def test_that_check_sees_faults():
+    """The other masks, twice the noise, or one coin seed for all: outside what is allowed above."""
+    binary, signed, wide = (compress.get(name, alpha=a) for name, a in [("fedmrn", 1), ("fedmrns", 1), ("fedmrns", 2)])
+    assert mean_error(binary, X) != pytest.approx(0.5958, rel=0.06)
+    assert mean_error(wide, X) != pytest.approx(0.5958, rel=0.06)
+    assert mean_error(signed, SAME, seed=[5] * 10) != pytest.approx(0.442, rel=0.06)
+
+
+@both
+def test_errors_against_quadrature(name):
+    """Uniform noise, alpha = 1: E(n m - u)² over n ~ U[-1, 1] and u ~ N(0, 1) on a grid, to 1e-3."""
+    n = (torch.arange(2000, dtype=torch.float64) - 999.5) / 1000
+    u = torch.distributions.Normal(0, 1).icdf((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)[:, None]
+    signed = name == "fedmrns"
+    chance = mask_probabilities(u, n, signed=signed)
+    off = -n if signed else 0 * n
+    expected = (chance * (n - u).square() + (1 - chance) * (off - u).square()).mean() / u.square().mean()
+    scheme = compress.get(name, alpha=1.0)
+    assert error(scheme.decode(scheme.encode(X, seed=1)), X) == pytest.approx(float(expected), rel=0.02)
+
+
+@noises
+def test_signed_masks_are_unbiased_inside_the_noise_and_binary_ones_on_its_side(noise):
+    """E[n m] = u, exactly, from the probabilities."""
+    n = random_noise(client_seeds(1, 1), noise, 1.0, 1000)
+    u = n * torch.linspace(-1, 1, 1000)
+    torch.testing.assert_close((2 * mask_probabilities(u, n, signed=True) - 1) * n, u, rtol=1e-5, atol=1e-6)
+    inside = u / n >= 0
+    torch.testing.assert_close((mask_probabilities(u, n, signed=False) * n)[inside], u[inside], rtol=1e-5, atol=1e-6)
+
+
+@both
+def test_masks_have_their_probabilities(name):
+    """20 000 clients with one update and shared noise: each mean within 5 standard deviations of its expectation."""
+    scheme = compress.get(name, alpha=1.0, shared_seed=3)
+    u = torch.tensor([0.0, 0.2, -0.2, 0.5, -0.9, 3.0, -3.0])
+    mean = scheme.mean(scheme.encode(u.expand(20_000, -1), seed=1))
+    signed = name == "fedmrns"
+    n = random_noise(client_seeds([3], 1), "uniform", 1.0, 7)[0]
+    chance = mask_probabilities(u, n, signed=signed)
+    expected = (2 * chance - 1) * n if signed else chance * n
+    assert bool(((mean - expected).abs() <= (2 if signed else 1) * 5 * 0.5 * n.abs() / 20_000**0.5).all())
+
+
+@noises
+def test_no_noise_is_zero(noise, monkeypatch):
+    """Not even where the stream gives exactly what would be zero."""
+    drawn = random_noise(client_seeds(1, 4), noise, 1e-2, 100_000)
+    assert float(drawn.abs().min()) >= 2.0**-24 * 1e-2 * 0.999
+    spread = {"uniform": 3**-0.5, "gaussian": 1.0, "bernoulli": 1.0}[noise] * 1e-2
+    assert float(drawn.std()) == pytest.approx(spread, rel=0.02)
+    assert abs(float(drawn.mean())) < 5 * spread / 400_000**0.5
+    for name in ("uniform", "normal"):
+        middle = 0.5 if name == "uniform" else 0.0
+        monkeypatch.setattr(
+            masked_noise.counter, name, lambda seeds, purpose, count, start=0, middle=middle: torch.full((1, 3), middle)
+        )
+    n = random_noise(client_seeds(1, 1), noise, 1.0, 3)
+    for signed in (False, True):
+        chance = mask_probabilities(torch.tensor([0.0, 1.0, -1.0]), n, signed=signed)
+        assert bool(torch.isfinite(chance).all())
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_floor_keeps_both_outcomes_possible(signed):
+    chance = mask_probabilities(torch.linspace(-9, 9, 99), torch.ones(99), signed=signed, floor=0.1)
+    assert float(chance.min()) == pytest.approx(0.1)
+    assert float(chance.max()) == pytest.approx(0.9)
+    with pytest.raises(ConfigError, match=r"floor=0\.6"):
+        mask_probabilities(X, X, signed=signed, floor=0.6)
+
+
+def test_zero_updates():
+    """Binary masks send nothing; signed ones have no way to, their noise averages out."""
+    zeros = torch.zeros(1000, 50)
+    binary, signed = (compress.get(name, alpha=1.0) for name in ("fedmrn", "fedmrns"))
+    assert bool((binary.decode(binary.encode(zeros, seed=1)) == 0).all())
+    decoded = signed.decode(signed.encode(zeros, seed=1))
+    assert float(decoded.mean(dim=0).abs().max()) < 5 / (3 * 1000) ** 0.5
+    assert bool((decoded != 0).all())
+
+
+@both
+@noises
+@pytest.mark.parametrize("shared_seed", [None, 9])
+def test_bytes_means_and_pieces(name, noise, shared_seed, monkeypatch):
+    scheme = compress.get(name, noise=noise, shared_seed=shared_seed, alpha=0.5)
+    x = X[:4, :5001]
+    payloads = scheme.encode(x, seed=7)
+    parsed = [compress.from_bytes(payload.to_bytes()) for payload in payloads]
+    assert list(payloads) == parsed
+    assert len({payload.seed for payload in parsed}) == (1 if shared_seed else 4)
+    decoded = scheme.decode(parsed)
+    torch.testing.assert_close(scheme.mean(parsed), decoded.mean(dim=0))
+    monkeypatch.setattr(masked_noise, "_AT_ONCE", 1)
+    assert scheme.encode(x, seed=7).fields["mask"].equal(payloads.fields["mask"])
+    assert scheme.decode(parsed).equal(decoded)
+    assert scheme.decode(parsed[2:3])[0].equal(decoded[2])
+
+
+@both
+def test_with_shared_noise_masks_can_be_summed(name):
+    scheme = compress.get(name, alpha=1.0, shared_seed=3)
+    payloads = scheme.encode(X[:, :100], seed=2)
+    n = random_noise(client_seeds([3], 1), "uniform", 1.0, 100)[0]
+    ones = payloads.fields["mask"].sum(dim=0)
+    total = n * (2 * ones - 10) if name == "fedmrns" else n * ones
+    torch.testing.assert_close(total, scheme.decode(payloads).sum(dim=0), rtol=1e-5, atol=1e-5)
+    assert scheme.linear
+    assert not compress.get(name).linear
+
+
+def test_binary_masks_of_small_updates_cost_less_than_a_bit():
+    """std(u) / alpha = .01, .1, 1: entropy .154, .556, .973 bits an entry."""
+    for ratio, entropy in [(0.01, 0.154), (0.1, 0.556), (1.0, 0.973)]:
+        scheme = compress.get("fedmrn", alpha=1 / ratio)
+        size = scheme.encode(X[:1], seed=1)[0].size()
+        assert size.coded_bits / X.shape[1] == pytest.approx(entropy, abs=0.02)
+
+
+@both
+@pytest.mark.parametrize("size", [1e30, 1e-30, 1e-42])
+def test_extreme_updates(name, size):
+    scheme = compress.get(name)
+    for dimension in (1, 77):
+        decoded = scheme.decode(scheme.encode(X[:2, :dimension] * size, seed=1))
+        assert bool(torch.isfinite(decoded).all())
+
+
+@both
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": "cauchy"}, "uniform"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"alpha": float("nan")}, "alpha"),
+        ({"alpha": float("inf")}, "alpha"),
+        ({"shared_seed": -(2**64)}, "64 bits"),
+    ],
+)
+def test_other_options_are_refused(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        compress.get(name, **options)

@@ -1,0 +1,115 @@
+"""The rotation: Hadamard's matrix, an inverse that is the transpose, blocks that cost little, and why two rounds."""
+
+import itertools
+
+import pytest
+import torch
+from scipy.linalg import hadamard as matrix
+
+from dpfed.compress import rotation
+from dpfed.compress.counter import client_seeds
+from dpfed.compress.rotation import blocks, hadamard, pieces, rotate, rotate_back, rotated_dimension
+from dpfed.errors import ConfigError
+
+SPIKY = torch.tensor([1.0, 0.5])
+
+
+def rotated(x, rounds=2, block=1 << 16, seed=3):
+    seeds = client_seeds(seed, len(x))
+    whole = torch.empty(len(x), rotated_dimension(x.shape[1], block))
+    for rows, one in pieces(len(x), x.shape[1], block, x.device):
+        whole[rows, one.rotated] = rotate(x[rows, one.held], seeds[rows], one, rounds)
+    return whole
+
+
+def rotated_back(y, dimension, rounds=2, block=1 << 16, seed=3):
+    seeds = client_seeds(seed, len(y))
+    whole = torch.empty(len(y), dimension)
+    for rows, one in pieces(len(y), dimension, block, y.device):
+        whole[rows, one.held] = rotate_back(y[rows, one.rotated].clone(), seeds[rows], one, rounds)
+    return whole
+
+
+@pytest.mark.parametrize("power", range(10))
+def test_hadamard_against_scipy(power):
+    size = 1 << power
+    x = torch.randn(2, 3, size, generator=torch.Generator().manual_seed(0))
+    expected = x.double() @ torch.tensor(matrix(size)).double()
+    torch.testing.assert_close(hadamard(x).double(), expected, rtol=0, atol=1e-5 * size**0.5)
+
+
+def test_hadamard_of_many_coordinates():
+    """H H = n, exactly on small integers."""
+    x = torch.randint(-3, 4, (2, 1 << 14), generator=torch.Generator().manual_seed(0)).float()
+    assert hadamard(hadamard(x)).equal(x * (1 << 14))
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 63, 64, 65, 129, 1025, 5000])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_the_inverse_is_the_transpose(dimension, rounds):
+    """R^T R = 1, and <R x, y> = <x, R^T y> for all y in the rotated space."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(3, dimension, generator=generator)
+    y = torch.randn(3, rotated_dimension(dimension, 1 << 10), generator=generator)
+    there = rotated(x, rounds, 1 << 10)
+    torch.testing.assert_close(rotated_back(there, dimension, rounds, 1 << 10), x, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        (there * y).sum(dim=1), (x * rotated_back(y, dimension, rounds, 1 << 10)).sum(dim=1), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_clients_rotate_independently_and_in_any_pieces(monkeypatch):
+    x = torch.randn(5, 3000, generator=torch.Generator().manual_seed(1))
+    whole = rotated(x)
+    assert (rotated(x[:1].expand(5, -1)) - whole[:1]).abs().amax(dim=1)[1:].min() > 0.1
+    monkeypatch.setattr(rotation, "_AT_ONCE", 1)
+    torch.testing.assert_close(rotated(x), whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("largest", [64, 1 << 10, 1 << 16])
+def test_blocks_hold_every_coordinate_once(largest):
+    for dimension in [*range(1, 300), 1023, 1024, 1025, 1026, 65_535, 65_537, 99_999]:
+        cut = blocks(dimension, largest)
+        assert [one.first for one in cut] == [0, *itertools.accumulate(one.length for one in cut)][:-1]
+        assert [one.start for one in cut] == [0, *itertools.accumulate(one.size for one in cut)][:-1]
+        assert sum(one.length for one in cut) == dimension
+        assert all(one.size in (1, *(64 << k for k in range(11))) and one.length <= one.size <= largest for one in cut)
+        assert sum(one.size for one in cut) - dimension <= max(dimension // 32, 64)
+
+
+def test_a_power_of_two_and_one_more():
+    assert [one.size for one in blocks(1025, 1 << 16)] == [1024, 1]
+    assert [one.size for one in blocks((1 << 16) - 1, 1 << 16)] == [1 << 16]
+
+
+def drive_bias(signs):
+    """Relative bias of ||y||² / ||y||_1 R^T sign(y) at (1, .5, 0 ...), over the rows of `signs` [rounds, m, n]."""
+    size = signs.shape[2]
+    x = torch.zeros(size, dtype=torch.float64)
+    x[:2] = SPIKY
+    y = x
+    for one in signs:
+        y = hadamard(y * one) / size**0.5
+    decoded = y.square().sum(dim=1, keepdim=True) / y.abs().sum(dim=1, keepdim=True) * torch.where(y >= 0, 1.0, -1.0)
+    for one in signs.flip(0):
+        decoded = hadamard(decoded) * one / size**0.5
+    return float((decoded.mean(dim=0) - x).norm() / x.norm())
+
+
+def test_one_round_is_biased_on_a_spiky_vector():
+    """Exactly half of the vector, over all 2^16 sign patterns of d = 16."""
+    patterns = (torch.arange(1 << 16)[:, None] >> torch.arange(16)) & 1
+    assert drive_bias(2.0 * patterns[None].double() - 1) == pytest.approx(0.5, abs=1e-9)
+
+
+def test_two_rounds_are_not():
+    """d = 64, 40 000 patterns: below 3 times the sampling error sqrt(.57 / 40 000) = .0038; one round stays at .5."""
+    patterns = torch.randint(0, 2, (2, 40_000, 64), generator=torch.Generator().manual_seed(0)).double()
+    assert drive_bias(2 * patterns - 1) < 0.0114
+    assert drive_bias(2 * patterns[:1] - 1) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("options", [{"rounds": 0}, {"rounds": 5}, {"block": 32}, {"block": 1 << 21}, {"block": 100}])
+def test_other_rotations_are_refused(options):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        rotation.check_rotation("drive", **({"rounds": 2, "block": 1 << 16} | options))
