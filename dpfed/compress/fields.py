@@ -19,6 +19,9 @@ from dpfed.errors import WireError
 
 Values = NDArray[Any]
 
+LARGEST = 1e31
+"""The largest magnitude on the wire: its product with d/k and the sum of a round's payloads stay finite in float32."""
+
 _PACKED, _CODED = 0, 1
 
 
@@ -66,7 +69,7 @@ class Field(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Floats:
-    """`count` finite numbers of 32 bits, or 16 with `half`; none below zero unless `signed`."""
+    """`count` numbers up to LARGEST in magnitude, of 32 bits or, with `half`, 16; none below zero unless `signed`."""
 
     count: int
     half: bool = False
@@ -82,9 +85,10 @@ class Floats:
     def read(self, reader: Reader) -> Values:
         content = reader.take(self.count * self.dtype.itemsize, f"{self.count} floats")
         values = np.frombuffer(content, dtype=self.dtype)
-        if not np.isfinite(values).all():
-            raise WireError(f"{self.count} floats: NaN or infinity among them; drop this client's message.")
-        if not self.signed and np.signbit(values).any():
+        limit = float(np.finfo(np.float16).max) if self.half else LARGEST
+        if not (np.abs(values) <= limit).all():
+            raise WireError(f"{self.count} floats: NaN or beyond ±{limit:g} among them; drop this client's message.")
+        if not self.signed and (values < 0).any():
             raise WireError(f"{self.count} floats: one is negative where only scales >= 0 are sent.")
         return values
 

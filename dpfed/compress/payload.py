@@ -45,7 +45,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.fields import Block, Field, Reader
+from dpfed.compress.fields import LARGEST, Block, Field, Reader
 from dpfed.compress.wire import Header, Option, read_frame, write_frame
 from dpfed.errors import ConfigError, WireError
 
@@ -144,15 +144,14 @@ class Payloads(Sequence[Payload]):
     def of(cls, scheme: Scheme, dimension: int, *, seeds: Tensor | None = None, **fields: Tensor) -> Payloads:
         """From tensors [c, count], or [c] where the count is one. Seeds only if decoding needs them.
 
-        ConfigError naming the client when a number is not finite: it was too large for what it is sent as.
+        ConfigError naming the client when a number is beyond LARGEST or its float type.
         """
         layout = scheme.layout(dimension)
         shaped = {name: fields[name].reshape(len(fields[name]), part.count) for name, part in layout.items()}
         for name, content in shaped.items():
             if content.is_floating_point():
-                refuse_rows(
-                    ~torch.isfinite(content).all(dim=1), f"{scheme.name}: its {name} would overflow", "scale it"
-                )
+                too_large = ~(content.abs().amax(dim=1).double() <= LARGEST)
+                refuse_rows(too_large, f"{scheme.name}: its {name} are beyond what is sent (±{LARGEST:g})", "scale it")
         content = next(iter(shaped.values()))
         if seeds is None:
             seeds = torch.zeros(len(content), dtype=torch.int64, device=content.device)
@@ -264,7 +263,7 @@ def checked_updates(x: Tensor) -> Tensor:
     if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point() or not x.numel():
         given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise ConfigError(f"x is {given}: must be a floating tensor [clients, d] with at least one client and d >= 1.")
-    x = x.detach().to(torch.float32)
+    x = x.detach().to(torch.float32).contiguous()
     refuse_rows(~torch.isfinite(x).all(dim=1), "NaN or infinity in its update", "replace it by zeros")
     return x
 

@@ -83,10 +83,10 @@ def test_floats(half):
     assert len(block.content) == 5 * (2 if half else 4)
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_floats_must_be_finite(wrong):
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 2e31, -2e31])
+def test_floats_must_be_finite_and_stay_so(wrong):
     content = np.array([1, wrong], dtype="<f4").tobytes()
-    with pytest.raises(WireError, match="NaN or infinity"):
+    with pytest.raises(WireError, match="NaN or beyond"):
         Floats(count=2).read(Reader(content=content))
 
 

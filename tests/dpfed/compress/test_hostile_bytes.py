@@ -1,0 +1,204 @@
+"""Bytes from a stranger: a payload or a WireError, never anything else, never much memory."""
+
+import contextlib
+import random
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.compressors import SETTINGS, make
+
+import dpfed.compress
+from dpfed.compress.wire import Header, write_frame
+from dpfed.errors import WireError
+
+ALL = pytest.mark.parametrize("setting", SETTINGS)
+
+
+def message(setting, dimension=24):
+    x = torch.randn(1, dimension, generator=torch.Generator().manual_seed(dimension)) ** 3
+    return make(setting).encode(x, seed=1)[0].to_bytes()
+
+
+def sealed(frame):
+    """The frame with the checksum it should have: what a forger sends."""
+    return bytes(frame) + zlib.crc32(frame).to_bytes(4, "little")
+
+
+def refused(content):
+    with pytest.raises(WireError) as caught:
+        dpfed.compress.from_bytes(content)
+    assert type(caught.value) is WireError
+    assert 10 < len(str(caught.value)) < 500
+
+
+def harmless(content, decoders):
+    """Refused, or a payload that is what it says and that the right decoder makes finite numbers of."""
+    try:
+        payload = dpfed.compress.from_bytes(content, dimension=24)
+    except WireError:
+        return False
+    assert payload.dimension == 24
+    for decoder in decoders:
+        try:
+            decoded = decoder.decode([payload])
+        except WireError:
+            continue
+        assert decoded.shape == (1, 24)
+        assert torch.isfinite(decoded).all()
+        assert torch.isfinite(decoder.mean([payload] * 3)).all()
+    return True
+
+
+@ALL
+def test_every_flipped_bit_is_noticed(setting):
+    content = bytearray(message(setting))
+    for at in range(len(content)):
+        for bit in range(8):
+            content[at] ^= 1 << bit
+            refused(bytes(content))
+            content[at] ^= 1 << bit
+
+
+@ALL
+def test_every_truncation_is_noticed(setting):
+    content = message(setting)
+    for length in range(len(content)):
+        refused(content[:length])
+        if length < len(content) - 4:
+            refused(sealed(content[:length]))
+    refused(content + b"\0")
+    refused(sealed(content[:-4] + b"\0"))
+    refused(content + content)
+
+
+@ALL
+def test_every_forged_byte_is_harmless(setting):
+    """With the checksum made right: any one byte set to anything."""
+    frame, decoders = bytearray(message(setting)[:-4]), [make(setting)]
+    chosen = random.Random(1)
+    passed = 0
+    for at, true in enumerate(bytes(frame)):
+        for value in {0, 255, true ^ 1, true ^ 128, chosen.randrange(256)} - {true}:
+            frame[at] = value
+            passed += harmless(sealed(frame), decoders)
+        frame[at] = true
+    assert passed, "none was read: the test forges nothing"
+
+
+@settings(max_examples=15)
+@given(st.data())
+@ALL
+def test_forged_content_is_harmless(setting, data):
+    scheme = make(setting)
+    frame = message(setting)[:-4]
+    size = len(frame) - make(setting).encode(torch.ones(1, 24), seed=1)[0].size().header_bytes + 4
+    kept = data.draw(st.integers(max(0, len(frame) - size), len(frame)))
+    harmless(sealed(frame[:kept] + data.draw(st.binary(max_size=80))), [scheme])
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes(content):
+    refused(content)
+    refused(b"DPfC" + content)
+    refused(sealed(b"DPfC\1" + content))
+
+
+OPTIONS = [
+    {"keep": 1e-300},
+    {"keep": 1e300},
+    {"keep": float("nan")},
+    {"k": 10**18},
+    {"k": 10**60},
+    {"k": -1},
+    {"k": None},
+    {"k": 2**24, "digest": ""},
+    {"k": 2, "digest": "x" * 150},
+    {"levels": 10**9},
+    {"levels": 1 << 14},
+    {"bucket": 10**30},
+    {"bucket": 1},
+    {"bucket": 0},
+    {"bucket": None},
+    {"bound": 10**200},
+    {"bound": float("inf")},
+    {"bound": 1e-320},
+    {"bound": "l3"},
+    {"clip": 1e-308},
+    {"sparsity": 1 - 1e-16},
+    {"sparsity": 1.0},
+    {"sparsity": 1e-320},
+    {"block": 1 << 62},
+    {"block": 1},
+    {"rounds": 10**9},
+    {"scale": "?"},
+    {"bits": 1e-320},
+    {"bits": 0.999999999},
+    {"bits": 64},
+    {"alpha": 1e308},
+    {"alpha": -1},
+    {"noise": ""},
+    {"projections": 10**12},
+    {"projections": 1 << 16},
+    {"shared_seed": 10**40},
+    {"shared_seed": -1},
+    {"name": "x"},
+    {"indices": 3},
+]
+
+
+@pytest.mark.parametrize("name", dpfed.compress.names())
+@pytest.mark.parametrize("dimension", [1, 24, (1 << 24) - 1, (1 << 32) - 1])
+def test_forged_options_take_little_memory(name, dimension):
+    """Any option, with a little content: refused or read, in memory bounded by the message's and d's length."""
+    tracemalloc.start()
+    try:
+        for options in OPTIONS:
+            for content in (b"", bytes(4), bytes(64)):
+                header = Header(name=name, options=options, dimension=dimension, seed=0)
+                tracemalloc.reset_peak()
+                before = tracemalloc.get_traced_memory()[0]
+                with contextlib.suppress(WireError):
+                    dpfed.compress.from_bytes(write_frame(header, content))
+                assert tracemalloc.get_traced_memory()[1] - before < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def bomb(dimension):
+    """All trits the same: they cost no words, and a few dozen bytes claim d of them."""
+    counts = dimension.to_bytes(4, "little")[: (dimension.bit_length() + 7) // 8]
+    content = np.float32(1).tobytes() + b"\1" + counts + bytes(len(counts)) + bytes(4)
+    return write_frame(Header(name="terngrad", options={}, dimension=dimension, seed=0), content)
+
+
+def peak(work):
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_decompression_bomb_takes_what_d_takes():
+    """A claim of d symbols: memory in proportion to the d that was expected, and none for another d."""
+    assert peak(lambda: dpfed.compress.from_bytes(bomb(100_000), dimension=100_000)) < 40 * 100_000
+    assert peak(lambda: refused(bomb((1 << 32) - 1))) < 100_000
+    with pytest.raises(WireError, match="expected d=10"):
+        dpfed.compress.from_bytes(bomb(1 << 24), dimension=10)
+
+
+@ALL
+def test_honest_messages_take_what_d_takes(setting):
+    content = message(setting, 30_000)
+    assert peak(lambda: dpfed.compress.from_bytes(content)) < 60 * 30_000
+
+
+def test_not_bytes():
+    for wrong in (None, "text", 3, [1]):
+        refused(wrong)
