@@ -64,7 +64,7 @@ class FedScalar:
         seeds = self._seeds(client_seeds(seed, len(x)).to(x.device))
         scalars = torch.zeros(len(x), self.projections, dtype=torch.float64, device=x.device)
         for rows, columns, number, vectors in self._directions(seeds, len(x), x.shape[1]):
-            scalars[rows, number] += (x[rows, columns] * vectors).sum(dim=1)
+            scalars[rows, number] += (x[rows, columns] * vectors).sum(dim=1, dtype=torch.float64)
         return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, scalars=scalars.float())
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:

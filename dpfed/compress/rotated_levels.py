@@ -76,18 +76,21 @@ class RotatedLevels:
         return total.div_(len(scales))
 
     def _quantise(self, rotated: Tensor, seeds: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-        """[c, n] to symbols [c, kept] and scales [c]; a zero row gets scale 0."""
+        """[c, n] to symbols [c, kept] and scales [c] float64; a zero row gets scale 0."""
         kept = self._kept(block)
-        lengths = torch.linalg.vector_norm(rotated, dim=1, keepdim=True)
+        lengths = rotated.square().sum(dim=1, dtype=torch.float64).sqrt()
         if kept < block.size:
             rotated = rotated.gather(1, self._chosen(seeds, block))
-        symbols = nearest(rotated * (block.size**0.5 / torch.where(lengths > 0, lengths, 1.0)), self.levels)
+        standardising = block.size**0.5 / torch.where(lengths > 0, lengths, 1.0)
+        symbols = nearest(rotated * standardising.float()[:, None], self.levels)
         levels = self._levels(symbols)
-        overlap = (levels * rotated).sum(dim=1)
+        # Sums in float64: a client's bytes then do not depend on how a sum is split over threads.
+        overlap = (levels * rotated).sum(dim=1, dtype=torch.float64)
         if self.scale == UNBIASED:
-            scale = rotated.square().sum(dim=1) / torch.where(overlap > 0, overlap, 1.0) * (block.size / kept)
+            squares = rotated.square().sum(dim=1, dtype=torch.float64)
+            scale = squares / torch.where(overlap > 0, overlap, 1.0) * (block.size / kept)
         else:
-            scale = overlap / levels.square().sum(dim=1)
+            scale = overlap / levels.square().sum(dim=1, dtype=torch.float64)
         return symbols, scale
 
     def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: Block) -> Tensor:

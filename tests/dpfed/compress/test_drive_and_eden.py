@@ -1,6 +1,6 @@
 """DRIVE and EDEN against their theory: error, gain of averaging, bias; and the edges.
 
-Samples are seeded. Allowed are five standard deviations (a rate below 1e-6 with a fresh seed): 2.5% for the error of ten
+Samples are seeded. Allowed are five standard deviations (rate below 1e-6 with a fresh seed): 2.5% for the error of ten
 vectors of d = 2^14, 8% for that of one mean, whose numerator and denominator have 1.1% each.
 """
 
