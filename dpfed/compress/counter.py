@@ -117,10 +117,10 @@ def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
     coordinates = torch.arange(size, device=seeds.device)
     chosen = seeds.new_empty(len(seeds), kept)
     at_once = max(1, _chunk(seeds.device) // max(size, 1))
-    for first in range(0, len(seeds), at_once):
+    for first in range(0, len(seeds) if kept else 0, at_once):
         keys = bits(seeds[first : first + at_once], purpose, size).bitwise_and_(~low).bitwise_or_(coordinates)
-        smallest = keys.topk(kept, dim=1, largest=False, sorted=False).values.bitwise_and_(low)
-        chosen[first : first + at_once] = smallest.sort(dim=1).values
+        largest_kept = keys.kthvalue(kept, dim=1, keepdim=True).values
+        chosen[first : first + at_once] = (keys <= largest_kept).nonzero()[:, 1].view(-1, kept)
     return chosen
 
 
