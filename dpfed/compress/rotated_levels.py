@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.fields import Floats, Symbols
 from dpfed.compress.payload import Layout
-from dpfed.compress.rotation import Block, blocks, check_rotation, pieces, rotate, rotate_back
+from dpfed.compress.rotation import Block, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
 from dpfed.errors import ConfigError
 
 UNBIASED, MIN_MSE = "unbiased", "min-mse"
@@ -40,12 +40,18 @@ class RotatedLevels:
 
     def sent(self, dimension: int) -> int:
         """The symbols of one vector."""
-        return sum(self._kept(block) for block in blocks(dimension, self.block))
+        whole, rest = block_sizes(dimension, self.block)
+        return whole * self._kept(self.block) + sum(self._kept(size) for size in rest)
+
+    def scales(self, dimension: int) -> int:
+        """The scales of one vector, one a block."""
+        whole, rest = block_sizes(dimension, self.block)
+        return whole + len(rest)
 
     def layout(self, dimension: int) -> Layout:
         """A scale a block, a symbol a rotated coordinate that is sent."""
         return {
-            "scales": Floats(count=len(blocks(dimension, self.block)), signed=False),
+            "scales": Floats(count=self.scales(dimension), signed=False),
             "symbols": Symbols(alphabet=len(self.levels), count=self.sent(dimension)),
         }
 
@@ -53,7 +59,7 @@ class RotatedLevels:
         """x [c, d], finite, to symbols [c, sent(d)] uint8 and scales [c, blocks] float32 >= 0."""
         dimension = x.shape[1]
         symbols = x.new_empty(len(x), self.sent(dimension), dtype=torch.uint8)
-        scales = x.new_empty(len(x), len(blocks(dimension, self.block)), dtype=torch.float32)
+        scales = x.new_empty(len(x), self.scales(dimension), dtype=torch.float32)
         for rows, block, place in self._places(len(x), dimension, x.device):
             part, scale = in_unit_range(x[rows, block.held].float())
             rotated = rotate(part, seeds[rows], block, self.rounds)
@@ -77,7 +83,7 @@ class RotatedLevels:
 
     def _quantise(self, rotated: Tensor, seeds: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """[c, n] to symbols [c, kept] and scales [c] float64; a zero row gets scale 0."""
-        kept = self._kept(block)
+        kept = self._kept(block.size)
         lengths = rotated.square().sum(dim=1, dtype=torch.float64).sqrt()
         if kept < block.size:
             rotated = rotated.gather(1, self._chosen(seeds, block))
@@ -104,17 +110,16 @@ class RotatedLevels:
 
     def _places(self, clients: int, dimension: int, device: torch.device) -> Iterator[tuple[slice, Block, slice]]:
         """Pieces with the place of their symbols."""
-        starts = [0]
-        for block in blocks(dimension, self.block):
-            starts.append(starts[-1] + self._kept(block))
+        starts = list(accumulate((self._kept(block.size) for block in blocks(dimension, self.block)), initial=0))
         for rows, block in pieces(clients, dimension, self.block, device):
             yield rows, block, slice(starts[block.number], starts[block.number + 1])
 
-    def _kept(self, block: Block) -> int:
-        return max(1, round(self.share * block.size))
+    def _kept(self, size: int) -> int:
+        """The symbols of a block."""
+        return max(1, round(self.share * size))
 
     def _chosen(self, seeds: Tensor, block: Block) -> Tensor:
-        return counter.subset(seeds, f"rotated_levels.kept.{block.number}", block.size, self._kept(block))
+        return counter.subset(seeds, f"rotated_levels.kept.{block.number}", block.size, self._kept(block.size))
 
     def _levels(self, symbols: Tensor) -> Tensor:
         table = torch.tensor(self.levels, dtype=torch.float32, device=symbols.device)

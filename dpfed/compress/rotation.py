@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, repeat
 
 import torch
 from torch import Tensor
@@ -31,12 +32,11 @@ _MATRIX = 16  # the first four levels of butterflies as one product with a small
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """`length` coordinates from `first` on, which become `size` = 2^k rotated ones from `start` on."""
+    """`length` coordinates from `first` on, which become `size` = 2^k rotated ones; more only in the last block."""
 
     number: int
     first: int
     length: int
-    start: int
     size: int
 
     @property
@@ -45,33 +45,39 @@ class Block:
 
     @property
     def rotated(self) -> slice:
-        return slice(self.start, self.start + self.size)
+        return slice(self.first, self.first + self.size)
 
 
-@lru_cache(maxsize=64)
-def blocks(dimension: int, largest: int) -> tuple[Block, ...]:
-    """R^d as blocks of `largest` coordinates and a rest of smaller powers of two.
+def block_sizes(dimension: int, largest: int) -> tuple[int, tuple[int, ...]]:
+    """How many blocks of `largest` coordinates R^d is cut into, and the sizes of those of the rest.
 
     The rest gets the fewest blocks whose fill (zeros) is at most a 32nd of what they hold, or 64: d = 1025 becomes
     1024 + 1, not 2048. No block is smaller than SMALLEST_BLOCK, except that a last single coordinate stays as it is.
     """
-    cut: list[Block] = []
-    first = start = 0
-    while first < dimension:
-        left = dimension - first
-        size = 1 if left == 1 else min(largest, max(SMALLEST_BLOCK, 1 << (left - 1).bit_length()))
+    whole, left = divmod(dimension, largest)
+    rest: list[int] = []
+    while left > 0:
+        size = 1 if left == 1 else max(SMALLEST_BLOCK, 1 << (left - 1).bit_length())
         if size > left + max(left // 32, SMALLEST_BLOCK):
             size //= 2
-        cut.append(Block(number=len(cut), first=first, length=min(size, left), start=start, size=size))
-        first += cut[-1].length
-        start += size
-    return tuple(cut)
+        rest.append(size)
+        left -= size
+    return whole, tuple(rest)
+
+
+def blocks(dimension: int, largest: int) -> Iterator[Block]:
+    """The blocks of R^d in order."""
+    whole, rest = block_sizes(dimension, largest)
+    first = 0
+    for number, size in enumerate(chain(repeat(largest, whole), rest)):
+        yield Block(number=number, first=first, length=min(size, dimension - first), size=size)
+        first += size
 
 
 def rotated_dimension(dimension: int, largest: int) -> int:
     """The coordinates after rotation, d and the fill."""
-    last = blocks(dimension, largest)[-1]
-    return last.start + last.size
+    whole, rest = block_sizes(dimension, largest)
+    return whole * largest + sum(rest)
 
 
 def check_rotation(scheme: str, *, rounds: int, block: int) -> None:
@@ -116,7 +122,8 @@ def rotate_back(rotated: Tensor, seeds: Tensor, block: Block, rounds: int) -> Te
 def hadamard(rows: Tensor) -> Tensor:
     """H x of every row of [..., n], n a power of two: the fast Walsh-Hadamard transform, unnormalised, H H = n.
 
-    H[i, j] = (-1)^(number of ones in the bits of i & j), Sylvester's order. A new tensor; n log2 n additions.
+    H[i, j] = (-1)^(number of ones in the bits of i & j), Sylvester's order. A new tensor; n log2 n additions. The last
+    bit may depend on the machine's matrix product.
     """
     size = rows.shape[-1]
     step = min(size, _MATRIX)
@@ -138,4 +145,4 @@ def _matrix(size: int) -> Tensor:
 
 
 def _signs(seeds: Tensor, block: Block, round: int) -> Tensor:
-    return counter.rademacher(seeds, f"rotation.{round}", block.size, start=block.start)
+    return counter.rademacher(seeds, f"rotation.{round}", block.size, start=block.first)
