@@ -37,7 +37,7 @@ from dpfed.local.training import LocalTraining
 from dpfed.methods import Method, method
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
-from dpfed.models.mask_file import Recipe
+from dpfed.mask_file import Recipe
 from dpfed.privacy.adaptive_clip import AdaptiveClip
 from dpfed.privacy.client_level import ClientLevelGaussian, NotPrivate, Privacy
 from dpfed.privacy.coins import ClientLevelCoins
@@ -229,7 +229,9 @@ def _model_options(config: Config) -> dict[str, Any]:
 
 def _network(config: Config, model: FlatModel, seeds: Seeds, device: torch.device) -> FrozenNetwork:
     table = config.mask or Mask()
-    return freeze(model, seeds, constant=table.constant, biases=table.biases, spread=table.spread).to(device)
+    return freeze(
+        model, seeds, constant=table.constant, biases=table.biases, scale=table.scale, spread=table.spread
+    ).to(device)
 
 
 def _course(config: Config, model: FlatModel, network: FrozenNetwork | None) -> Course:
@@ -248,7 +250,7 @@ def _course(config: Config, model: FlatModel, network: FrozenNetwork | None) -> 
         momentum=local.momentum,
         optimizer=local.optimizer,
         gradient=table.gradient,
-        stochastic=config.method.name != "fedmask",
+        forward="threshold" if config.method.name == "fedmask" else table.forward,
         edge=table.edge,
     )
 
@@ -322,6 +324,7 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
         seed=seeds.root,
         constant=table.constant,
         biases=table.biases,
+        scale=table.scale,
         spread=table.spread,
     )
     start = network.initial.clamp(table.edge, 1 - table.edge)

@@ -71,13 +71,15 @@ class MethodTable(_Table):
 
 class Mask(_Table):
     """[mask] FedPM and FedMask: frozen weights, initial scores N(0, spread^2), probabilities kept in [edge, 1-edge];
-    the network that is evaluated has a sampled mask, the threshold at 1/2, or the mean of all masks."""
+    clients train under fresh coins in every batch, or (forward = "mean") under the mean of all masks; the network that is evaluated has a sampled mask, the threshold at 1/2, or the mean of all masks."""
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     constant: Literal["kaiming", "published"] = "kaiming"
+    scale: Positive = 1.0
     biases: Literal["masked", "absent"] = "masked"
     gradient: Literal["straight-through", "published"] = "straight-through"
+    forward: Literal["coins", "mean"] = "coins"
     readout: Literal["sample", "threshold", "mean"] = "sample"
 
 

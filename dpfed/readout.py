@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
-from dpfed.models.mask_file import Recipe, mask_file
+from dpfed.mask_file import Recipe, mask_file
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 

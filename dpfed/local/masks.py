@@ -16,6 +16,7 @@ from dpfed.seeds import Seeds
 
 Gradient = Literal["straight-through", "published"]
 Optimizer = Literal["sgd", "adam"]
+Forward = Literal["coins", "threshold", "mean"]
 
 _ADAM_BETAS = (0.9, 0.999)
 _ADAM_EPSILON = 1e-8
@@ -27,7 +28,8 @@ class MaskTraining:
 
     Every round starts at s = logit(clip(theta, edge, 1 - edge)) of the broadcast theta. Per batch (Isik et al. 2023,
     Algorithm 1):
-        m ~ Bern(p), fresh (stochastic), or m = 1[p >= 1/2] (FedMask);   g = d loss / d m at w * m
+        m ~ Bern(p), fresh ("coins", FedPM), m = 1[p >= 1/2] ("threshold", FedMask) or m = p ("mean");
+        g = d loss / d m at the weights w * m
         ds = g p (1 - p)   "straight-through": m passes for p;   ds = g p p (1 - p)   "published": as FedPM's code does
     then SGD (with momentum) or Adam on s, state fresh every round. What training returns is the move
     sigmoid(s) - theta, 0 for a client without samples. Coins depend on (seeds, round, client) only. Raises ConfigError.
@@ -39,7 +41,7 @@ class MaskTraining:
     momentum: float = 0.0
     optimizer: Optimizer = "sgd"
     gradient: Gradient = "straight-through"
-    stochastic: bool = True
+    forward: Forward = "coins"
     edge: float = 0.01
 
     def __post_init__(self) -> None:
@@ -96,14 +98,7 @@ class MaskWalk:
     def place(self, active: int, step: int) -> None:
         probabilities = self._probabilities[:active]
         torch.sigmoid(self._scores[:active], out=probabilities)
-        if self._course.stochastic:
-            uniforms = torch.empty_like(probabilities)
-            for row, generator in zip(uniforms, self._coins, strict=False):
-                row.uniform_(generator=generator)
-            mask = uniforms.lt(probabilities)
-        else:
-            mask = probabilities.ge(0.5)
-        self._course.network.weights(mask.to(probabilities.dtype), out=self.room[:active])
+        self._course.network.weights(self._mask(probabilities), out=self.room[:active])
 
     def step(self, active: int, step: int, gradient: Tensor) -> None:
         p = self._probabilities[:active]
@@ -116,6 +111,16 @@ class MaskWalk:
         moves = torch.sigmoid(self._scores).sub_(self._start)
         moves[self._idle] = 0.0
         return moves
+
+    def _mask(self, probabilities: Tensor) -> Tensor:
+        if self._course.forward == "mean":
+            return probabilities
+        if self._course.forward == "threshold":
+            return probabilities.ge(0.5).to(probabilities.dtype)
+        uniforms = torch.empty_like(probabilities)
+        for row, generator in zip(uniforms, self._coins, strict=False):
+            row.uniform_(generator=generator)
+        return uniforms.lt(probabilities).to(probabilities.dtype)
 
     def _direction(self, slope: Tensor, step: int) -> Tensor:
         """Where the optimiser goes: slope [active, n], or what momentum or Adam make of it."""

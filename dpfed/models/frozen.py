@@ -65,18 +65,24 @@ class FrozenNetwork:
 
 
 def freeze(
-    model: FlatModel, seeds: Seeds, *, constant: Constant = "kaiming", biases: Biases = "masked", spread: float = 1.0
+    model: FlatModel,
+    seeds: Seeds,
+    *,
+    constant: Constant = "kaiming",
+    biases: Biases = "masked",
+    scale: float = 1.0,
+    spread: float = 1.0,
 ) -> FrozenNetwork:
-    """The frozen network of a seed. Initial scores are N(0, spread^2), so probabilities are their sigmoid.
+    """The frozen network of a seed, its constants times `scale`. Initial scores are N(0, spread^2), so probabilities are
+    their sigmoid.
 
     Everything comes from integer hashes, not from a library's generator: the same on any machine and version.
     """
     if constant not in get_args(Constant) or biases not in get_args(Biases):
         raise ConfigError(f"mask.constant={constant!r}, mask.biases={biases!r}: unknown; see `dpfed run --help`.")
     signs = _words(seeds, "frozen.signs", model.size) >> np.uint64(63)
-    constants = np.where(signs == 1, 1.0, -1.0) * np.concatenate(
-        [_scales(model, block, constant) for block in model.layout]
-    )
+    scales = np.concatenate([_scales(model, block, constant) for block in model.layout])
+    constants = np.where(signs == 1, scale, -scale) * scales
     covered = np.concatenate([_covered(model, block, biases) for block in model.layout])
     for block in model.layout:
         if _is_normalisation(model, block):

@@ -96,7 +96,7 @@ def test_exact_refuses_what_it_has_no_law_for(mechanism):
 
 @pytest.mark.parametrize("noise_std", [0.05, 0.4, 5.0])
 def test_noised_coins_in_a_sum_against_enumeration(noise_std):
-    """K = 4, d = 2: no allocation of the move, no others' probabilities exceed the bound; it is below that of 0 noise."""
+    """K = 4, d = 2: no allocation of the move and no others' probabilities exceed the bound, below that of no noise."""
     generator = np.random.default_rng(1)
     c, k, move, alpha = 0.1, 4, 0.3, 6.0
     setting = {"cohort": k, "dimension": 2, "c": c, "l2_sensitivity": move}

@@ -146,7 +146,7 @@ def test_tight_fixed_size_account(clients, cohort, sigma, rounds, expected):
 
 @pytest.mark.parametrize(("adjacency", "expected"), [("replace-one", 3.5105), ("zero-out", 2.4974)])
 def test_publishing_the_size_of_a_poisson_cohort(adjacency, expected):
-    """docs/theory.md, section 6: given its size the sampler is a fixed-size one; the profiles average over the sizes."""
+    """docs/theory.md, section 6: given its size the sampler is a fixed-size one; average the profiles."""
     sizes = np.arange(40, 170)
     weights = binom.pmf(sizes, CLIENTS, COHORT / CLIENTS)
     spacing = 2e-4

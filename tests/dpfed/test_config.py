@@ -138,8 +138,10 @@ def test_every_preset_is_a_valid_configuration():
     assert {f"{method}-digits" for method in METHODS} <= set(names)
     for name in names:
         config = parse(presets.tables(name), source=name)
-        assert name == f"{config.method.name}-{config.data.name}"
-        assert (config.privacy is not None) == METHODS[config.method.name].private
+        variant = "-private" if METHODS[config.method.name].coins and config.privacy is not None else ""
+        assert name == f"{config.method.name}{variant}-{config.data.name}"
+        if not METHODS[config.method.name].coins:
+            assert (config.privacy is not None) == METHODS[config.method.name].private
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

@@ -39,6 +39,7 @@ class Recipe:
     seed: int
     constant: str
     biases: str
+    scale: float
     spread: float
 
     def build(self) -> FrozenNetwork:
@@ -49,6 +50,7 @@ class Recipe:
             Seeds(root=self.seed),
             constant=self.constant,  # type: ignore[arg-type]
             biases=self.biases,  # type: ignore[arg-type]
+            scale=self.scale,
             spread=self.spread,
         )
 

@@ -1,0 +1,172 @@
+"""Mask training against a plain loop with autograd, and its coins, gradients and refusals."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from dpfed.data import Partition
+from dpfed.errors import ConfigError
+from dpfed.local import LocalTraining
+from dpfed.local.masks import MaskTraining
+from dpfed.local.schedule import draw_schedule
+from dpfed.models import FlatModel, build
+from dpfed.models.frozen import FrozenNetwork, freeze
+from dpfed.models.mlp import mlp
+from dpfed.seeds import Seeds
+
+SEEDS = Seeds(root=11)
+SIZES = [12, 0, 7, 5]
+CLIENTS = np.arange(len(SIZES))
+
+
+def network(**options: Any) -> FrozenNetwork:
+    return freeze(build("mlp", (6,), 4, hidden=(5,)), SEEDS, **options)
+
+
+def trainer(frozen: FrozenNetwork, strategy: str = "loop", **course: Any) -> LocalTraining:
+    generator = torch.Generator().manual_seed(0)
+    offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int64)
+    return LocalTraining(
+        model=frozen.model,
+        course=MaskTraining(**({"network": frozen, "learning_rate": 0.7} | course)),
+        inputs=torch.randn(30, 6, generator=generator),
+        labels=torch.randint(4, (30,), generator=generator),
+        partition=Partition(indices=np.random.default_rng(0).permutation(24), offsets=offsets),
+        epochs=3,
+        batch_size=5,
+        strategy=strategy,  # type: ignore[arg-type]
+    )
+
+
+def by_autograd(training: LocalTraining, theta: Tensor, client: int, round: int) -> Tensor:
+    """One client with torch's own optimisers; the mask passes its gradient by the usual detach trick."""
+    course = training.course
+    assert isinstance(course, MaskTraining)
+    schedule = draw_schedule(
+        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, round=round, seeds=SEEDS,
+        purpose="local.shuffle",
+    )  # fmt: skip
+    scores = torch.logit(theta.clamp(course.edge, 1 - course.edge)).requires_grad_()
+    rate = course.learning_rate * course.learning_rate_decay**round
+    optimiser = (
+        torch.optim.Adam([scores], lr=rate)
+        if course.optimizer == "adam"
+        else torch.optim.SGD([scores], lr=rate, momentum=course.momentum)
+    )
+    coins = SEEDS.torch_generator("local.coins", round, client)
+    for step in range(schedule.steps[0]):
+        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
+        p = torch.sigmoid(scores)
+        if course.forward == "coins":
+            mask = torch.rand(len(p), generator=coins).lt(p).float()
+        else:
+            mask = p.ge(0.5).float() if course.forward == "threshold" else p.detach()
+        passed = p * p.detach() - (p * p.detach()).detach() if course.gradient == "published" else p - p.detach()
+        logits = training.model.forward(course.network.weights(mask + passed), training.inputs[rows])
+        optimiser.zero_grad()
+        cross_entropy(logits, training.labels[rows]).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return torch.sigmoid(scores).detach() - theta if schedule.steps[0] else torch.zeros_like(theta)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    "course",
+    [
+        {},
+        {"momentum": 0.5},
+        {"optimizer": "adam", "learning_rate": 0.05},
+        {"gradient": "published"},
+        {"forward": "threshold"},
+        {"forward": "mean"},
+        {"edge": 0.2, "learning_rate_decay": 0.5},
+    ],
+    ids=str,
+)
+def test_moves_equal_autograd(strategy: str, course: dict[str, Any]) -> None:
+    training = trainer(network(), strategy, **course)
+    theta = training.course.network.initial  # type: ignore[attr-defined]
+    moves = training.train(theta, CLIENTS, round=2, seeds=SEEDS)
+    expected = torch.stack([by_autograd(training, theta, int(client), 2) for client in CLIENTS])
+    torch.testing.assert_close(moves, expected, rtol=1e-3, atol=2e-5)
+    assert expected[0].abs().max() > 0.01
+    assert not moves[1].any()
+
+
+def test_the_published_gradient_is_another() -> None:
+    """The planted fault of the pair above: an extra factor theta changes the moves."""
+    training = trainer(network())
+    theta = training.course.network.initial  # type: ignore[attr-defined]
+    published = trainer(network(), gradient="published")
+    plain, other = (t.train(theta, CLIENTS, round=0, seeds=SEEDS) for t in (training, published))
+    assert (plain - other).abs().max() > 0.01
+
+
+def test_a_client_alone_or_in_any_chunk_moves_the_same() -> None:
+    training = trainer(network(), "vmap")
+    theta = training.course.network.initial  # type: ignore[attr-defined]
+    whole = training.train(theta, CLIENTS, round=0, seeds=SEEDS)
+    for chunk in (1, 3):
+        torch.testing.assert_close(replace(training, chunk=chunk).train(theta, CLIENTS, round=0, seeds=SEEDS), whole)
+    alone = training.train(theta, np.array([2]), round=0, seeds=SEEDS)[0]
+    torch.testing.assert_close(alone, whole[2])
+
+
+def test_probabilities_at_the_ends_are_clipped_before_the_logit() -> None:
+    training = trainer(network(), edge=0.01)
+    theta = torch.zeros(training.course.size)
+    theta[::2] = 1.0
+    moves = training.train(theta, CLIENTS, round=0, seeds=SEEDS)
+    assert moves.isfinite().all()
+    assert ((theta + moves)[0] > 0).all() and ((theta + moves)[0] < 1).all()
+
+
+@pytest.mark.parametrize("constant", ["kaiming", "published"])
+def test_constants_are_signed_and_follow_the_fan_in(constant: str) -> None:
+    frozen = network(constant=constant)
+    factor = 2**0.5 if constant == "kaiming" else np.e
+    weights, biases = frozen.constants[:30], frozen.constants[30:35]
+    for block, fan_in in ((weights, 6), (biases, 6), (frozen.constants[35:55], 5)):
+        torch.testing.assert_close(block.abs(), torch.full_like(block, factor / fan_in**0.5))
+    big = freeze(FlatModel(partial(mlp, (100,), 10, hidden=(50,))), SEEDS)
+    assert abs(float(big.constants.sign().mean())) < 4 / big.size**0.5  # a fair coin misses it once in 16,000 seeds
+    assert not torch.equal(big.constants, freeze(big.model, Seeds(root=12)).constants)
+
+
+def test_absent_biases_are_neither_masked_nor_used() -> None:
+    frozen = network(biases="absent")
+    assert frozen.size == 30 + 20
+    weights = frozen.weights(torch.ones(2, frozen.size))
+    assert weights.shape == (2, 59)
+    assert not weights[:, 30:35].any() and not weights[:, 55:].any()
+    assert trainer(frozen).train(frozen.initial, CLIENTS, round=0, seeds=SEEDS).shape == (4, 50)
+
+
+def test_initial_probabilities_are_the_sigmoid_of_normals() -> None:
+    big = freeze(FlatModel(partial(mlp, (100,), 10, hidden=(90,))), SEEDS, spread=1.5)
+    scores = torch.logit(big.initial.double())
+    assert abs(float(scores.mean())) < 5 * 1.5 / big.size**0.5
+    assert abs(float(scores.std()) - 1.5) < 0.05
+    assert (freeze(big.model, SEEDS, spread=0.0).initial == 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate=0.0"),
+        ({"momentum": 1.0}, "momentum=1.0"),
+        ({"edge": 0.5}, "mask.edge=0.5"),
+        ({"edge": 0.0}, "mask.edge=0.0"),
+        ({"gradient": "other"}, "gradient='other'"),
+        ({"optimizer": "lamb"}, "optimizer='lamb'"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        MaskTraining(**({"network": network(), "learning_rate": 0.1} | changes))

@@ -1,0 +1,78 @@
+"""Server rules: the noisy step and the Beta posterior with its reset schedules."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dpfed.errors import ConfigError
+from dpfed.server.averaging import Averaging
+from dpfed.server.posterior import BetaPosterior
+from dpfed.server.state import ServerState
+
+THETA = torch.tensor([0.5, 0.2, 0.9])
+
+
+def state(theta=THETA):
+    return ServerState(round=0, broadcast=theta, clip_norm=1.0)
+
+
+def rounds(rule, sums, count=4):
+    """Broadcasts after each round in which `count` masks came with these sums."""
+    now, seen = state(), []
+    for ones in sums:
+        move = torch.tensor(ones) / count - now.broadcast
+        now = rule.apply(now, move, count=count, clip_norm=now.clip_norm)
+        seen.append(now.broadcast)
+    return seen, now
+
+
+def test_reset_in_every_round_is_the_mean_mask():
+    seen, _ = rounds(BetaPosterior(reset_every=1), [[1.0, 0.0, 4.0], [3.0, 2.0, 1.0]])
+    torch.testing.assert_close(seen[0], torch.tensor([0.25, 0.0, 1.0]))
+    torch.testing.assert_close(seen[1], torch.tensor([0.75, 0.5, 0.25]))
+
+
+def test_without_resets_it_is_the_mode_over_all_masks():
+    seen, now = rounds(BetaPosterior(reset_every=0), [[1.0, 0.0, 4.0], [3.0, 2.0, 1.0], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(seen[2], torch.tensor([4.0, 2.0, 5.0]) / 12)
+    torch.testing.assert_close(now.memory["alpha"] + now.memory["beta"], torch.full((3,), 14.0))
+
+
+def test_every_second_round_forgets_the_two_before():
+    seen, _ = rounds(BetaPosterior(reset_every=2), [[4.0] * 3, [0.0] * 3, [1.0] * 3, [1.0] * 3])
+    torch.testing.assert_close(torch.stack(seen)[:, 0], torch.tensor([1.0, 0.5, 0.25, 0.25]))
+
+
+def test_a_stronger_prior_pulls_to_one_half():
+    seen, _ = rounds(BetaPosterior(prior=3.0), [[4.0, 0.0, 2.0]])
+    torch.testing.assert_close(seen[0], torch.tensor([6.0, 2.0, 4.0]) / 8)
+
+
+def test_no_masks_and_a_flat_prior_leave_theta():
+    """Mode 0/0: theta stays, no NaN."""
+    after = BetaPosterior().apply(state(), torch.zeros(3), count=0, clip_norm=1.0)
+    assert torch.equal(after.broadcast, THETA)
+
+
+def test_edges_hold_in_both_rules():
+    move = torch.tensor([9.0, -9.0, 0.0])
+    for rule in (BetaPosterior(edge=0.1), Averaging(edge=0.1)):
+        torch.testing.assert_close(
+            rule.apply(state(), move, count=5, clip_norm=1.0).broadcast, torch.tensor([0.9, 0.1, 0.9])
+        )
+
+
+def test_momentum_adds_up_and_is_part_of_the_state():
+    rule = Averaging(learning_rate=0.5, momentum=0.5)
+    first = rule.apply(state(), torch.ones(3), count=1, clip_norm=1.0)
+    second = rule.apply(first, torch.ones(3), count=1, clip_norm=1.0)
+    torch.testing.assert_close(second.broadcast - THETA, torch.full((3,), 0.5 + 0.75))
+    forgot = rule.apply(replace(first, memory={}), torch.ones(3), count=1, clip_norm=1.0)
+    assert not torch.equal(second.broadcast, forgot.broadcast)
+
+
+@pytest.mark.parametrize("make", [lambda: BetaPosterior(prior=0.5), lambda: BetaPosterior(reset_every=-1)])
+def test_posteriors_without_a_mode_are_refused(make):
+    with pytest.raises(ConfigError, match="server"):
+        make()
