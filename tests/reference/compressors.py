@@ -26,7 +26,7 @@ SETTINGS = {
     "qsgd fine": ("qsgd", {"levels": 300}),
     "fedsparsify": ("fedsparsify", {}),
     "drive": ("drive", {}),
-    "drive small blocks": ("drive", {"scale": "min-mse", "block": 256}),
+    "drive small blocks": ("drive", {"scale": "min-mse", "block": 1024}),
     "eden 1": ("eden", {}),
     "eden 3": ("eden", {"bits": 3}),
     "eden half": ("eden", {"bits": 0.5}),

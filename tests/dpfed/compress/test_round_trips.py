@@ -1,6 +1,7 @@
 """Every scheme: through bytes and back, whatever the shape; edge cases; what is measured is what is sent."""
 
 import dataclasses
+import hashlib
 import math
 
 import pytest
@@ -53,7 +54,7 @@ def test_through_bytes(setting, data):
 
 @ALL
 def test_a_large_one(setting):
-    check(make(setting), vectors(2, 100_003), 11)
+    check(make(setting), vectors(1, 100_003), 11)
 
 
 @ALL
@@ -142,14 +143,10 @@ def test_sizes_add_up(setting):
         assert payload.size().bits == 8 * len(payload.to_bytes())
 
 
-@ALL
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if make(setting).linear])
 def test_the_sum_of_linear_payloads_decodes_to_the_sum(setting):
     scheme = make(setting)
-    if not scheme.linear:
-        pytest.skip("not linear")
     x = vectors(6, 40)
-    one, two = scheme.mean(scheme.encode(x[:3], seed=4)), scheme.mean(scheme.encode(x[3:], seed=[4, 4, 4]))
-    assert torch.isfinite(one + two).all()
     part = next(iter(scheme.layout(40)))
     payloads = scheme.encode(x, seed=4)
     summed = payloads.fields[part].to(torch.float32).mean(dim=0, keepdim=True)
@@ -177,7 +174,8 @@ def test_shared_seeds_must_agree():
         ("shared-topk", 1000, 4),
         ("topk k", 1000, 1 + 2 + 4),  # ten bits, packed
         ("signsgd", 1001, 4 + 1 + 126),
-        ("drive", 1025, None),
+        ("drive", 1025, 4 * 2 + 1 + 129),  # blocks of 1024 and 1
+        ("eden 3", 1024, 4 + 1 + 384),
         ("fedscalar", 1000, 4),
         ("fedmrns shared", 1000, 1 + 125),
     ],
@@ -187,9 +185,6 @@ def test_measured_sizes(setting, dimension, content):
     payload = scheme.encode(vectors(1, dimension), seed=1)[0]
     name_and_options = payload.size().header_bytes - 23
     assert name_and_options >= len(scheme.name)
-    if content is None:  # blocks of powers of two, one scale each
-        content = sum(len(part.write(payload.fields[name]).content) for name, part in scheme.layout(dimension).items())
-        assert content < 1.1 * dimension / 8 + 16
     assert len(payload.to_bytes()) == 23 + name_and_options + content
 
 
@@ -208,3 +203,25 @@ def test_entropy_coded_bits_of_a_gaussian(setting, bits, tolerance):
     assert (size.raw_bits + size.coded_bits) / 2**16 == pytest.approx(
         bits, abs=tolerance * 4 if bits < 1 else tolerance
     )
+
+
+GOLDEN = {
+    "dense": (4028, "d4517403c92383a6"),
+    "topk": (511, "7534b92072b760ff"),
+    "randk": (440, "14824f177cf378cd"),
+    "shared-randk": (447, "71b31e9e265c6d8b"),
+    "signsgd": (160, "87b13193712de4a8"),
+    "stochastic-sign": (168, "ca21356904bf95ed"),
+    "terngrad": (176, "f7a1f22fe1bbc8fa"),
+    "qsgd linf": (1833, "2f24f1d24cdf0d3a"),
+    "qsgd fine": (1300, "ec83b5d4eb55102c"),
+    "fedsparsify": (190, "fc3c9f572ee34018"),
+}
+
+
+@pytest.mark.parametrize("setting", GOLDEN)
+def test_the_format_is_frozen(setting):
+    """Bytes that another version, machine or release of the entropy coder must make and read alike."""
+    x = (torch.arange(1000) * 7919 % 1009 - 504.0)[None] ** 3
+    content = make(setting).encode(x, seed=1)[0].to_bytes()
+    assert (len(content), hashlib.sha256(content).hexdigest()[:16]) == GOLDEN[setting]
