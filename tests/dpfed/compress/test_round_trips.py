@@ -175,7 +175,6 @@ def test_shared_seeds_must_agree():
         ("topk k", 1000, 1 + 2 + 4),  # ten bits, packed
         ("signsgd", 1001, 4 + 1 + 126),
         ("drive", 1025, 4 * 2 + 1 + 129),  # blocks of 1024 and 1
-        ("eden 3", 1024, 4 + 1 + 384),
         ("fedscalar", 1000, 4),
         ("fedmrns shared", 1000, 1 + 125),
     ],
