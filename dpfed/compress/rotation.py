@@ -25,6 +25,7 @@ from dpfed.errors import ConfigError
 
 SMALLEST_BLOCK = 1 << 6
 LARGEST_BLOCK = 1 << 20
+_SCALE_BITS = 32
 _AT_ONCE = 1 << 18  # numbers rotated together: 1 MiB, a core's cache
 _AT_ONCE_GPU = 1 << 26
 _MATRIX = 16  # the first four levels of butterflies as one product with a small matrix
@@ -51,18 +52,21 @@ class Block:
 def block_sizes(dimension: int, largest: int) -> tuple[int, tuple[int, ...]]:
     """How many blocks of `largest` coordinates R^d is cut into, and the sizes of those of the rest.
 
-    The rest gets the fewest blocks whose fill (zeros) is at most a 32nd of what they hold, or 64: d = 1025 becomes
+    The rest is cut so that one bit a coordinate, filled up with zeros, and 32 a block are the fewest: d = 1025 becomes
     1024 + 1, not 2048. No block is smaller than SMALLEST_BLOCK, except that a last single coordinate stays as it is.
     """
     whole, left = divmod(dimension, largest)
-    rest: list[int] = []
-    while left > 0:
-        size = 1 if left == 1 else max(SMALLEST_BLOCK, 1 << (left - 1).bit_length())
-        if size > left + max(left // 32, SMALLEST_BLOCK):
-            size //= 2
-        rest.append(size)
-        left -= size
-    return whole, tuple(rest)
+    return whole, _cut(left)[1] if left else ()
+
+
+def _cut(left: int) -> tuple[int, tuple[int, ...]]:
+    """The bits and the blocks of a rest: one block filled up, or one half as large and what is left then."""
+    size = 1 if left == 1 else max(SMALLEST_BLOCK, 1 << (left - 1).bit_length())
+    filled = size + _SCALE_BITS, (size,)
+    if size <= SMALLEST_BLOCK:
+        return filled
+    bits, sizes = _cut(left - size // 2)
+    return min(filled, (size // 2 + _SCALE_BITS + bits, (size // 2, *sizes)), key=lambda cut: cut[0])
 
 
 def blocks(dimension: int, largest: int) -> Iterator[Block]:

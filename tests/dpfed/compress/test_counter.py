@@ -3,11 +3,10 @@
 Every sample is seeded, so a test either always passes or never; the stated rates are those of a fresh seed.
 """
 
-import hashlib
-
 import numpy as np
 import pytest
 import torch
+from reference import counter_stream
 from scipy import stats
 
 from dpfed.compress import counter
@@ -16,19 +15,6 @@ from dpfed.errors import ConfigError
 SEEDS = torch.tensor([0, 7, -1, 2**63 - 1])
 KINDS = [counter.bits, counter.uniform, counter.rademacher, counter.normal]
 by_kind = pytest.mark.parametrize("draw", KINDS, ids=lambda draw: draw.__name__)
-
-
-def splitmix(words):
-    """The finaliser on uint64, whose shifts are logical by themselves."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
-def expected_words(seed, purpose, count):
-    digest = hashlib.sha256(b"dpfed.counter.1 " + purpose.encode()).digest()
-    state = splitmix(splitmix(np.array([seed]).astype(np.uint64)) + np.frombuffer(digest[:8], "<u8"))
-    return splitmix(state + (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
 
 
 def test_published_vectors_of_splitmix64():
@@ -43,21 +29,16 @@ def test_published_vectors_of_splitmix64():
     ]
 
 
-def test_bits_against_numpy():
-    drawn = counter.bits(SEEDS, "p", 1000).numpy().view(np.uint64)
-    for row, seed in zip(drawn, SEEDS.tolist(), strict=True):
-        np.testing.assert_array_equal(row, expected_words(seed, "p", 1000))
-
-
-def test_uniforms_and_signs_are_those_bits():
-    words = expected_words(7, "p", 64)
-    halves = np.stack([words & np.uint64(2**32 - 1), words >> np.uint64(32)], axis=1).ravel()
-    uniform = counter.uniform(SEEDS[1:2], "p", 128)[0].numpy()
-    np.testing.assert_array_equal(uniform, (halves >> np.uint64(8)) / 2**24)
-    signs = counter.rademacher(SEEDS[1:2], "p", 512)[0].numpy()
-    lanes = halves[:16]
-    top_bits = [(lanes >> np.uint64(31 - shift)) & np.uint64(1) for shift in range(32)]
-    np.testing.assert_array_equal(signs, np.where(np.concatenate(top_bits), -1, 1))
+def test_streams_against_numpy():
+    for row, seed in enumerate(SEEDS.tolist()):
+        one = SEEDS[row : row + 1]
+        words = counter.bits(one, "p", 1000)[0].numpy().view(np.uint64)
+        np.testing.assert_array_equal(words, counter_stream.words(seed, "p", 1000))
+        np.testing.assert_array_equal(counter.uniform(one, "p", 999)[0], counter_stream.uniforms(seed, "p", 999))
+        np.testing.assert_array_equal(counter.rademacher(one, "p", 1500)[0], counter_stream.signs(seed, "p", 1500))
+        np.testing.assert_array_equal(counter.subset(one, "p", 999, 99)[0], counter_stream.subset(seed, "p", 999, 99))
+        normals = counter.normal(one, "p", 999)[0].numpy()
+        np.testing.assert_allclose(normals, counter_stream.normals(seed, "p", 999), rtol=0, atol=3e-6)
 
 
 @by_kind

@@ -4,6 +4,7 @@ Samples are seeded. Allowed are five standard deviations (rate below 1e-6 with a
 vectors of d = 2^14, 8% for that of one mean, whose numerator and denominator have 1.1% each.
 """
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from scipy.stats import norm
 
 from dpfed import compress
 from dpfed.compress.eden import POSITIVE_CENTROIDS
+from dpfed.compress.wire import Header, write_frame
 from dpfed.errors import ConfigError, WireError
 
 CLIENTS, DIMENSION = 10, 1 << 14
@@ -206,3 +208,15 @@ def test_other_options_are_refused(name, options, message):
 def test_payloads_of_another_scheme_are_refused():
     with pytest.raises(WireError):
         compress.get("drive").decode(compress.get("drive", rounds=3).encode(X, seed=1))
+
+
+def test_a_forged_dimension_takes_no_memory():
+    """2^24 coordinates in blocks of 64 would be 262,144 blocks; the message has none of them."""
+    forged = write_frame(Header(name="drive", options={"block": 64}, dimension=1 << 24, seed=0), b"")
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="truncated or forged"):
+            compress.from_bytes(forged)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
