@@ -19,7 +19,7 @@ def largest_indices(x: Tensor, kept: int) -> Tensor:
     rows = max(1, _NUMBERS_AT_ONCE // dimension)
     for first in range(0, clients, rows):
         magnitudes = x[first : first + rows].abs()
-        threshold = magnitudes.kthvalue(dimension - kept + 1, dim=1).values[:, None]
+        threshold = magnitudes.topk(kept, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
         above, equal = magnitudes > threshold, magnitudes == threshold
         room = kept - above.sum(dim=1, keepdim=True)
         mask = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))
