@@ -20,7 +20,8 @@ class Drive:
     scale: "unbiased", S = ||y||^2 / ||y||_1, relative error π/2 - 1 = .571 of one vector, divided by the number of
            clients in a mean; the same as EDEN with one bit. Or "min-mse", S = ||y||_1 / n, error 1 - 2/π = .363, but
            every coordinate shrinks by 2/π, which no mean over clients undoes.
-    rounds: of the randomised Hadamard rotation; with one the unbiased scale is biased on spiky vectors.
+    rounds: of the randomised Hadamard rotation of 2^16 coordinates; smaller blocks get more, for the same quality. With
+            one the unbiased scale is biased on spiky vectors.
     block: coordinates rotated together, a power of two. A vector is cut into blocks, so that d = 1025 costs 1025 bits.
     """
 

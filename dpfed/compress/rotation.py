@@ -3,11 +3,15 @@
 Ailon and Chazelle, "The Fast Johnson-Lindenstrauss Transform" (SIAM J. Comput. 2009); Vargaftik et al., "DRIVE"
 (NeurIPS 2021) and "EDEN" (ICML 2022). On a block of n = 2^k coordinates
 
-    R = (H D_2 / √n) (H D_1 / √n),      H the Hadamard matrix, D_i diagonal of random signs from the seed.
+    R = (H D_r / √n) ... (H D_1 / √n),      H the Hadamard matrix, D_i diagonal of random signs from the seed.
 
 One factor alone is not a uniform rotation: of a vector with few large coordinates it makes few distinct values, and
-what is unbiased under a uniform rotation is then biased (by half of (1, .5, 0 ...), whatever n). With two the bias is
-below what 40 000 samples can see from 64 coordinates on, hence `rounds=2` and no smaller block.
+what is unbiased under a uniform rotation is then biased, by half of (1, .5, 0 ...) whatever n is. Each further round
+divides that by about √n / 3. The worst relative bias of one bit found, at (1, .999, 0 ...):
+
+    n                64     128    256    1024   4096   65536
+    two rounds       .147   .102   .070   .034   .018   .004
+    as taken here    .003   .001   .002   .003   .001   .004        (6, 5, 4, 3, 3, 2 rounds; see `rounds_of`)
 """
 
 from __future__ import annotations
@@ -103,13 +107,22 @@ def pieces(clients: int, dimension: int, largest: int, device: torch.device) -> 
             yield slice(row, min(row + height, clients)), block
 
 
+def rounds_of(size: int, rounds: int) -> int:
+    """The rounds in a block of `size` = 2^k: `rounds` from 2^16 on, more in a smaller one, for about the same bias.
+
+    1 + ceil(13 / (k - 3)) (rounds - 1); one round stays one, to see what it does.
+    """
+    power = size.bit_length() - 1
+    return 1 + (rounds - 1) * -(-13 // (min(power, 16) - 3))
+
+
 def rotate(coordinates: Tensor, seeds: Tensor, block: Block, rounds: int) -> Tensor:
     """One block's coordinates [c, length] to R of them [c, size], float32; a new tensor."""
     rotated = coordinates.new_zeros(len(coordinates), block.size)
     rotated[:, : block.length] = coordinates
     if block.size == 1:
         return rotated
-    for round in range(rounds):
+    for round in range(rounds_of(block.size, rounds)):
         rotated = hadamard(rotated.mul_(_signs(seeds, block, round))).mul_(block.size**-0.5)
     return rotated
 
@@ -118,7 +131,7 @@ def rotate_back(rotated: Tensor, seeds: Tensor, block: Block, rounds: int) -> Te
     """The inverse, which is the transpose: [c, size] to [c, length], float32; may write into its argument."""
     if block.size == 1:
         return rotated
-    for round in reversed(range(rounds)):
+    for round in reversed(range(rounds_of(block.size, rounds))):
         rotated = hadamard(rotated).mul_(_signs(seeds, block, round)).mul_(block.size**-0.5)
     return rotated[:, : block.length]
 

