@@ -34,10 +34,10 @@ from dpfed.local.masks import MaskTraining
 from dpfed.local.sgd import Sgd
 from dpfed.local.task import Course
 from dpfed.local.training import LocalTraining
+from dpfed.mask_file import Recipe
 from dpfed.methods import Method, method
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
-from dpfed.mask_file import Recipe
 from dpfed.privacy.adaptive_clip import AdaptiveClip
 from dpfed.privacy.client_level import ClientLevelGaussian, NotPrivate, Privacy
 from dpfed.privacy.coins import ClientLevelCoins

@@ -70,8 +70,11 @@ class MethodTable(_Table):
 
 
 class Mask(_Table):
-    """[mask] FedPM and FedMask: frozen weights, initial scores N(0, spread^2), probabilities kept in [edge, 1-edge];
-    clients train under fresh coins in every batch, or (forward = "mean") under the mean of all masks; the network that is evaluated has a sampled mask, the threshold at 1/2, or the mean of all masks."""
+    """[mask] FedPM and FedMask: frozen weights, initial scores N(0, spread^2), probabilities kept in [edge, 1-edge].
+
+    Clients train under fresh coins in every batch, or (forward = "mean") under the mean of all masks; the network that is
+    evaluated has a sampled mask, the threshold at 1/2, or the mean of all masks.
+    """
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0

@@ -8,9 +8,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from dpfed.mask_file import Recipe, mask_file
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
-from dpfed.mask_file import Recipe, mask_file
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 

@@ -73,8 +73,9 @@ def freeze(
     scale: float = 1.0,
     spread: float = 1.0,
 ) -> FrozenNetwork:
-    """The frozen network of a seed, its constants times `scale`. Initial scores are N(0, spread^2), so probabilities are
-    their sigmoid.
+    """The frozen network of a seed, its constants times `scale`.
+
+    Initial scores are N(0, spread^2), so initial probabilities are their sigmoid.
 
     Everything comes from integer hashes, not from a library's generator: the same on any machine and version.
     """

@@ -82,7 +82,8 @@ def test_sizes_are_real_bytes_or_fixed_ring_elements():
     seen = Coins(randomness=RANDOMNESS, edge=0.1)
     assert seen.fixed_bits(1000) is None
     size = seen.send(rows, origin, np.arange(7), 0).uplink_bytes
-    assert size is not None and 7 * 125 <= size <= 7 * 133
+    assert size is not None
+    assert 7 * 125 <= size <= 7 * 133
     summed = Coins(randomness=RANDOMNESS, edge=0.1, slots=100, summed=True)
     assert summed.send(rows, origin, np.arange(7), 0).uplink_bytes is None
     assert summed.fixed_bits(1000) == 7000

@@ -124,7 +124,8 @@ def test_probabilities_at_the_ends_are_clipped_before_the_logit() -> None:
     theta[::2] = 1.0
     moves = training.train(theta, CLIENTS, round=0, seeds=SEEDS)
     assert moves.isfinite().all()
-    assert ((theta + moves)[0] > 0).all() and ((theta + moves)[0] < 1).all()
+    assert ((theta + moves)[0] > 0).all()
+    assert ((theta + moves)[0] < 1).all()
 
 
 @pytest.mark.parametrize("constant", ["kaiming", "published"])
@@ -144,7 +145,8 @@ def test_absent_biases_are_neither_masked_nor_used() -> None:
     assert frozen.size == 30 + 20
     weights = frozen.weights(torch.ones(2, frozen.size))
     assert weights.shape == (2, 59)
-    assert not weights[:, 30:35].any() and not weights[:, 55:].any()
+    assert not weights[:, 30:35].any()
+    assert not weights[:, 55:].any()
     assert trainer(frozen).train(frozen.initial, CLIENTS, round=0, seeds=SEEDS).shape == (4, 50)
 
 
