@@ -99,6 +99,13 @@ def test_signs_and_normals_have_their_laws():
     assert abs(np.mean(normals[:, 0::2] * normals[:, 1::2])) < 5 / np.sqrt(normals.size / 2)
 
 
+def test_the_smallest_and_the_largest_word_give_finite_normals():
+    words = torch.tensor([[0, -1, 2**63 - 1, -(2**63), 2**31 - 1, -(2**31)]])
+    drawn = counter._normals_of(words)
+    assert bool(torch.isfinite(drawn).all())
+    assert float(drawn.abs().max()) < 6.7
+
+
 def test_coins_meet_their_probabilities():
     """p in {0, .1, .5, 1}: exact at the ends, within 5 standard deviations between; repeatable from any start."""
     probabilities = torch.tensor([-1.0, 0.0, 0.1, 0.5, 1.0, 2.0])[:, None].expand(6, 100_000)

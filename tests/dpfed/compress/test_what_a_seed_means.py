@@ -69,11 +69,14 @@ def test_eden_below_one_bit():
     close(decoded, rotated_back(levels, fields["scales"], seed, 3000, [2048, 1024], 2))
 
 
+LONG = torch.randn(2, 70_000, generator=torch.Generator().manual_seed(1))  # more than is drawn at once
+
+
 @pytest.mark.parametrize(("vectors", "draw"), [("rademacher", stream.signs), ("gaussian", stream.normals)])
 def test_fedscalar(vectors, draw):
-    decoded, fields, seed = parsed("fedscalar", vectors=vectors)
-    close(decoded, fields["scalars"][0] * draw(seed, "projection", 3000))
-    close(fields["scalars"][0], (X[1].double().numpy() * draw(SEED, "projection", 3000)).sum(), 1e-4)
+    decoded, fields, seed = parsed("fedscalar", LONG, vectors=vectors)
+    close(decoded, fields["scalars"][0] * draw(seed, "projection", 70_000))
+    close(fields["scalars"][0], (LONG[1].double().numpy() * draw(SEED, "projection", 70_000)).sum(), 1e-4)
 
 
 @pytest.mark.parametrize("shared_seed", [None, 77])
@@ -90,6 +93,15 @@ def test_masked_noise(name, noise, draw, shared_seed):
     decoded, fields, seed = parsed(name, noise=noise, alpha=0.5, shared_seed=shared_seed)
     weights = 2.0 * fields["mask"] - 1 if name == "fedmrns" else fields["mask"]
     close(decoded, weights * 0.5 * draw(seed if shared_seed is None else shared_seed, "masked_noise", 3000))
+
+
+@pytest.mark.parametrize("shared_seed", [None, 77])
+def test_the_coins_of_a_mask(shared_seed):
+    _, fields, _ = parsed("fedmrns", LONG, alpha=1.0, shared_seed=shared_seed)
+    noise = 2 * stream.uniforms(SEED if shared_seed is None else shared_seed, "masked_noise", 70_000) - 1 + 2.0**-24
+    chance = np.clip((LONG[1].double().numpy() / noise + 1) / 2, 0, 1)
+    expected = stream.uniforms(SEED, "masked_noise.coins", 70_000) < chance
+    assert (fields["mask"] == expected).mean() > 0.9999  # a coin at its probability may fall either way
 
 
 @pytest.mark.parametrize(("name", "shared"), [("randk", False), ("shared-randk", True)])
