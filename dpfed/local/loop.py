@@ -42,12 +42,13 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
         else:
             task.model.rebind(module, walk.room[0])
         parameters = list(module.parameters())
+        still = walk.room.new_zeros(task.model.size - task.model.parameters_size)
         for step, batch in enumerate(_batches(task, client)):
             walk.place(1, step)
             with torch.enable_grad():
                 loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
             gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
-            walk.step(1, step, torch.cat([gradient.reshape(-1) for gradient in gradients])[None])
+            walk.step(1, step, torch.cat([*(gradient.reshape(-1) for gradient in gradients), still])[None])
         moves[client] = walk.finish()[0]
 
 

@@ -39,13 +39,19 @@ def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
 
 
 def _gradient(model: FlatModel, weights: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
-    """Gradients [c, d] of each client's mean loss: clients share no weights, so one sum has them all."""
+    """Gradients [c, d] of each client's mean loss: clients share no weights, so one sum has them all.
+
+    Running statistics in `weights` are brought up to date; their gradient is 0.
+    """
     leaf = weights.detach().requires_grad_()
     with torch.enable_grad():
-        logits = model.forward_clients(leaf, inputs)
+        logits, statistics = model.train_clients(leaf, inputs, shares)
         losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         total = torch.dot(losses, shares.flatten())
-    return torch.autograd.grad(total, leaf)[0]
+    gradients = torch.autograd.grad(total, leaf)[0]
+    if model.has_statistics:
+        weights[:, model.parameters_size :] = statistics
+    return gradients
 
 
 def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:

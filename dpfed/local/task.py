@@ -18,7 +18,8 @@ class Walk(Protocol):
     """Clients on their way through a round, clients being the first tensor dimension.
 
     Before each batch `place` puts the weights at which its gradient is taken into `room`, for the first `active`
-    clients; after it `step` gets the gradient [active, d] of the batch's mean loss, which it may overwrite.
+    clients; after it `step` gets the gradient [active, d] of the batch's mean loss, which it may overwrite. The running
+    statistics in `room` are brought up to date in between, their gradient is 0: `place` leaves them alone.
     """
 
     @property

@@ -37,7 +37,10 @@ class LocalTraining:
                     takes vmap for small models. Both give the same up to float rounding.
     chunk:          clients side by side at a time under vmap; memory grows with it; results agree up to rounding.
 
-    Raises ConfigError for values that cannot work.
+    With BatchNorm each client follows its own running statistics, under both strategies and in short batches as torch
+    does on the client's real samples.
+
+    Raises ConfigError for values that cannot work, among them batches of one sample where BatchNorm needs two.
     """
 
     model: FlatModel
@@ -58,6 +61,7 @@ class LocalTraining:
             )
         _check_period(self)
         _check_samples(self)
+        _check_single_samples(self)
 
     @property
     def period(self) -> int:
@@ -150,6 +154,19 @@ def _check_samples(training: LocalTraining) -> None:
         raise ConfigError(
             f"partition: holds row {training.partition.indices.max()}, the data only rows 0..{samples - 1}. "
             "Partition this very data set, after carving public data out."
+        )
+
+
+def _check_single_samples(training: LocalTraining) -> None:
+    sizes, batch_size = training.partition.sizes, training.batch_size
+    alone = (sizes % batch_size == 1) | (sizes > 0) & (batch_size == 1)
+    if training.steps is not None:
+        alone &= -(-sizes // batch_size) <= training.steps
+    if alone.any() and not training.model.trains_on_one(training.inputs[:1]):
+        first = int(np.argmax(alone))
+        raise ConfigError(
+            f"batch_size={batch_size}: client {first} has {sizes[first]} samples and so a batch of one, where "
+            "BatchNorm has no variance. Choose another batch_size, or a model with GroupNorm."
         )
 
 

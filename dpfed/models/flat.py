@@ -1,63 +1,91 @@
-"""A network whose weights are one vector: what clients train, compress and send."""
+"""A network whose state is one vector: what clients train, compress and send."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
 
 from dpfed.errors import ConfigError
+from dpfed.models.batch_norm import STATISTICS, batch_norms, with_padding
+
+Kind = Literal["weight", "bias", "normalisation", "statistic"]
+"""A matrix or convolution, its bias, scales and shifts of a normalisation layer, running statistics of BatchNorm."""
+
+_NORMALISATIONS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One named parameter tensor inside the flat vector: entries start .. stop-1, of the given shape."""
+    """One named tensor inside the flat vector: entries start .. stop-1, of the given shape."""
 
     name: str
     shape: tuple[int, ...]
+    kind: Kind
     start: int
     stop: int
 
 
 class FlatModel:
-    """A module seen as a function of a flat weight vector of d entries, in the module's parameter order.
+    """A module seen as a function of a flat vector of d entries: its parameters, then BatchNorm's running statistics.
 
-    Raises ConfigError for a module with buffers (BatchNorm's running statistics would neither be sent nor
-    noised) or dropout (its coins would come from torch's global state).
+    Statistics are state like weights: broadcast, brought up to date by every training batch, and sent; each client has
+    its own. Raises ConfigError for a module with other buffers (they would neither be sent nor noised) or dropout (its
+    coins would come from torch's global state).
     """
 
     def __init__(self, factory: Callable[[], nn.Module]) -> None:
         """`factory` builds the module with fresh random weights each time it is called."""
         self._factory = factory
         with torch.random.fork_rng(devices=[]):
-            self._module = factory()
+            self._module = _set_mode(factory(), training=False)
         _refuse_hidden_state(self._module)
         self.layout: tuple[Block, ...] = _layout(self._module)
-        """The parameters by name, in order."""
+        """Parameters in the module's order, then statistics."""
         self.size: int = self.layout[-1].stop
-        """d, the number of weights."""
+        """d, all entries."""
+        self.parameters_size: int = max(block.stop for block in self.layout if block.kind != "statistic")
+        """How many of them are parameters: the first ones."""
+        self.compressible: Tensor = self.indices("weight", "bias")
+        """int64, sorted: what masks and compressors may touch."""
+        self.dense: Tensor = self.indices("normalisation", "statistic")
+        """int64, sorted: all others, which bear no coarse numbers and travel as float32."""
         self._lengths = [block.stop - block.start for block in self.layout]
         self._forward_clients = torch.vmap(self.forward)
+        self._train_clients = torch.vmap(self._train_client)
+        self._padded = with_padding(copy.deepcopy(self._module)) if self.has_statistics else self._module
+        self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module)]
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether there is BatchNorm: then samples of a batch bear on each other in training."""
+        return self.parameters_size < self.size
+
+    def indices(self, *kinds: Kind) -> Tensor:
+        """The entries of blocks of these kinds, int64, sorted."""
+        ranges = [torch.arange(block.start, block.stop) for block in self.layout if block.kind in kinds]
+        return torch.cat(ranges) if ranges else torch.empty(0, dtype=torch.int64)
 
     def initial(self, seed: int) -> Tensor:
         """Fresh weights, float32 [d]: the same for the same seed. Leaves torch's global generators alone."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             module = self._factory()
-        return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+        state = dict([*module.named_parameters(), *module.named_buffers()])
+        return torch.cat([state[block.name].detach().reshape(-1) for block in self.layout])
 
     def forward(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Logits [b, classes] of inputs [b, ...] under weights [d]. Differentiable in both.
+        """Logits [b, classes] of inputs [b, ...] under weights [d], with running statistics. Differentiable in both.
 
         Not for several threads at once: each takes a module of its own from `bind`.
         """
-        parts = torch.split(weights, self._lengths)
-        parameters = {block.name: part.view(block.shape) for block, part in zip(self.layout, parts, strict=True)}
-        logits: Tensor = functional_call(self._module, parameters, (inputs,))
+        logits: Tensor = functional_call(self._module, self._state(weights), (inputs,))
         return logits
 
     def forward_clients(self, weights: Tensor, inputs: Tensor) -> Tensor:
@@ -65,36 +93,95 @@ class FlatModel:
         logits: Tensor = self._forward_clients(weights, inputs)
         return logits
 
+    def train_clients(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [c, b, classes] as training has them, and the statistics [c, d - parameters_size] after the batch.
+
+        shares: [c, b], 1/size for the real samples of each client's batch and 0 for padding, which statistics ignore
+        """
+        if not self.has_statistics:
+            return self.forward_clients(weights, inputs), weights[:, self.parameters_size :]
+        logits, statistics = self._train_clients(weights, inputs, shares)
+        return logits, statistics
+
     def bind(self, weights: Tensor) -> nn.Module:
-        """A new module whose parameters are views of weights [d]: changing either in place changes the other."""
-        module = copy.deepcopy(self._module)
+        """A new module for training, whose parameters and statistics are views of weights [d]: changing either in place
+        changes the other."""
+        module = _set_mode(copy.deepcopy(self._module), training=True)
         self.rebind(module, weights)
         return module
 
     def rebind(self, module: nn.Module, weights: Tensor) -> None:
-        """Make the parameters of a module that came from `bind` views of other weights [d]."""
-        for block, parameter in zip(self.layout, module.parameters(), strict=True):
-            parameter.data = weights[block.start : block.stop].view(block.shape)
+        """Make the state of a module that came from `bind` views of other weights [d]."""
+        state = dict([*module.named_parameters(), *module.named_buffers()])
+        for block in self.layout:
+            state[block.name].data = weights[block.start : block.stop].view(block.shape)
+
+    def trains_on_one(self, sample: Tensor) -> bool:
+        """Whether a batch of this one sample [1, ...] can be trained on: BatchNorm needs two values a channel."""
+        if not self.has_statistics:
+            return True
+        try:
+            with torch.no_grad():
+                self.bind(self.initial(0).to(sample.device))(sample)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            return False
+        return True
+
+    def _state(self, weights: Tensor) -> dict[str, Tensor]:
+        parts = torch.split(weights, self._lengths)
+        return {block.name: part.view(block.shape) for block, part in zip(self.layout, parts, strict=True)}
+
+    def _train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        state = self._state(weights)
+        statistics = {b.name: state[b.name].detach().clone() for b in self.layout if b.kind == "statistic"}
+        given = state | statistics | dict.fromkeys(self._shares, shares)
+        logits: Tensor = functional_call(self._padded, given, (inputs,))
+        return logits, torch.cat(list(statistics.values()))
+
+
+def _set_mode(module: nn.Module, *, training: bool) -> nn.Module:
+    """Only BatchNorm has two modes here."""
+    for _, part in batch_norms(module):
+        part.train(training)
+    return module
 
 
 def _layout(module: nn.Module) -> tuple[Block, ...]:
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        raise ConfigError("model: has no parameters; there is nothing to train. Give it a layer with weights.")
+    buffers = {name: buffer for name, buffer in module.named_buffers() if name.rpartition(".")[2] in STATISTICS}
     blocks: list[Block] = []
     start = 0
-    for name, parameter in module.named_parameters():
-        stop = start + parameter.numel()
-        blocks.append(Block(name=name, shape=tuple(parameter.shape), start=start, stop=stop))
+    for name, tensor in (parameters | buffers).items():
+        kind: Kind = "statistic" if name in buffers else _kind(module, name, parameters)
+        stop = start + tensor.numel()
+        blocks.append(Block(name=name, shape=tuple(tensor.shape), kind=kind, start=start, stop=stop))
         start = stop
-    if not blocks:
-        raise ConfigError("model: has no parameters; there is nothing to train. Give it a layer with weights.")
     return tuple(blocks)
 
 
+def _kind(module: nn.Module, name: str, parameters: dict[str, nn.Parameter]) -> Kind:
+    """By the layer that owns the parameter; a vector in a layer without a matrix scales or shifts."""
+    layer = name.rpartition(".")[0]
+    if isinstance(module.get_submodule(layer), _NORMALISATIONS):
+        return "normalisation"
+    if parameters[name].dim() > 1:
+        return "weight"
+    same = (parameter for other, parameter in parameters.items() if other.rpartition(".")[0] == layer)
+    return "bias" if any(parameter.dim() > 1 for parameter in same) else "normalisation"
+
+
 def _refuse_hidden_state(module: nn.Module) -> None:
-    buffers = [name for name, _ in module.named_buffers()]
+    statistics = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in STATISTICS}
+    counts = {f"{name}.num_batches_tracked".lstrip(".") for name, _ in batch_norms(module)}
+    buffers = [name for name, _ in module.named_buffers() if name not in statistics | counts]
     if buffers:
         raise ConfigError(
-            f"model: has buffers {buffers}; only parameters are trained, noised and sent. "
-            "Replace BatchNorm by GroupNorm or LayerNorm."
+            f"model: has buffers {buffers}; only parameters and the running statistics of BatchNorm are trained, "
+            "noised and sent. Replace the layer that has them, a normalisation by GroupNorm or LayerNorm."
         )
     if any("Dropout" in type(part).__name__ for part in module.modules()):
         raise ConfigError("model: has dropout, whose coins no seed here controls. Remove the dropout layers.")

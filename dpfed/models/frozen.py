@@ -77,16 +77,22 @@ def freeze(
 
     Initial scores are N(0, spread^2), so initial probabilities are their sigmoid.
 
-    Everything comes from integer hashes, not from a library's generator: the same on any machine and version.
+    Everything comes from integer hashes, not from a library's generator: the same on any machine and version. Raises
+    ConfigError, also for a network with BatchNorm: nothing that is sent would tell its running statistics.
     """
+    if model.has_statistics:
+        raise ConfigError(
+            "model: has BatchNorm; with frozen weights nothing but the mask is sent, so nobody would learn its running "
+            "statistics. Use GroupNorm, or a model without normalisation."
+        )
     if constant not in get_args(Constant) or biases not in get_args(Biases):
         raise ConfigError(f"mask.constant={constant!r}, mask.biases={biases!r}: unknown; see `dpfed run --help`.")
     signs = _words(seeds, "frozen.signs", model.size) >> np.uint64(63)
     scales = np.concatenate([_scales(model, block, constant) for block in model.layout])
     constants = np.where(signs == 1, scale, -scale) * scales
-    covered = np.concatenate([_covered(model, block, biases) for block in model.layout])
+    covered = np.concatenate([_covered(block, biases) for block in model.layout])
     for block in model.layout:
-        if _is_normalisation(model, block):
+        if block.kind == "normalisation":
             constants[block.start : block.stop] = 1.0 if block.name.endswith("weight") else 0.0
         elif not covered[block.start]:
             constants[block.start : block.stop] = 0.0
@@ -125,13 +131,9 @@ def _weight_of(model: FlatModel, block: Block) -> Block | None:
     return same[0] if same else None
 
 
-def _is_normalisation(model: FlatModel, block: Block) -> bool:
-    return _weight_of(model, block) is None
-
-
-def _covered(model: FlatModel, block: Block, biases: Biases) -> NDArray[np.bool_]:
-    weight = len(block.shape) > 1
-    return np.full(block.stop - block.start, weight or (biases == "masked" and not _is_normalisation(model, block)))
+def _covered(block: Block, biases: Biases) -> NDArray[np.bool_]:
+    masked = block.kind == "weight" or (block.kind == "bias" and biases == "masked")
+    return np.full(block.stop - block.start, masked)
 
 
 def _scales(model: FlatModel, block: Block, constant: Constant) -> NDArray[np.float64]:

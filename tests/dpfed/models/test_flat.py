@@ -75,8 +75,65 @@ def test_forward_clients_matches_forward_client_by_client(name: str, shape: tupl
 
 
 @pytest.mark.parametrize(
-    ("layer", "complaint"), [(nn.BatchNorm1d(3), "GroupNorm"), (nn.Dropout(), "dropout"), (None, "no parameters")]
+    ("layer", "complaint"),
+    [
+        (nn.InstanceNorm1d(3, track_running_stats=True), "buffers.*GroupNorm"),
+        (nn.BatchNorm1d(3, track_running_stats=False), "track_running_stats=True.*GroupNorm"),
+        (nn.BatchNorm1d(3, momentum=None), "a number as momentum"),
+        (nn.SyncBatchNorm(3), "must be nn.BatchNorm1d"),
+        (nn.Dropout(), "dropout"),
+        (None, "no parameters"),
+    ],
 )
 def test_flat_model_raises_on_hidden_state(layer: nn.Module | None, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         FlatModel(lambda: nn.Sequential(nn.Linear(3, 3), layer) if layer else nn.ReLU())
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2, bias=False), nn.LayerNorm(2))
+
+
+def test_blocks_know_their_kind_and_statistics_come_last() -> None:
+    model = FlatModel(normalised)
+    assert [(block.name, block.kind) for block in model.layout] == [
+        ("0.weight", "weight"),
+        ("0.bias", "bias"),
+        ("1.weight", "normalisation"),
+        ("1.bias", "normalisation"),
+        ("3.weight", "weight"),
+        ("4.weight", "normalisation"),
+        ("4.bias", "normalisation"),
+        ("1.running_mean", "statistic"),
+        ("1.running_var", "statistic"),
+    ]
+    assert (model.parameters_size, model.size) == (36, 44)
+    assert model.compressible.tolist() == [*range(16), *range(24, 32)]
+    assert model.dense.tolist() == [*range(16, 24), *range(32, 44)]
+    assert model.indices("weight").tolist() == [*range(12), *range(24, 32)]
+    assert model.initial(0)[36:].tolist() == [0.0] * 4 + [1.0] * 4
+    plain = FlatModel(network)
+    assert plain.compressible.tolist() == list(range(26))
+    assert not len(plain.dense)
+    assert not plain.has_statistics
+
+
+def test_a_model_with_batch_norm_evaluates_with_running_statistics_and_trains_with_the_batch() -> None:
+    generator = torch.Generator().manual_seed(3)
+    model = FlatModel(normalised)
+    weights = model.initial(0)
+    weights[36:] = torch.rand(8, generator=generator) + 0.5
+    inputs = torch.randn(6, 3, generator=generator)
+    module = normalised()
+    module.load_state_dict({b.name: weights[b.start : b.stop].view(b.shape) for b in model.layout}, strict=False)
+    kept = weights.clone()
+    torch.testing.assert_close(model.forward(weights, inputs), module.eval()(inputs))
+    together = model.forward_clients(torch.stack([weights, weights]), torch.stack([inputs, inputs.flip(0)]))
+    torch.testing.assert_close(together[1].flip(0), module(inputs))
+    assert torch.equal(weights, kept)
+    bound = model.bind(weights)
+    torch.testing.assert_close(bound(inputs), module.train()(inputs))
+    torch.testing.assert_close(weights[36:40], dict(module.named_buffers())["1.running_mean"])
+    torch.testing.assert_close(weights[40:], dict(module.named_buffers())["1.running_var"])
+    assert torch.equal(weights[:36], kept[:36])
+    assert not torch.equal(weights[36:], kept[36:])
