@@ -16,17 +16,11 @@ from accounting.budget import Plan
 from accounting.coin_budget import CoinPlan
 from accounting.coins import BernoulliAggregate
 from accounting.mechanisms import SingleRelease, Subsampled
-from dpfed import data, models
-from dpfed.compress.code import Code, Coins, PlainFloats
-from dpfed.compress.masks import (
-    MapChoice,
-    OwnRandomMask,
-    OwnTopMask,
-    PublicTopMask,
-    RandomSharedMask,
-    SendAll,
-    kept_coordinates,
-)
+from dpfed import compress, data, models
+from dpfed.compress.code import Code
+from dpfed.compress.coins import Coins
+from dpfed.compress.masks import MapChoice, PublicTopMask, RandomSharedMask, SendAll, kept_coordinates
+from dpfed.compress.upload import Upload
 from dpfed.config import Config, Mask, PrivacyTable
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError
@@ -111,7 +105,7 @@ def build(config: Config) -> Experiment:
     local = _local(config, _course(config, model, network), dataset, model, seeds, device)
     map_ = _map(config, local, public)
     goal = _goal(config, chosen, map_.sent) if config.privacy is not None else None
-    code = _code(config, chosen, goal, randomness)
+    code = _code(config, chosen, goal, map_, randomness, seeds)
     weighted = goal is None and not chosen.coins
     parts = Parts(
         sampler=who,
@@ -125,6 +119,7 @@ def build(config: Config) -> Experiment:
         client_weights=local.partition.sizes.astype(np.float64) if weighted else None,
         divisor=who.expected if goal else None,
         slots=code.slots,
+        decode_first=goal is not None and not chosen.linear and _seen(config) == "sum",
     )
     readout: Readout
     if network is None:
@@ -143,13 +138,13 @@ def build(config: Config) -> Experiment:
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=goal.clip_norm if goal else math.inf),
         goal=goal,
         not_protected=_not_protected(config, public),
-        uplink_bits=code.fixed_bits(map_.sent) if chosen.coins else map_.uplink_bits,
+        uplink_bits=code.fixed_bits(map_.sent),
         downlink_bits=_downlink_bits(config, map_, who),
     )
 
 
 def _check_method(config: Config, chosen: Method) -> None:
-    if config.privacy is not None and not chosen.private:
+    if config.privacy is not None and chosen.privacy == "never":
         nearest = (
             "fedpm" if chosen.coins else "fed-smp-topk or fed-smp-randk" if chosen.sparse == "yes" else "dp-fedavg"
         )
@@ -158,7 +153,7 @@ def _check_method(config: Config, chosen: Method) -> None:
             f"method.name={chosen.name!r} with [privacy]: {chosen.name} is never private, {reason}. Use {nearest}, or "
             "remove the [privacy] table."
         )
-    if config.privacy is None and chosen.private and not chosen.coins:
+    if config.privacy is None and chosen.privacy == "required":
         raise ConfigError(
             f"method.name={chosen.name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "
             "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk."
@@ -175,6 +170,11 @@ def _check_method(config: Config, chosen: Method) -> None:
         )
     if not chosen.coins and config.local.optimizer != "sgd":
         raise ConfigError(f"local.optimizer={config.local.optimizer!r}: is for masks (fedpm, fedmask). Use 'sgd'.")
+    if config.privacy is not None and config.privacy.placement == "clients" and not chosen.linear:
+        raise ConfigError(
+            f"privacy.placement='clients' with method.name={chosen.name!r}: shares of noise do not add up through a "
+            "compressor that a sum does not commute with. Use placement 'server' or privacy.release 'uploads'."
+        )
     public = chosen.needs_public_data or (chosen.sparse == "optional" and given)
     if public and config.data.public == 0:
         raise ConfigError(
@@ -274,36 +274,73 @@ def _local(
 
 def _map(config: Config, local: LocalTraining, public: _Public | None) -> MapChoice:
     name, size = config.method.name, local.course.size
-    if config.method.keep is None and config.method.k is None and method(name).sparse != "yes":
+    given = config.method.keep is not None or config.method.k is not None
+    if method(name).scheme in ("topk", "randk") or not (given or method(name).sparse == "yes"):
         return SendAll(size=size)
     kept = kept_coordinates(size, keep=config.method.keep, k=config.method.k)
-    match name:
-        case "fedavg-topk":
-            return OwnTopMask(size=size, kept=kept)
-        case "fedavg-randk":
-            return OwnRandomMask(size=size, kept=kept)
-        case "fed-smp-randk":
-            return RandomSharedMask(size=size, kept=kept)
+    if name == "fed-smp-randk":
+        return RandomSharedMask(size=size, kept=kept)
     assert public is not None
     return PublicTopMask(size=size, kept=kept, trainer=local, inputs=public.inputs, labels=public.labels)
 
 
-def _code(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness: Randomness) -> Code:
-    if not chosen.coins:
-        return PlainFloats()
-    edge = (config.mask or Mask()).edge
+def _code(
+    config: Config, chosen: Method, goal: PrivacyGoal | None, map_: MapChoice, randomness: Randomness, seeds: Seeds
+) -> Code:
+    if chosen.scheme is None:
+        return _coins(config, chosen, goal, randomness)
+    table = config.method
+    return Upload(
+        scheme=_scheme(config, chosen, map_.sent),
+        seeds=seeds,
+        seed_purpose="fedmrn.noise" if chosen.local_training == "masked noise" else "code",
+        model=chosen.local_training == "pruned",
+        sizes_secret=goal is not None and _seen(config) == "sum",
+        feedback=config.federation.clients if table.error_feedback else None,
+    )
+
+
+def _scheme(config: Config, chosen: Method, size: int) -> compress.Scheme:
+    """The compressor with its options; ConfigError naming method.options for one that does not fit."""
+    table, name = config.method, chosen.scheme or ""
+    options: dict[str, Any] = dict(table.options)
+    if name in ("topk", "randk"):
+        options["k"] = kept_coordinates(size, keep=table.keep, k=table.k)
+    if table.shared:
+        options["shared_seed"] = 0  # stands for one a round
+    if table.error_feedback and config.privacy is not None:
+        raise ConfigError(
+            "method.error_feedback with [privacy]: a client's remembered error carries earlier rounds into this one, "
+            "which no account of single rounds covers. Remove one of them."
+        )
+    try:
+        return compress.get(name, **options)
+    except ConfigError as error:
+        raise ConfigError(f"method.options of {chosen.name!r}: {error}") from None
+
+
+def _coins(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness: Randomness) -> Coins:
+    if config.method.options or config.method.shared or config.method.error_feedback:
+        raise ConfigError(
+            f"method.options, method.shared or method.error_feedback with method.name={chosen.name!r}: masks have none "
+            "of them; their settings are in [mask]. Remove the keys."
+        )
     if config.privacy is None or goal is None:
         return Coins(randomness=randomness, edge=0.0, stochastic=chosen.name != "fedmask")
     coins = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
-    summed = isinstance(coins, BernoulliAggregate)
     return Coins(
         randomness=randomness,
-        edge=edge,
+        edge=(config.mask or Mask()).edge,
         noise_std=config.privacy.noise_std or 0.0,
         correction=config.privacy.correction or "linear",
         slots=coins.cohort if isinstance(coins, BernoulliAggregate) else None,
-        summed=summed,
+        summed=isinstance(coins, BernoulliAggregate),
     )
+
+
+def _seen(config: Config) -> str:
+    """What a private run releases: "sum" or "uploads"."""
+    return (config.privacy.release or "sum") if config.privacy is not None else "sum"
 
 
 def _server(config: Config, chosen: Method) -> ServerRule:
@@ -341,12 +378,15 @@ def _downlink_bits(config: Config, map_: MapChoice, who: Sampler) -> int:
 
 
 def _plan(config: Config, table: PrivacyTable) -> Plan:
+    """Single uploads are charged in every round to every client: who takes part is seen."""
     federation = config.federation
+    everybody = federation.sampling == "all" or _seen(config) == "uploads"
+    default = Adjacency.ZERO_OUT if _seen(config) == "uploads" else None
     return Plan(
         clients=federation.clients,
-        cohort=federation.clients if federation.sampling == "all" else federation.cohort,
-        sampling=federation.sampling,
-        adjacency=Adjacency(table.adjacency) if table.adjacency else None,
+        cohort=federation.clients if everybody else federation.cohort,
+        sampling="all" if everybody else federation.sampling,
+        adjacency=Adjacency(table.adjacency) if table.adjacency else default,
         delta=table.delta,
     )
 
@@ -356,7 +396,7 @@ def _goal(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     assert table is not None
     if chosen.coins:
         return _coin_goal(config, table, sent)
-    named = [name for name in ("linf_clip", "noise_std", "release", "slots", "correction") if getattr(table, name)]
+    named = [name for name in ("linf_clip", "noise_std", "slots", "correction") if getattr(table, name)]
     if named:
         raise ConfigError(f"privacy.{named[0]} with method.name={chosen.name!r}: is for fedpm's coins. Remove it.")
     if table.clip_norm is None:
@@ -445,7 +485,7 @@ def _privacy(config: Config, goal: PrivacyGoal | None, who: Sampler, randomness:
         adjacency=goal.mechanism.adjacency,
         sampler=who,
         randomness=randomness,
-        placement=table.placement,
+        placement="uploads" if _seen(config) == "uploads" else table.placement,
         adaptive=adaptive,
     )
 

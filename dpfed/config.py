@@ -62,18 +62,25 @@ class Local(_Table):
 
 
 class MethodTable(_Table):
-    """[method] Which method; sparse ones take a fraction `keep` or a number `k` of coordinates."""
+    """[method] Which method; sparse ones take a fraction `keep` or a number `k` of coordinates.
+
+    `options` are the compressor's own (`dpfed.compress`); `shared` gives all clients of a round the same noise or
+    direction (FedMRN, FedScalar); `error_feedback` adds what compression lost to the client's next update.
+    """
 
     name: str
     keep: float | None = None
     k: int | None = None
+    shared: bool = False
+    error_feedback: bool = False
+    options: dict[str, bool | int | float | str] = {}
 
 
 class Mask(_Table):
     """[mask] FedPM and FedMask: frozen weights, initial scores N(0, spread^2), probabilities kept in [edge, 1-edge].
 
-    Clients train under fresh coins in every batch, or (forward = "mean") under the mean of all masks; the network that is
-    evaluated has a sampled mask, the threshold at 1/2, or the mean of all masks.
+    Clients train under fresh coins in every batch, or (forward = "mean") under the mean of all masks; the network that
+    is evaluated has a sampled mask, the threshold at 1/2, or the mean of all masks.
     """
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01

@@ -9,16 +9,22 @@ from typing import Any, Literal
 from dpfed.errors import ConfigError
 
 NOISED_SUM = "gaussian noise on the sum"
+SHARES = "noise shares of the clients"
+DECODED = "gaussian noise on the sum of uploads that a trusted server decodes and clips"
+NOISED_UPLOADS = "gaussian noise before the compression, every upload seen"
+COINS_SUMMED = "coins under a sum of fixed size"
+COINS_SEEN = "noise and coins, every upload seen"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """One row of `dpfed methods`.
 
-    `nominal_bits_per_parameter` is what a client sends over d, at the preset's compression. `linear` says that the
-    server can decode a sum of uploads without seeing one (what secure aggregation needs). `sparse` methods take
-    method.keep or method.k, and must unless `sparse` is "optional". `needs_public_data`: the coordinates come from
-    data that must be public. `coins`: what is sent is a mask, and privacy is optional and comes from its coins.
+    `nominal_bits_per_parameter` is what a client sends over d, at the preset's compression, without headers. `linear`
+    says that the server can decode a sum of uploads without seeing one (what secure aggregation needs). `scheme` is
+    the compressor's name in `dpfed.compress`, None for coins. `sparse` methods take method.keep or method.k, and must
+    unless `sparse` is "optional". `needs_public_data`: the coordinates come from data that must be public. `privacy`:
+    whether a [privacy] table is required, optional or never possible.
     """
 
     name: str
@@ -29,14 +35,15 @@ class Method:
     linear: bool
     private_with: tuple[str, ...]
     what: str
+    scheme: str | None
+    privacy: Literal["never", "required", "optional"]
     sparse: Literal["no", "yes", "optional"] = "no"
     needs_public_data: bool = False
-    coins: bool = False
 
     @property
-    def private(self) -> bool:
-        """Whether the method can be private: then [privacy] is required (optional for coins), else forbidden."""
-        return bool(self.private_with)
+    def coins(self) -> bool:
+        """Whether what is trained and sent is a mask."""
+        return self.local_training == "masks"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of `dpfed methods --json`."""
@@ -45,8 +52,30 @@ class Method:
         return record
 
 
-_FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient Federated Learning"
 _FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation"
+_FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient Federated Learning"
+_FEDMRN = "Li et al. 2024: Masked Random Noise for Communication-Efficient Federated Learning"
+_FEDSCALAR = "Rostami, Kia 2024: FedScalar: A Communication Efficient Federated Learning"
+_EDEN = "Vargaftik et al. 2022: EDEN: Communication-Efficient and Robust Distributed Mean Estimation"
+
+
+def _compressed(
+    name: str, scheme: str, paper: str, *, bits: float, unbiased: bool, what: str, training: str = "sgd"
+) -> Method:
+    """An update through a compressor that a sum does not commute with."""
+    return Method(
+        name=name,
+        paper=paper,
+        local_training=training,
+        unbiased=unbiased,
+        nominal_bits_per_parameter=bits,
+        linear=False,
+        private_with=(DECODED, NOISED_UPLOADS),
+        what=what,
+        scheme=scheme,
+        privacy="optional",
+    )
+
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -60,6 +89,8 @@ METHODS: dict[str, Method] = {
             linear=True,
             private_with=(),
             what="the whole update",
+            scheme="dense",
+            privacy="never",
         ),
         Method(
             name="dp-fedavg",
@@ -68,18 +99,22 @@ METHODS: dict[str, Method] = {
             unbiased=True,
             nominal_bits_per_parameter=32.0,
             linear=True,
-            private_with=(NOISED_SUM, "noise shares of the clients"),
+            private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
             what="the whole update, clipped",
+            scheme="dense",
+            privacy="required",
         ),
         Method(
             name="fedavg-topk",
             paper=_FED_SMP + " (baseline)",
             local_training="sgd",
             unbiased=False,
-            nominal_bits_per_parameter=0.05 * (32 + 21),
+            nominal_bits_per_parameter=0.05 * 32 + 0.29,
             linear=False,
             private_with=(),
             what="each client's own k largest coordinates, with their indices",
+            scheme="topk",
+            privacy="never",
             sparse="yes",
         ),
         Method(
@@ -91,6 +126,8 @@ METHODS: dict[str, Method] = {
             linear=False,
             private_with=(),
             what="each client's own k random coordinates times d/k, with the seed",
+            scheme="randk",
+            privacy="never",
             sparse="yes",
         ),
         Method(
@@ -100,8 +137,10 @@ METHODS: dict[str, Method] = {
             unbiased=True,
             nominal_bits_per_parameter=0.4 * 32,
             linear=True,
-            private_with=(NOISED_SUM, "noise shares of the clients"),
+            private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
             what="k coordinates that the round's public seed draws, times d/k, clipped",
+            scheme="dense",
+            privacy="required",
             sparse="yes",
         ),
         Method(
@@ -111,8 +150,10 @@ METHODS: dict[str, Method] = {
             unbiased=False,
             nominal_bits_per_parameter=0.005 * 32,
             linear=True,
-            private_with=(NOISED_SUM, "noise shares of the clients"),
+            private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
             what="k coordinates that a public data set ranks highest, clipped",
+            scheme="dense",
+            privacy="required",
             sparse="yes",
             needs_public_data=True,
         ),
@@ -123,10 +164,11 @@ METHODS: dict[str, Method] = {
             unbiased=True,
             nominal_bits_per_parameter=1.0,
             linear=True,
-            private_with=("coins under a sum of fixed size", "noise and coins, every upload"),
+            private_with=(COINS_SUMMED, COINS_SEEN),
             what="coins of each weight's probability: a mask, range-coded; integers under a sum",
+            scheme=None,
+            privacy="optional",
             sparse="optional",
-            coins=True,
         ),
         Method(
             name="fedmask",
@@ -137,7 +179,91 @@ METHODS: dict[str, Method] = {
             linear=True,
             private_with=(),
             what="the mask of probabilities above 1/2, range-coded",
-            coins=True,
+            scheme=None,
+            privacy="never",
+        ),
+        _compressed(
+            "fedmrn",
+            "fedmrn",
+            _FEDMRN,
+            training="masked noise",
+            bits=1.0,
+            unbiased=False,
+            what="which entries of seeded noise to keep: one bit a weight, trained through the mask",
+        ),
+        _compressed(
+            "fedmrns",
+            "fedmrns",
+            _FEDMRN,
+            training="masked noise",
+            bits=1.0,
+            unbiased=False,
+            what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
+        ),
+        _compressed(
+            "fedscalar",
+            "fedscalar",
+            _FEDSCALAR,
+            bits=0.0,
+            unbiased=True,
+            what="the update's products with p random directions of the client's seed: p floats",
+        ),
+        _compressed(
+            "signsgd",
+            "signsgd",
+            "Bernstein et al. 2018: signSGD: Compressed Optimisation for Non-Convex Problems",
+            bits=1.0,
+            unbiased=False,
+            what="signs and one scale",
+        ),
+        _compressed(
+            "stochastic-sign",
+            "stochastic-sign",
+            "Safaryan, Richtarik 2021: Stochastic Sign Descent Methods",
+            bits=1.0,
+            unbiased=True,
+            what="random signs of mean x / B and the bound B",
+        ),
+        _compressed(
+            "terngrad",
+            "terngrad",
+            "Wen et al. 2017: TernGrad: Ternary Gradients to Reduce Communication",
+            bits=1.6,
+            unbiased=True,
+            what="three levels and one scale",
+        ),
+        _compressed(
+            "qsgd",
+            "qsgd",
+            "Alistarh et al. 2017: QSGD: Communication-Efficient SGD via Quantization and Encoding",
+            bits=2.0,
+            unbiased=True,
+            what="random rounding to s levels in buckets, entropy-coded",
+        ),
+        _compressed(
+            "drive",
+            "drive",
+            "Vargaftik et al. 2021: DRIVE: One-bit Distributed Mean Estimation",
+            bits=1.0,
+            unbiased=True,
+            what="signs of the rotated update and a scale a block",
+        ),
+        _compressed(
+            "eden",
+            "eden",
+            _EDEN,
+            bits=2.0,
+            unbiased=True,
+            what="b-bit centroids of the rotated update and a scale a block",
+        ),
+        _compressed(
+            "fedsparsify",
+            "fedsparsify",
+            "Stripelis et al. 2022: Federated Progressive Sparsification",
+            training="pruned",
+            bits=0.03 * 32 + 0.2,
+            unbiased=False,
+            what="the model's largest weights and a bitmap, fewer every round",
         ),
     )
 }

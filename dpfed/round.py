@@ -35,8 +35,9 @@ class Parts:
 
     `group` clients are trained and summed at a time. Without privacy the divisor is the realised number of clients, or
     updates are weighted by `client_weights` (examples) and divided by their sum; with it, every client counts the same
-    and the divisor is the public `divisor`. `slots` is the most uploads that a sum may hold: if more are drawn, a
-    uniformly random part of the cohort stays out.
+    and the divisor is the public `divisor`. `decode_first`: the bound is put on what a trusted aggregator decoded, where
+    a bound before the code would not bound what is summed. `slots` is the most uploads that a sum may hold: if more are
+    drawn, a uniformly random part of the cohort stays out.
     """
 
     sampler: Sampler
@@ -50,6 +51,7 @@ class Parts:
     client_weights: NDArray[np.float64] | None
     divisor: float | None
     slots: int | None = None
+    decode_first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +78,18 @@ def run_round(state: ServerState, parts: Parts, *, seeds: Seeds, ledger: Book | 
     uplink_bytes: int | None = None
     for group in _groups(cohort, parts.group):
         moves = parts.local.train(state.broadcast, group, round=state.round, seeds=seeds)
-        bounded = parts.privacy.bound(chosen.forward(moves, group), state.clip_norm)
-        noised = parts.privacy.share(bounded.rows, group, state.clip_norm, state.round)
-        arrived = parts.code.send(noised, origin, group, state.round)
-        total.add(arrived.rows, _weights(parts, group))
+        rows = chosen.forward(moves, group)
+        if parts.decode_first:
+            arrived = parts.code.send(rows, origin, group, state.round)
+            bounded = parts.privacy.bound(arrived.rows, state.clip_norm)
+            total.add(bounded.rows, _weights(parts, group))
+        else:
+            bounded = parts.privacy.bound(rows, state.clip_norm)
+            noised = parts.privacy.share(bounded.rows, group, state.clip_norm, state.round)
+            arrived = parts.code.send(noised, origin, group, state.round)
+            total.add(arrived.rows, _weights(parts, group))
         inside += int(bounded.inside.sum())
-        not_finite += bounded.not_finite
+        not_finite += bounded.not_finite + arrived.not_finite
         if arrived.uplink_bytes is not None:
             uplink_bytes = (uplink_bytes or 0) + arrived.uplink_bytes
     decoded = parts.code.decode(total.close(), origin, len(cohort), state.round)

@@ -60,6 +60,10 @@ class Field(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]: ...
 
+    @property
+    def most_bytes(self) -> int:
+        """The longest content that `write` can give."""
+
     def write(self, values: Values) -> Block:
         """Values [count] to bytes."""
 
@@ -78,6 +82,10 @@ class Floats:
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype("<f2" if self.half else "<f4")
+
+    @property
+    def most_bytes(self) -> int:
+        return self.count * self.dtype.itemsize
 
     def write(self, values: Values) -> Block:
         return Block(content=values.astype(self.dtype).tobytes(), coded=False)
@@ -107,6 +115,10 @@ class Symbols:
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.uint8 if self.alphabet <= 256 else np.uint16)
+
+    @property
+    def most_bytes(self) -> int:
+        return 1 + self._packed_bytes
 
     def write(self, values: Values) -> Block:
         values = values.astype(self.dtype, copy=False)
@@ -251,6 +263,10 @@ class Indices:
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.int64)
+
+    @property
+    def most_bytes(self) -> int:
+        return 1 + packed_bytes(self.count, self._bits)
 
     def write(self, values: Values) -> Block:
         packed = packed_bytes(self.count, self._bits)

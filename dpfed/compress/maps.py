@@ -80,59 +80,6 @@ class SharedMask:
         return broadcast.index_select(0, self.indices)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnTopK:
-    """Each client keeps its k largest magnitudes (ties: the lower index) and sends values and indices.
-
-    The indices come from private data: this map is never private, and not linear under secure aggregation.
-    """
-
-    size: int
-    kept: int
-
-    @property
-    def sent(self) -> int:
-        return self.size
-
-    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
-        indices = top_indices(updates, self.kept)
-        return torch.zeros_like(updates).scatter_(1, indices, updates.gather(1, indices))
-
-    def adjoint(self, total: Tensor) -> Tensor:
-        return total
-
-    def restrict(self, broadcast: Tensor) -> Tensor:
-        return broadcast
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnRandK:
-    """Each client keeps k coordinates drawn from its own seed, times d/k: unbiased. Sends the values and the seed."""
-
-    size: int
-    kept: int
-    round: int
-    seeds: Seeds
-
-    @property
-    def sent(self) -> int:
-        return self.size
-
-    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
-        indices = torch.stack([self._indices(int(client)) for client in clients]).to(updates.device)
-        kept = updates.gather(1, indices).mul_(self.size / self.kept)
-        return torch.zeros_like(updates).scatter_(1, indices, kept)
-
-    def adjoint(self, total: Tensor) -> Tensor:
-        return total
-
-    def restrict(self, broadcast: Tensor) -> Tensor:
-        return broadcast
-
-    def _indices(self, client: int) -> Tensor:
-        return random_indices(self.size, self.kept, self.seeds, "mask.own", self.round, client)
-
-
 def random_indices(size: int, kept: int, seeds: Seeds, purpose: str, *path: int) -> Tensor:
     """`kept` of `size` coordinates, uniformly without replacement, sorted, int64."""
     drawn = seeds.generator(purpose, *path).choice(size, kept, replace=False, shuffle=False)

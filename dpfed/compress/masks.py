@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from dpfed.compress.maps import Identity, Map, OwnRandK, OwnTopK, SharedMask, random_indices, top_indices
+from dpfed.compress.maps import Identity, Map, SharedMask, random_indices, top_indices
 from dpfed.errors import ConfigError
 from dpfed.local.training import LocalTraining
 from dpfed.seeds import Seeds
@@ -25,15 +25,11 @@ def index_bits(size: int) -> int:
 class MapChoice(Protocol):
     """Fixes the map of a round from public things only: the broadcast weights, seeds, public data.
 
-    `sent` is how many values a client sends, `uplink_bits` what they take as floats (and the indices or seed that go
-    with them), `downlink_bits` what a client gets: the weights and the mask.
+    `sent` is how many values a client sends, `downlink_bits` what it gets: the weights and the mask.
     """
 
     @property
     def sent(self) -> int: ...
-
-    @property
-    def uplink_bits(self) -> int: ...
 
     @property
     def downlink_bits(self) -> int: ...
@@ -50,10 +46,6 @@ class SendAll:
     @property
     def sent(self) -> int:
         return self.size
-
-    @property
-    def uplink_bits(self) -> int:
-        return FLOAT_BITS * self.size
 
     @property
     def downlink_bits(self) -> int:
@@ -73,10 +65,6 @@ class RandomSharedMask:
     @property
     def sent(self) -> int:
         return self.kept
-
-    @property
-    def uplink_bits(self) -> int:
-        return FLOAT_BITS * self.kept
 
     @property
     def downlink_bits(self) -> int:
@@ -102,10 +90,6 @@ class PublicTopMask:
         return self.kept
 
     @property
-    def uplink_bits(self) -> int:
-        return FLOAT_BITS * self.kept
-
-    @property
     def downlink_bits(self) -> int:
         return FLOAT_BITS * self.size + min(self.size, self.kept * index_bits(self.size))
 
@@ -115,52 +99,6 @@ class PublicTopMask:
         )
         indices = top_indices(update[None], self.kept)[0]
         return SharedMask(size=self.size, indices=indices, scale=1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnTopMask:
-    """FedAvg-topk: every client its own k largest magnitudes."""
-
-    size: int
-    kept: int
-
-    @property
-    def sent(self) -> int:
-        return self.kept
-
-    @property
-    def uplink_bits(self) -> int:
-        return self.kept * (FLOAT_BITS + index_bits(self.size))
-
-    @property
-    def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size
-
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
-        return OwnTopK(size=self.size, kept=self.kept)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnRandomMask:
-    """FedAvg-randk: every client its own k random coordinates."""
-
-    size: int
-    kept: int
-
-    @property
-    def sent(self) -> int:
-        return self.kept
-
-    @property
-    def uplink_bits(self) -> int:
-        return FLOAT_BITS * self.kept + SEED_BITS
-
-    @property
-    def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size
-
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
-        return OwnRandK(size=self.size, kept=self.kept, round=round, seeds=seeds)
 
 
 def kept_coordinates(size: int, *, keep: float | None, k: int | None) -> int:

@@ -183,6 +183,13 @@ class Payloads(Sequence[Payload]):
         return (self[index] for index in range(len(self)))
 
 
+def most_bytes(scheme: Scheme, dimension: int) -> int:
+    """The largest `len(payload.to_bytes())` of any content: everything packed, nothing saved by entropy coding."""
+    header = Header(name=scheme.name, options=wire_options(scheme), dimension=dimension, seed=0)
+    content = sum(part.most_bytes for part in scheme.layout(dimension).values())
+    return len(write_frame(header, b"")) + content
+
+
 def batched(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
     """Payloads for `scheme.decode`: WireError unless there is one at least and all are of this scheme and one d."""
     if not len(payloads):

@@ -18,7 +18,7 @@ from dpfed.privacy.clip import Clipped, clip_rows, drop_not_finite
 from dpfed.randomness import Randomness
 from dpfed.sampling import Sampler
 
-Placement = Literal["server", "clients"]
+Placement = Literal["server", "clients", "uploads"]
 
 
 class Privacy(Protocol):
@@ -67,8 +67,10 @@ class ClientLevelGaussian:
     Claim: a round is the Gaussian mechanism of noise multiplier `noise_multiplier` on the sampler's cohort, under
     `adjacency` with the client as the unit. placement "server" adds the noise once to the sum; "clients" adds
     N(0, (z C)^2 / r) to each of exactly r rows, which needs a cohort of known size: with Poisson sampling the noise
-    would grow and shrink with the secret cohort, so that is refused. With `adaptive`, the noisy count of clients
-    inside the bound is part of the same release and its cost is inside `noise_multiplier`.
+    would grow and shrink with the secret cohort, so that is refused; "uploads" adds N(0, (z C)^2) to every row, whatever
+    is done to it afterwards, so each upload by itself is the Gaussian mechanism: it may be seen, sampling hides
+    nothing, and a round is charged to everybody as if it took part. With `adaptive`, the noisy count of clients inside
+    the bound is part of the same release and its cost is inside `noise_multiplier`.
     """
 
     noise_multiplier: float
@@ -83,6 +85,11 @@ class ClientLevelGaussian:
             raise ConfigError(
                 "privacy.placement='clients' with federation.sampling='poisson': the noise of the sum would depend on "
                 "the secret cohort size. Use privacy.placement='server', or federation.sampling 'fixed' or 'all'."
+            )
+        if self.placement == "uploads" and (self.adaptive is not None or self.adjacency is Adjacency.ADD_REMOVE):
+            raise ConfigError(
+                "privacy.release='uploads': who sends is seen, so adjacency is zero-out or replace-one, and there is "
+                "no secret count for privacy.adaptive. Change them, or use release='sum'."
             )
         self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
 
@@ -100,14 +107,17 @@ class ClientLevelGaussian:
             multipliers.append(self.adaptive.count_noise_multiplier)
         joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
         plain = Gaussian(noise_multiplier=self.noise_multiplier, adjacency=self.adjacency)
+        if self.placement == "uploads":
+            return plain
         return subsample(joint or plain, self.sampler.law)
 
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         return clip_rows(rows, norm)
 
     def share(self, rows: Tensor, clients: NDArray[np.int64], norm: float, round: int) -> Tensor:
-        if self.placement == "clients":
-            std = self.update_noise_multiplier * norm / self.sampler.expected**0.5
+        if self.placement != "server":
+            shares = self.sampler.expected if self.placement == "clients" else 1.0
+            std = self.update_noise_multiplier * norm / shares**0.5
             for row, client in zip(rows, clients, strict=True):
                 row.add_(self._normal(row, "noise.share", round, int(client)), alpha=std)
         return rows

@@ -140,8 +140,7 @@ def test_every_preset_is_a_valid_configuration():
         config = parse(presets.tables(name), source=name)
         variant = "-private" if METHODS[config.method.name].coins and config.privacy is not None else ""
         assert name == f"{config.method.name}{variant}-{config.data.name}"
-        if not METHODS[config.method.name].coins:
-            assert (config.privacy is not None) == METHODS[config.method.name].private
+        assert METHODS[config.method.name].privacy in ("optional", "never" if config.privacy is None else "required")
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

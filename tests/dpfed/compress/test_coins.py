@@ -6,7 +6,7 @@ import torch
 from scipy.stats import norm
 
 from accounting import debias
-from dpfed.compress.code import Coins, PlainFloats
+from dpfed.compress.coins import Coins
 from dpfed.errors import ConfigError
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
@@ -87,7 +87,6 @@ def test_sizes_are_real_bytes_or_fixed_ring_elements():
     summed = Coins(randomness=RANDOMNESS, edge=0.1, slots=100, summed=True)
     assert summed.send(rows, origin, np.arange(7), 0).uplink_bytes is None
     assert summed.fixed_bits(1000) == 7000
-    assert PlainFloats().fixed_bits(3) == 96
 
 
 def test_a_client_has_its_own_coins_in_any_group():

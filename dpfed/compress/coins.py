@@ -1,0 +1,111 @@
+"""Coins on the wire: masks of FedPM and FedMask, and what their sum says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting import debias
+from dpfed.compress.code import Arrived
+from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
+from dpfed.errors import ConfigError
+from dpfed.randomness import Randomness
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Coins:
+    """Rows are moves of mask probabilities; a client sends the coins of the probabilities it ends at (FedPM).
+
+        p = clip(origin + row [+ N(0, noise_std^2)], edge, 1 - edge);   m ~ Bern(p), or 1[p >= 1/2] if not `stochastic`
+
+    in float64 with 53-bit uniforms, so that a coin has its probability to 2^-53. The sum S of m over K uploads decodes
+    to S - K g(origin), g being the mean of a coin: g(p) = p without noise, accounting.debias.clipped_mean with it; with
+    `correction` "linear" that is divided by g', with "invert" it is K (g^-1(S / K) - origin).
+
+    slots: K, where the sum must always hold exactly so many uploads: what is missing is filled with coins of the
+           public origin. More than K are refused: the caller leaves some out.
+    summed: what is seen is the sum, so an upload is an integer of ceil(log2(K + 1)) bits an entry (a ring large
+           enough for the sum), else a mask in bytes, range-coded with the public origin.
+    """
+
+    randomness: Randomness
+    edge: float
+    stochastic: bool = True
+    noise_std: float = 0.0
+    correction: str = "linear"
+    slots: int | None = None
+    summed: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.edge < 0.5:
+            raise ConfigError(f"mask.edge={self.edge}: must be in [0, 1/2).")
+        if self.correction not in ("none", "linear", "invert"):
+            raise ConfigError(f"privacy.correction={self.correction!r}: must be none, linear or invert.")
+
+    def fixed_bits(self, size: int) -> int | None:
+        if not self.summed or self.slots is None:
+            return None
+        return size * self.slots.bit_length()
+
+    def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+        masks = torch.empty_like(rows)
+        size = 0
+        for row, mask, client in zip(rows, masks, clients, strict=True):
+            tossed = self._toss(origin.double() + row.double(), "coins", round, int(client))
+            if not self.summed:
+                tossed, length = _travelled(tossed, origin)
+                size += length
+            mask.copy_(tossed)
+        return Arrived(rows=masks, uplink_bytes=None if self.summed else size)
+
+    def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
+        if self.slots is not None:
+            for missing in range(self.slots - uploads):
+                total = total + self._toss(origin.double(), "coins.padding", round, missing)
+            uploads = self.slots
+        if not self.noise_std:
+            return total - uploads * origin.clamp(self.edge, 1 - self.edge)
+        return self._corrected(total, origin, uploads)
+
+    def keep(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        pass
+
+    def _toss(self, probabilities: Tensor, purpose: str, *path: int) -> Tensor:
+        """Coins [k] of probabilities [k], float64, after noise and clip."""
+        if self.noise_std:
+            noise = self.randomness.normal(
+                len(probabilities), purpose + ".noise", *path, device=str(probabilities.device)
+            )
+            probabilities = probabilities + self.noise_std * noise
+        clipped = probabilities.clamp(self.edge, 1 - self.edge)
+        if not self.stochastic:
+            return clipped.ge(0.5)
+        uniforms = torch.from_numpy(self.randomness.uniform(len(clipped), purpose, *path)).to(clipped.device)
+        return uniforms.lt(clipped)
+
+    def _corrected(self, total: Tensor, origin: Tensor, uploads: int) -> Tensor:
+        setting = {"c": self.edge, "noise_std": self.noise_std}
+        start = np.clip(origin.cpu().numpy().astype(np.float64), self.edge, 1 - self.edge)
+        mean = total.cpu().numpy().astype(np.float64) / uploads
+        if self.correction == "invert":
+            moves = debias.invert(mean, **setting) - start
+        else:
+            moves = mean - debias.clipped_mean(start, **setting)
+            if self.correction == "linear":
+                moves = moves / debias.clipped_mean_slope(start, **setting)
+        return torch.from_numpy((uploads * moves).astype(np.float32)).to(total.device)
+
+
+def _travelled(mask: Tensor, origin: Tensor) -> tuple[Tensor, int]:
+    """The mask after its way through bytes, and their number."""
+    probabilities = origin.cpu().numpy()
+    content = mask_to_bytes(mask.cpu().numpy(), probabilities)
+    return torch.from_numpy(mask_from_bytes(content, probabilities)), len(content)
