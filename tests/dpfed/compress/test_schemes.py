@@ -104,6 +104,7 @@ def test_a_majority_votes_and_ties_are_plus():
     assert mean("signsgd", [[1.0, -1.0], [-9.0, 1.0], [-1.0, -1.0]], majority=True) == pytest.approx([-7 / 3, -7 / 3])
     assert mean("stochastic-sign", [[1.0, -1.0]] * 3, majority=True) == [1, -1]
     assert mean("stochastic-sign", [[9.0, -9.0]] * 3, bound=2.0, majority=True) == [2, -2]
+    assert mean("signsgd", [[1.0]] * 200 + [[-1.0]] * 100, majority=True) == [1]  # more than a byte counts
 
 
 def test_a_bound_clamps():
@@ -143,6 +144,12 @@ def test_exactly_the_asked_share_is_zeroed(dimension, percent):
     rows = dpfed.compress.get("fedsparsify", sparsity=percent / 100)
     zeros = (rows.decode(rows.encode(x)) == 0).sum(dim=1)
     assert zeros.tolist() == [percent * dimension // 100] * 2
+
+
+def test_a_decimal_fraction_is_meant():
+    """0.29 · 100 is 28.999999999999996 in doubles; 29 are zeroed, and 29 are kept by the sparsifiers."""
+    assert dpfed.compress.get("fedsparsify", sparsity=0.29).layout(100)["values"].count == 71
+    assert [dpfed.compress.get(name, keep=0.29).layout(100)["values"].count for name in ("topk", "randk")] == [29, 29]
 
 
 def test_ties_are_pruned_from_the_end():
