@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from dpfed.errors import ConfigError
+from dpfed.models.batch_norm_cnn import cnn_4_bn, cnn_8_bn
 from dpfed.models.conv4 import conv4
 from dpfed.models.fed_smp_cnn import fed_smp_cnn, unpadded_fed_smp_cnn
 from dpfed.models.flat import Block, FlatModel
@@ -25,6 +26,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "strided-cnn": strided_cnn,
     "fed-smp-cnn": fed_smp_cnn,
     "fed-smp-cnn-unpadded": unpadded_fed_smp_cnn,
+    "cnn-4-bn": cnn_4_bn,
+    "cnn-8-bn": cnn_8_bn,
 }
 """Name -> function (input_shape, classes, **options) that makes the module."""
 
