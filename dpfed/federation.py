@@ -44,7 +44,8 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
     config = experiment.config
     began = time.monotonic()
     folder = RunFolder.reopen(out, config.to_dict()) if resume else RunFolder.create(out, config.to_dict())
-    state = folder.load_checkpoint(experiment.start) if resume else experiment.start
+    state, remembered = folder.load_checkpoint(experiment.start) if resume else (experiment.start, {})
+    experiment.parts.code.restore(remembered)
     book = _Book.open(experiment, folder, state.round) if experiment.goal else None
     metrics = folder.metrics(before_round=state.round)
     costs = _costs(experiment, book, state.round)
@@ -57,7 +58,7 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
             break
         started = time.monotonic()
         state, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book)
-        folder.save_checkpoint(state)
+        folder.save_checkpoint(state, experiment.parts.code.keep())
         seconds = time.monotonic() - started
         uplink += facts.uplink_bytes or 0
         record = _round_record(experiment, state, epsilon, uplink)
@@ -162,13 +163,14 @@ def _round_record(experiment: Experiment, state: ServerState, epsilon: float, up
     return record
 
 
-def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, float]:
+def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, float | None]:
     """What no epsilon covers; the time of a round, too, tells how many took part."""
     return {
         "round": state.round,
         "cohort": facts.cohort,
         "clipped": facts.clipped,
         "not_finite": facts.not_finite,
+        "uplink_bytes": facts.uplink_bytes,
         "seconds": seconds,
     }
 

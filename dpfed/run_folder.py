@@ -26,7 +26,7 @@ from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.server.state import ServerState
 
-_FORMAT = "dpfed-checkpoint-2"
+_FORMAT = "dpfed-checkpoint-3"
 
 
 class RunFolder:
@@ -85,28 +85,31 @@ class RunFolder:
                 self._write(file.name, b"".join(_line(record) for record in kept))
         return list(_lines(self._metrics)) if self._metrics.exists() else []
 
-    def save_checkpoint(self, state: ServerState) -> None:
-        """The state, atomically: a crash leaves the old one or the new one."""
-        tensors = {"broadcast": state.broadcast.cpu(), **{name: kept.cpu() for name, kept in state.memory.items()}}
+    def save_checkpoint(self, state: ServerState, clients: Mapping[str, torch.Tensor]) -> None:
+        """The state, and what clients remember, atomically: a crash leaves the old one or the new one."""
+        tensors = {"broadcast": state.broadcast.cpu()}
+        tensors |= {f"memory.{name}": kept.cpu() for name, kept in state.memory.items()}
+        tensors |= {f"clients.{name}": kept.cpu() for name, kept in clients.items()}
         facts = {"format": _FORMAT, "round": str(state.round), "clip_norm": repr(state.clip_norm)}
         self._write(self._checkpoint.name, save(tensors, metadata=facts))
 
-    def load_checkpoint(self, start: ServerState) -> ServerState:
-        """The saved state, or `start` where none was saved yet."""
+    def load_checkpoint(self, start: ServerState) -> tuple[ServerState, Mapping[str, torch.Tensor]]:
+        """The saved state and what clients remember, or `start` where none was saved yet."""
         if not self._checkpoint.exists():
-            return start
+            return start, {}
         try:
             with safe_open(self._checkpoint, framework="pt", device=str(start.broadcast.device)) as file:
                 facts = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             if facts.get("format") != _FORMAT or tensors["broadcast"].shape != start.broadcast.shape:
                 raise ValueError("not a checkpoint of this run")
-            return ServerState(
+            state = ServerState(
                 round=int(facts["round"]),
-                broadcast=tensors.pop("broadcast"),
+                broadcast=tensors["broadcast"],
                 clip_norm=float(facts["clip_norm"]),
-                memory=tensors,
+                memory=_under("memory.", tensors),
             )
+            return state, _under("clients.", tensors)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise RunError(f"{self._checkpoint}: the checkpoint cannot be read ({error}). Start a new run.") from None
 
@@ -142,6 +145,10 @@ class RunFolder:
         except OSError as error:
             part.unlink(missing_ok=True)
             raise RunError(f"{target}: cannot be written ({error.strerror}). Free space, then --resume.") from None
+
+
+def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def free_folder(parent: Path, name: str) -> Path:

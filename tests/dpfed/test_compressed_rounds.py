@@ -1,0 +1,210 @@
+"""Compressed uploads inside rounds: the bytes that are counted, the bound behind the decoder, noise before the code."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from accounting import Ledger, budget, guarantee
+from accounting.budget import Plan
+from accounting.mechanisms import Gaussian
+from dpfed import compress, federation
+from dpfed.build import build
+from dpfed.compress.payload import most_bytes
+from dpfed.config import override, parse
+from dpfed.errors import ConfigError
+from dpfed.methods import METHODS
+from dpfed.round import run_round
+
+COMPRESSED = sorted(name for name, method in METHODS.items() if method.privacy == "optional" and not method.coins)
+SIZE = 64 * 8 + 8 + 80 + 10
+PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0}
+
+
+def config(method, *settings, privacy=None):
+    tables = {
+        "data": {"name": "digits"},
+        "model": {"name": "mlp", "hidden": [8]},
+        "federation": {"clients": 60, "cohort": 12, "rounds": 3},
+        "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
+        "method": {"name": method},
+    }
+    if privacy is not None:
+        tables["privacy"] = privacy
+    return parse(override(tables, settings), source="test")
+
+
+@pytest.mark.parametrize("method", COMPRESSED)
+def test_every_method_runs_and_reports_the_bytes_that_travelled(tmp_path, method):
+    outcome = federation.run(build(config(method)), tmp_path / "run")
+    facts = [json.loads(line) for line in (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()]
+    assert outcome.summary["epsilon"] is None
+    assert outcome.summary["uplink_megabytes_total"] * 1e6 == pytest.approx(sum(f["uplink_bytes"] for f in facts))
+    assert outcome.summary["uplink_bytes_per_client_round"] < 4 * SIZE
+
+
+@pytest.mark.parametrize("method", COMPRESSED)
+def test_in_a_private_sum_sizes_tell_nothing_and_epsilon_is_the_gaussians(tmp_path, method):
+    experiment = build(config(method, privacy=PRIVATE))
+    outcome = federation.run(experiment, tmp_path / "run")
+    book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    expected = budget.epsilon(Plan(clients=60, cohort=12), noise_multiplier=2.0, rounds=3).epsilon
+    assert outcome.summary["epsilon"] == pytest.approx(expected, rel=1e-6)
+    assert book.releases[0].noise_std == 1.0
+    assert outcome.summary["uplink_bytes_per_client_round"] == experiment.uplink_bits / 8
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    sizes = {json.loads(line)["uplink_megabytes"] / json.loads(line)["round"] for line in lines}
+    assert max(sizes) - min(sizes) < 1e-12
+
+
+@pytest.mark.parametrize("method", COMPRESSED)
+def test_one_client_moves_a_private_sum_by_at_most_the_clip(method):
+    """The real path of a round, noise taken out: whatever the client sends, the sum with it and without it differ by C."""
+    experiment = build(config(method, privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
+    sums = []
+    for cohort in (range(5), range(4)):
+        sums.append(_sum(experiment, list(cohort)))
+    distance = float((sums[0] - sums[1]).double().norm())
+    assert 0 < distance <= 0.5 * (1 + 1e-4)
+
+
+def _sum(experiment, cohort):
+    from dataclasses import replace
+
+    class Huge:
+        labels = experiment.parts.local.labels
+
+        def train(self, broadcast, clients, *, round, seeds):
+            generator = torch.Generator().manual_seed(4)
+            rows = torch.randn(60, len(broadcast), generator=generator)[clients]
+            rows[clients == 4] *= 1e6
+            return rows
+
+    class Given:
+        law, expected = experiment.parts.sampler.law, 12.0
+
+        def sample(self, randomness, round):
+            return np.array(cohort)
+
+    parts = replace(experiment.parts, local=Huge(), sampler=Given())
+    state, _ = run_round(experiment.start, parts, seeds=experiment.seeds, ledger=None)
+    return (state.broadcast - experiment.start.broadcast) * 12
+
+
+def test_clipping_before_a_compressor_would_not_bound_the_sum():
+    """The planted fault: with the bound in front of signs scaled by linf, what is summed is far longer than C."""
+    from dataclasses import replace
+
+    experiment = build(config("stochastic-sign", privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
+    faulty = replace(experiment, parts=replace(experiment.parts, decode_first=False))
+    distance = float((_sum(faulty, range(5)) - _sum(faulty, range(4))).norm())
+    assert distance > 0.6
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "fed-smp-randk", "terngrad", "qsgd", "signsgd"])
+def test_noised_uploads_are_charged_in_full_every_round(tmp_path, method):
+    privacy = {"clip_norm": 0.5, "noise_multiplier": 5.0, "release": "uploads"}
+    chosen = config(method, *(["method.k=100"] if "smp" in method else []), privacy=privacy)
+    outcome = federation.run(build(chosen), tmp_path / "run")
+    book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    assert all(release.mechanism == Gaussian(noise_multiplier=5.0, adjacency="zero-out") for release in book.releases)
+    assert {release.noise_placement for release in book.releases} == {"uploads"}
+    assert outcome.summary["epsilon"] == guarantee(book.mechanism(), delta=60**-1.1).epsilon
+
+
+def test_the_noise_of_uploads_is_on_every_row_before_the_code():
+    """Variance of what a client sends, clip and all: (z C)^2 in every coordinate. Chi-square, false alarm 1e-6."""
+    from scipy.stats import chi2
+
+    privacy = {"clip_norm": 0.5, "noise_multiplier": 3.0, "release": "uploads"}
+    experiment = build(config("dp-fedavg", privacy=privacy))
+    rows = torch.zeros(40, SIZE)
+    noised = experiment.parts.privacy.share(rows, np.arange(40), 0.5, 0)
+    total = float((noised.double() ** 2).sum()) / 1.5**2
+    assert chi2.ppf(5e-7, 40 * SIZE) < total < chi2.isf(5e-7, 40 * SIZE)
+    assert not chi2.ppf(5e-7, 40 * SIZE) < total * 0.97**2 < chi2.isf(5e-7, 40 * SIZE)
+    assert not torch.equal(noised[0], noised[1])
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "fedscalar", "qsgd", "terngrad", "drive"])
+def test_the_counted_size_is_never_exceeded(method):
+    experiment = build(config(method, privacy=PRIVATE))
+    scheme = experiment.parts.code.scheme
+    generator = torch.Generator().manual_seed(0)
+    for scale in (0.0, 1.0, 1e20):
+        rows = scale * torch.randn(5, SIZE, generator=generator)
+        longest = max(len(payload.to_bytes()) for payload in scheme.encode(rows, seed=3))
+        assert longest <= experiment.uplink_bits / 8 == most_bytes(scheme, SIZE)
+
+
+def test_one_seed_a_round_is_the_same_for_all_and_another_next_round():
+    experiment = build(config("fedscalar", "method.shared=true", "method.options.projections=4"))
+    code, clients = experiment.parts.code, np.array([3, 9])
+    rows = torch.randn(1, SIZE, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
+    first, later = (code.send(rows, rows[0], clients, round).rows for round in (0, 1))
+    torch.testing.assert_close(first[0], first[1])
+    assert not torch.allclose(first[0], later[0])
+    own = build(config("fedscalar")).parts.code.send(rows, rows[0], clients, 0).rows
+    assert not torch.allclose(own[0], own[1])
+
+
+def test_a_client_that_diverged_counts_as_zero_through_every_code():
+    for method in COMPRESSED:
+        code = build(config(method)).parts.code
+        rows = torch.ones(3, SIZE)
+        rows[1, 5] = float("nan")
+        rows[2] = 1e38
+        arrived = code.send(rows, torch.zeros(SIZE), np.arange(3), 0)
+        assert arrived.not_finite == 2
+        assert arrived.rows.isfinite().all()
+
+
+def test_error_feedback_sends_everything_in_the_end(tmp_path):
+    """Sum of what arrived + what is remembered = sum of what was to be sent; and it survives a resume."""
+    experiment = build(config("signsgd", "method.error_feedback=true"))
+    code = experiment.parts.code
+    generator = torch.Generator().manual_seed(0)
+    sent, arrived = torch.zeros(2, SIZE), torch.zeros(2, SIZE)
+    for round in range(5):
+        rows = torch.randn(2, SIZE, generator=generator)
+        sent += rows
+        arrived += code.send(rows, rows[0], np.array([7, 30]), round).rows
+    torch.testing.assert_close(sent, arrived + code.keep()["errors"][[7, 30]], atol=1e-4, rtol=1e-4)
+
+    whole = federation.run(build(config("signsgd", "method.error_feedback=true")), tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    def kill(record):
+        if record["round"] == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.run(build(config("signsgd", "method.error_feedback=true")), tmp_path / "cut", on_round=kill)
+    resumed = federation.run(build(config("signsgd", "method.error_feedback=true")), tmp_path / "cut", resume=True)
+    assert resumed.metrics == whole.metrics
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "privacy", "complaint"),
+    [
+        ("qsgd", ["method.options.levels=0"], None, "method.options of 'qsgd'"),
+        ("qsgd", ["method.options.level=4"], None, "level=4"),
+        ("terngrad", ["method.shared=true"], None, "shared_seed"),
+        ("signsgd", ["method.error_feedback=true"], PRIVATE, "carries earlier rounds"),
+        ("signsgd", ["federation.sampling=fixed", "privacy.placement=clients"], PRIVATE, "do not add up"),
+        ("dp-fedavg", ["privacy.release=uploads", "privacy.adjacency=add-remove"], PRIVATE, "who sends is seen"),
+        ("fedmask", ["method.options.bits=1"], None, r"settings are in \[mask\]"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_reason(method, settings, privacy, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        build(config(method, *settings, privacy=privacy))
+
+
+def test_names_of_schemes_are_those_of_the_registry():
+    assert {method.scheme for method in METHODS.values() if method.scheme} <= set(compress.names())
+    assert all(math.isfinite(method.nominal_bits_per_parameter) for method in METHODS.values())
