@@ -1,0 +1,167 @@
+"""Training the masks of random noise: how a client of FedMRN trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.errors import ConfigError
+from dpfed.seeds import Seeds
+
+NOISE_PURPOSE = "fedmrn.noise"
+
+
+class Noise(Protocol):
+    """The noise that a seed stands for: what the code draws again when it encodes and decodes."""
+
+    def __call__(self, seeds: Tensor, *, count: int) -> Tensor:
+        """Seeds int64 [c] -> float32 [c, count], without zeros."""
+
+
+def noise_seeds(seeds: Seeds, round: int, clients: NDArray[np.int64], *, shared: bool) -> list[int]:
+    """The noise seeds of a round: one for each of `clients`, or one in all. The code must be given the same."""
+    if shared:
+        return [seeds.integer(NOISE_PURPOSE, round)]
+    return [seeds.integer(NOISE_PURPOSE, round, int(client)) for client in clients]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedNoise:
+    """Progressive stochastic masking: an update u is trained while ever more of it is seen as masked noise n.
+
+    The broadcast w is frozen, u = 0 at the start of the round, n = noise(seed). With S(u, n) = n m,
+        binary:  m = 1 with probability clip(u / n, 0, 1), else 0;        u_bar = n clip(u / n, 0, 1)
+        signed:  m = 1 with probability clip((u + n) / 2n, 0, 1), else -1;  u_bar = n clip(u / n, -1, 1)
+    batch t of T is taken at w + u_hat (Li et al., FedMRN, equations 6 to 10, with the brackets of 7 put right):
+        u_hat = (1 - P) u_bar + P S(u, n),  P ~ Bern(t / T), fresh for each entry;   u = u - lr d loss / d u_hat
+    SGD, straight through S and the clip; u is never clamped. The paper has no momentum and no decay.
+
+    Only the entries `masked` of the vector [d] are treated so; the others (normalisation, statistics) are trained as
+    by `Sgd`. Noise entry j belongs to masked[j]. What training returns is [c, d]: u, not yet masked, at `masked` and
+    the plain update elsewhere. The code draws the final mask from u and the same noise.
+
+    masked:       int64 [m], sorted, on the device to train on; FlatModel.compressible
+    signed:       masks -1, 1 (FedMRNS) instead of 0, 1
+    shared_noise: one seed a round instead of one a client, see `noise_seeds`
+    progressive:  False: P = 1 in every batch ("without PM")
+    stochastic:   False: m = 1 where u and n have one sign ("without SM"); what is returned at `masked` is then
+                  S(u, n), for which the code's coins are certain
+    train_masked: False: plain SGD, masks come after training only ("FedAvg with SM")
+
+    A client without samples returns zeros, and nobody else does but where every gradient was 0: a row without a
+    nonzero entry (`no_update`) says "no update" and must be left out of the sum, for its signed mask would be ±n.
+    Coins depend on (seeds, round, client) only. Raises ConfigError.
+    """
+
+    size: int
+    masked: Tensor
+    noise: Noise
+    learning_rate: float
+    learning_rate_decay: float = 1.0
+    momentum: float = 0.0
+    signed: bool = False
+    shared_noise: bool = False
+    progressive: bool = True
+    stochastic: bool = True
+    train_masked: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "learning_rate_decay"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name}={getattr(self, name)}: must be positive and finite. Change it in [local].")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
+        if not len(self.masked) or self.masked.min() < 0 or self.masked.max() >= self.size:
+            raise ConfigError(f"masked: {len(self.masked)} entries; must be at least one of 0..{self.size - 1}.")
+
+    def begin(
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+    ) -> MaskedNoiseWalk:
+        return MaskedNoiseWalk(self, broadcast, clients, steps, round, seeds)
+
+
+def no_update(moves: Tensor) -> Tensor:
+    """Which rows of moves [c, d] say "no update", bool [c]: not a client that diverged."""
+    return ~moves.any(dim=1)
+
+
+class MaskedNoiseWalk:
+    """Clients under way: updates u and noise [c, m], and each client's own coins."""
+
+    def __init__(
+        self,
+        course: MaskedNoise,
+        broadcast: Tensor,
+        clients: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        round: int,
+        seeds: Seeds,
+    ) -> None:
+        device = broadcast.device
+        self._course, self._start = course, broadcast
+        self._frozen = broadcast[course.masked]
+        self._rate = course.learning_rate * course.learning_rate_decay**round
+        self.room = broadcast.repeat(len(clients), 1)
+        self._updates = torch.zeros(len(clients), len(course.masked), device=device)
+        self._velocity = torch.zeros_like(self.room) if course.momentum else None
+        words = noise_seeds(seeds, round, clients, shared=course.shared_noise)
+        noise = course.noise(torch.tensor(words, dtype=torch.int64, device=device), count=len(course.masked))
+        self._noise = noise.expand_as(self._updates)
+        self._steps = torch.from_numpy(steps).to(device)
+        self._coins = [
+            seeds.torch_generator("local.masked_noise", round, int(client), device=str(device)) for client in clients
+        ]
+
+    def place(self, active: int, step: int) -> None:
+        if self._course.train_masked:
+            self.room[:active].index_copy_(1, self._course.masked, self._frozen + self._seen(active, step))
+
+    def step(self, active: int, step: int, gradient: Tensor) -> None:
+        direction = gradient
+        if self._velocity is not None:
+            direction = self._velocity[:active].mul_(self._course.momentum).add_(gradient)
+        self._updates[:active].sub_(direction.index_select(1, self._course.masked), alpha=self._rate)
+        self.room[:active].sub_(direction, alpha=self._rate)
+
+    def finish(self) -> Tensor:
+        updates = self._updates
+        if not self._course.stochastic:
+            certain = self._weights(_agree(updates, self._noise)).mul_(self._noise)
+            updates = torch.where(updates.isfinite() & (self._steps > 0)[:, None], certain, updates)
+        return self.room.sub_(self._start).index_copy_(1, self._course.masked, updates)
+
+    def _seen(self, active: int, step: int) -> Tensor:
+        """u_hat [active, m].
+
+        One uniform v serves both coins: P = 1[v < t / T], and where that holds v T / t is uniform again, so that
+        m = 1[v < (t / T) p] has probability p given P.
+        """
+        course, updates, noise = self._course, self._updates[:active], self._noise[:active]
+        ratio = updates / noise
+        chances = (ratio.add_(1).div_(2) if course.signed else ratio).clamp_(0, 1)
+        share = (step + 1) / self._steps[:active, None] if course.progressive else self._steps.new_ones(active, 1)
+        uniforms = self._uniforms(active)
+        masks = uniforms < share * chances if course.stochastic else _agree(updates, noise)
+        clipped = chances.mul_(2).sub_(1) if course.signed else chances
+        return torch.where(uniforms < share, self._weights(masks), clipped).mul_(noise)
+
+    def _weights(self, masks: Tensor) -> Tensor:
+        """What the noise is multiplied by: float32, 0 and 1, or -1 and 1."""
+        weights = masks.to(self._noise.dtype)
+        return weights.mul_(2).sub_(1) if self._course.signed else weights
+
+    def _uniforms(self, active: int) -> Tensor:
+        uniforms = torch.empty_like(self._updates[:active])
+        for row, generator in zip(uniforms, self._coins, strict=False):
+            row.uniform_(generator=generator)
+        return uniforms
+
+
+def _agree(updates: Tensor, noise: Tensor) -> Tensor:
+    """Deterministic masks: 1 where the signs are the same, so not at u = 0."""
+    return updates.sign() == noise.sign()
