@@ -1,0 +1,38 @@
+"""FedSparsify's server: a rule, and after it the smallest weights are purged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from dpfed.models.purge import Sparsity, purge
+from dpfed.server.state import ServerRule, ServerState
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Purging:
+    """The state after `rule`, its model purged to sparsity(rounds done) among the entries `prunable` [m].
+
+    Global variant of Stripelis, Gupta, Ver Steeg, Ambite 2022: the next round's clients keep these zeros, and so does
+    the rule, whatever momentum or noise would make of them. Post-processing of the released sum.
+    """
+
+    rule: ServerRule
+    prunable: Tensor
+    sparsity: Sparsity
+
+    def apply(self, state: ServerState, mean_move: Tensor, *, count: float, clip_norm: float) -> ServerState:
+        """The state that the next round starts from."""
+        gone = self.prunable[state.broadcast[self.prunable] == 0]
+        state = self.rule.apply(state, mean_move, count=count, clip_norm=clip_norm)
+        model = state.broadcast.index_fill(0, gone, 0.0)
+        return replace(state, broadcast=purge(model[None], self.prunable, self.sparsity(state.round))[0])
+
+
+def majority(kept: Tensor, voters: int) -> Tensor:
+    """Which entries at least half of the models hold, bool [d]; kept: in how many models each entry is not 0.
+
+    The merge of the local variant: entries that are outvoted become 0 in the mean of the models.
+    """
+    return 2 * kept >= voters
