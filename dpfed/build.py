@@ -19,17 +19,19 @@ from accounting.mechanisms import SingleRelease, Subsampled
 from dpfed import compress, data, models
 from dpfed.compress.code import Code
 from dpfed.compress.coins import Coins
-from dpfed.compress.masks import MapChoice, PublicTopMask, RandomSharedMask, SendAll, kept_coordinates
+from dpfed.compress.masked_noise import FedMrnSigned
+from dpfed.compress.masks import MapChoice, PublicSigns, PublicTopMask, RandomSharedMask, SendAll, kept_coordinates
 from dpfed.compress.upload import Upload
 from dpfed.config import Config, Mask, PrivacyTable
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError
+from dpfed.local.masked_noise import NOISE_PURPOSE
 from dpfed.local.masks import MaskTraining
 from dpfed.local.sgd import Sgd
 from dpfed.local.task import Course
 from dpfed.local.training import LocalTraining
 from dpfed.mask_file import Recipe
-from dpfed.methods import Method, method
+from dpfed.methods import METHODS, Method, method
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.privacy.adaptive_clip import AdaptiveClip
@@ -43,6 +45,9 @@ from dpfed.seeds import Seeds
 from dpfed.server.averaging import Averaging
 from dpfed.server.posterior import BetaPosterior
 from dpfed.server.state import ServerRule, ServerState
+
+_EDGE_OF_SIGNS = 0.1
+"""privacy.edge where none is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +108,7 @@ def build(config: Config) -> Experiment:
     who = sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort)
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
     local = _local(config, _course(config, model, network), dataset, model, seeds, device)
-    map_ = _map(config, local, public)
+    map_ = _signs(config, chosen, local) if _signs_by_coins(config, chosen) else _map(config, local, public)
     goal = _goal(config, chosen, map_.sent) if config.privacy is not None else None
     code = _code(config, chosen, goal, map_, randomness, seeds)
     weighted = goal is None and not chosen.coins
@@ -119,7 +124,7 @@ def build(config: Config) -> Experiment:
         client_weights=local.partition.sizes.astype(np.float64) if weighted else None,
         divisor=who.expected if goal else None,
         slots=code.slots,
-        decode_first=goal is not None and not chosen.linear and _seen(config) == "sum",
+        decode_first=code.slots is None and goal is not None and not chosen.linear and _seen(config) == "sum",
     )
     readout: Readout
     if network is None:
@@ -284,16 +289,54 @@ def _map(config: Config, local: LocalTraining, public: _Public | None) -> MapCho
     return PublicTopMask(size=size, kept=kept, trainer=local, inputs=public.inputs, labels=public.labels)
 
 
+def _signs_by_coins(config: Config, chosen: Method) -> bool:
+    """Whether an update's signs are private by their own coins; ConfigError where they cannot be."""
+    table = config.privacy
+    if table is None or chosen.coins or table.noise != "coins":
+        if table is not None and table.edge is not None:
+            raise ConfigError("privacy.edge: is for privacy.noise='coins'; fedpm has mask.edge. Remove it.")
+        if table is not None and chosen.coins and table.noise == "gaussian":
+            raise ConfigError("privacy.noise='gaussian' with masks: their noise is coins. Remove it.")
+        return False
+    if not chosen.coins_possible:
+        able = ", ".join(name for name, one in METHODS.items() if one.coins_possible)
+        raise ConfigError(f"privacy.noise='coins' with method.name={chosen.name!r}: only fedpm, {able} toss coins.")
+    if _seen(config) == "uploads":
+        raise ConfigError("privacy.release='uploads' with privacy.noise='coins': is built for fedpm only. Use 'sum'.")
+    return True
+
+
+def _signs(config: Config, chosen: Method, local: LocalTraining) -> MapChoice:
+    """A public size of the signs: never one that comes from the data."""
+    options = config.method.options
+    if chosen.name == "fedmrns":
+        if not config.method.shared or options.get("noise") != "bernoulli":
+            raise ConfigError(
+                "privacy.noise='coins' with fedmrns: needs method.shared=true and method.options.noise='bernoulli', "
+                "one noise of one size a round, or the sum of masks could not be decoded. Set both."
+            )
+        bound: Any = options.get("alpha", FedMrnSigned.alpha)
+    else:
+        bound = options.get("bound")
+    if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 < bound < math.inf:
+        raise ConfigError(
+            f"privacy.noise='coins' with method.options bound={bound!r}: needs a public number; 'linf' and 'l2' are "
+            "computed from private data."
+        )
+    purpose = NOISE_PURPOSE if chosen.name == "fedmrns" else None
+    return PublicSigns(size=local.course.size, bound=float(bound), noise_purpose=purpose)
+
+
 def _code(
     config: Config, chosen: Method, goal: PrivacyGoal | None, map_: MapChoice, randomness: Randomness, seeds: Seeds
 ) -> Code:
-    if chosen.scheme is None:
+    if chosen.scheme is None or _signs_by_coins(config, chosen):
         return _coins(config, chosen, goal, randomness)
     table = config.method
     return Upload(
         scheme=_scheme(config, chosen, map_.sent),
         seeds=seeds,
-        seed_purpose="fedmrn.noise" if chosen.local_training == "masked noise" else "code",
+        seed_purpose=NOISE_PURPOSE if chosen.local_training == "masked noise" else "code",
         model=chosen.local_training == "pruned",
         sizes_secret=goal is not None and _seen(config) == "sum",
         feedback=config.federation.clients if table.error_feedback else None,
@@ -320,7 +363,8 @@ def _scheme(config: Config, chosen: Method, size: int) -> compress.Scheme:
 
 
 def _coins(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness: Randomness) -> Coins:
-    if config.method.options or config.method.shared or config.method.error_feedback:
+    table = config.method
+    if chosen.coins and (table.options or table.shared or table.error_feedback):
         raise ConfigError(
             f"method.options, method.shared or method.error_feedback with method.name={chosen.name!r}: masks have none "
             "of them; their settings are in [mask]. Remove the keys."
@@ -330,12 +374,19 @@ def _coins(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness:
     coins = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
     return Coins(
         randomness=randomness,
-        edge=(config.mask or Mask()).edge,
+        edge=_edge(config),
         noise_std=config.privacy.noise_std or 0.0,
         correction=config.privacy.correction or "linear",
         slots=coins.cohort if isinstance(coins, BernoulliAggregate) else None,
         summed=isinstance(coins, BernoulliAggregate),
     )
+
+
+def _edge(config: Config) -> float:
+    """c: probabilities of coins lie in [c, 1 - c]."""
+    if config.privacy is not None and config.privacy.edge is not None:
+        return config.privacy.edge
+    return (config.mask or Mask()).edge if config.method.name == "fedpm" else _EDGE_OF_SIGNS
 
 
 def _seen(config: Config) -> str:
@@ -394,7 +445,7 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
 def _goal(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     table = config.privacy
     assert table is not None
-    if chosen.coins:
+    if chosen.coins or _signs_by_coins(config, chosen):
         return _coin_goal(config, table, sent)
     named = [name for name in ("linf_clip", "noise_std", "slots", "correction") if getattr(table, name)]
     if named:
@@ -427,9 +478,9 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
         ("adaptive", "the clip norm of coins is fixed"),
     ):
         if getattr(table, name) is not None:
-            raise ConfigError(f"privacy.{name} with method.name='fedpm': {reason}. Remove it.")
+            raise ConfigError(f"privacy.{name} with coins: {reason}. Remove it.")
     if table.placement != "server":
-        raise ConfigError("privacy.placement with method.name='fedpm': coins are tossed by the clients. Remove it.")
+        raise ConfigError("privacy.placement with coins: they are tossed by the clients. Remove it.")
     federation, seen = config.federation, table.release or "sum"
     if seen == "uploads" and table.slots is not None:
         raise ConfigError("privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it.")
@@ -437,7 +488,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
         clients=federation.clients,
         cohort=federation.clients if federation.sampling == "all" else federation.cohort,
         dimension=sent,
-        edge=(config.mask or Mask()).edge,
+        edge=_edge(config),
         mechanism="bernoulli-aggregate" if seen == "sum" else "bernoulli-channel",
         sampling=federation.sampling if seen == "sum" else "all",
         adjacency=Adjacency(table.adjacency) if table.adjacency else None,
@@ -472,7 +523,7 @@ def _privacy(config: Config, goal: PrivacyGoal | None, who: Sampler, randomness:
         return ClientLevelCoins(
             mechanism=goal.mechanism,
             linf_clip=table.linf_clip,
-            edge=(config.mask or Mask()).edge,
+            edge=_edge(config),
             noise_std=table.noise_std or 0.0,
         )
     adaptive = None

@@ -104,11 +104,14 @@ class Adaptive(_Table):
 class PrivacyTable(_Table):
     """[privacy] A noise multiplier, or an epsilon to calibrate one for, or both (then the run stops at epsilon).
 
-    Coins (fedpm): a clip norm, or an epsilon to calibrate it for, or both; `release` says what is seen, the sum of
+    Coins (fedpm; with noise = "coins" and an `edge` also stochastic-sign and fedmrns): a clip norm of the move of the
+    coins' probabilities, or an epsilon to calibrate it for, or both; `release` says what is seen, the sum of
     exactly `slots` uploads or every upload; `noise_std` is added to the probabilities before the coins.
     """
 
     clip_norm: Positive | None = None
+    noise: Literal["gaussian", "coins"] | None = None
+    edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
     linf_clip: Positive | None = None
     noise_std: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     release: Literal["sum", "uploads"] | None = None

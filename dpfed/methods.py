@@ -23,8 +23,8 @@ class Method:
     `nominal_bits_per_parameter` is what a client sends over d, at the preset's compression, without headers. `linear`
     says that the server can decode a sum of uploads without seeing one (what secure aggregation needs). `scheme` is
     the compressor's name in `dpfed.compress`, None for coins. `sparse` methods take method.keep or method.k, and must
-    unless `sparse` is "optional". `needs_public_data`: the coordinates come from data that must be public. `privacy`:
-    whether a [privacy] table is required, optional or never possible.
+    unless `sparse` is "optional". `coins_possible`: privacy.noise may be "coins". `needs_public_data`: the coordinates
+    come from data that must be public. `privacy`: whether a [privacy] table is required, optional or never possible.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Method:
     privacy: Literal["never", "required", "optional"]
     sparse: Literal["no", "yes", "optional"] = "no"
     needs_public_data: bool = False
+    coins_possible: bool = False
 
     @property
     def coins(self) -> bool:
@@ -60,7 +61,15 @@ _EDEN = "Vargaftik et al. 2022: EDEN: Communication-Efficient and Robust Distrib
 
 
 def _compressed(
-    name: str, scheme: str, paper: str, *, bits: float, unbiased: bool, what: str, training: str = "sgd"
+    name: str,
+    scheme: str,
+    paper: str,
+    *,
+    bits: float,
+    unbiased: bool,
+    what: str,
+    training: str = "sgd",
+    coins: bool = False,
 ) -> Method:
     """An update through a compressor that a sum does not commute with."""
     return Method(
@@ -70,10 +79,11 @@ def _compressed(
         unbiased=unbiased,
         nominal_bits_per_parameter=bits,
         linear=False,
-        private_with=(DECODED, NOISED_UPLOADS),
+        private_with=(DECODED, NOISED_UPLOADS, COINS_SUMMED) if coins else (DECODED, NOISED_UPLOADS),
         what=what,
         scheme=scheme,
         privacy="optional",
+        coins_possible=coins,
     )
 
 
@@ -199,6 +209,7 @@ METHODS: dict[str, Method] = {
             bits=1.0,
             unbiased=False,
             what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
+            coins=True,
         ),
         _compressed(
             "fedscalar",
@@ -223,6 +234,7 @@ METHODS: dict[str, Method] = {
             bits=1.0,
             unbiased=True,
             what="random signs of mean x / B and the bound B",
+            coins=True,
         ),
         _compressed(
             "terngrad",

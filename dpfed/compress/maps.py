@@ -80,6 +80,32 @@ class SharedMask:
         return broadcast.index_select(0, self.indices)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SignedProbabilities:
+    """Updates as moves of coins from 1/2: x signs / (2 bound), so that a coin of that mean, read as ±bound times its
+    sign, has the mean x.
+
+    Stochastic signs with a public bound (signs 1), and FedMRNS with noise ±bound that all clients share.
+    """
+
+    size: int
+    signs: Tensor
+    bound: float
+
+    @property
+    def sent(self) -> int:
+        return self.size
+
+    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
+        return updates.mul_(self.signs).div_(2 * self.bound)
+
+    def adjoint(self, total: Tensor) -> Tensor:
+        return total * self.signs * (2 * self.bound)
+
+    def restrict(self, broadcast: Tensor) -> Tensor:
+        return torch.full_like(broadcast, 0.5)
+
+
 def random_indices(size: int, kept: int, seeds: Seeds, purpose: str, *path: int) -> Tensor:
     """`kept` of `size` coordinates, uniformly without replacement, sorted, int64."""
     drawn = seeds.generator(purpose, *path).choice(size, kept, replace=False, shuffle=False)

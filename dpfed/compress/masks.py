@@ -6,9 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from dpfed.compress.maps import Identity, Map, SharedMask, random_indices, top_indices
+from dpfed.compress.counter import client_seeds
+from dpfed.compress.maps import Identity, Map, SharedMask, SignedProbabilities, random_indices, top_indices
+from dpfed.compress.masked_noise import random_noise
 from dpfed.errors import ConfigError
 from dpfed.local.training import LocalTraining
 from dpfed.seeds import Seeds
@@ -99,6 +102,30 @@ class PublicTopMask:
         )
         indices = top_indices(update[None], self.kept)[0]
         return SharedMask(size=self.size, indices=indices, scale=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSigns:
+    """What coins of an update are read with: +bound and -bound, or the round's shared noise ±bound (FedMRNS)."""
+
+    size: int
+    bound: float
+    noise_purpose: str | None
+
+    @property
+    def sent(self) -> int:
+        return self.size
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size + (SEED_BITS if self.noise_purpose else 0)
+
+    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
+        signs = torch.ones(1, device=weights.device)
+        if self.noise_purpose is not None:
+            own = client_seeds([seeds.integer(self.noise_purpose, round)], 1).to(weights.device)
+            signs = random_noise(own, "bernoulli", 1.0, self.size)[0]
+        return SignedProbabilities(size=self.size, signs=signs, bound=self.bound)
 
 
 def kept_coordinates(size: int, *, keep: float | None, k: int | None) -> int:

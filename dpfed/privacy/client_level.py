@@ -68,9 +68,9 @@ class ClientLevelGaussian:
     `adjacency` with the client as the unit. placement "server" adds the noise once to the sum; "clients" adds
     N(0, (z C)^2 / r) to each of exactly r rows, which needs a cohort of known size: with Poisson sampling the noise
     would grow and shrink with the secret cohort, so that is refused; "uploads" adds N(0, (z C)^2) to every row,
-    whatever is done to it afterwards, so each upload by itself is the Gaussian mechanism: it may be seen, sampling hides
-    nothing, and a round is charged to everybody as if it took part. With `adaptive`, the noisy count of clients inside
-    the bound is part of the same release and its cost is inside `noise_multiplier`.
+    whatever is done to it afterwards, so each upload by itself is the Gaussian mechanism: it may be seen, sampling
+    hides nothing, and a round is charged to everybody as if it took part. With `adaptive`, the noisy count of clients
+    inside the bound is part of the same release and its cost is inside `noise_multiplier`.
     """
 
     noise_multiplier: float

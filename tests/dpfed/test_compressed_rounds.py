@@ -61,7 +61,7 @@ def test_in_a_private_sum_sizes_tell_nothing_and_epsilon_is_the_gaussians(tmp_pa
 
 @pytest.mark.parametrize("method", COMPRESSED)
 def test_one_client_moves_a_private_sum_by_at_most_the_clip(method):
-    """The real path of a round, noise taken out: whatever the client sends, the sum with it and without it differ by C."""
+    """The real path of a round, noise taken out: the sums with the client and without it differ by C at most."""
     experiment = build(config(method, privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
     sums = []
     for cohort in (range(5), range(4)):
@@ -208,3 +208,74 @@ def test_what_cannot_work_is_refused_with_the_reason(method, settings, privacy, 
 def test_names_of_schemes_are_those_of_the_registry():
     assert {method.scheme for method in METHODS.values() if method.scheme} <= set(compress.names())
     assert all(math.isfinite(method.nominal_bits_per_parameter) for method in METHODS.values())
+
+
+COINS = {"clip_norm": 0.5, "noise": "coins", "edge": 0.2, "slots": 30}
+BY_COINS = {
+    "stochastic-sign": ["method.options.bound=0.05"],
+    "fedmrns": ["method.shared=true", "method.options.noise=bernoulli", "method.options.alpha=0.05"],
+}
+
+
+@pytest.mark.parametrize("method", sorted(BY_COINS))
+def test_signs_are_private_by_their_own_coins(tmp_path, method):
+    """The ledger charges a sum of 30 coins an entry; nothing is added to the sum."""
+    experiment = build(config(method, *BY_COINS[method], privacy=COINS))
+    outcome = federation.run(experiment, tmp_path / "run")
+    book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    coins = book.releases[0].mechanism.mechanism
+    assert (coins.cohort, coins.dimension, coins.floor, coins.l2_clip) == (30, SIZE, 0.2, 0.5)
+    assert book.releases[0].noise_placement == "coins"
+    assert outcome.summary["epsilon"] == guarantee(book.mechanism(), delta=60**-1.1).epsilon
+    assert experiment.uplink_bits == 5 * SIZE
+
+
+@pytest.mark.parametrize("method", sorted(BY_COINS))
+def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
+    """Mean over 300 rounds of what a round releases, against the sum of updates that no edge clips. False alarm 1e-6 in all."""
+    from dataclasses import replace
+
+    from scipy.stats import norm
+
+    experiment = build(config(method, *BY_COINS[method], privacy={**COINS, "clip_norm": 50.0}))
+    updates = 0.02 * torch.randn(SIZE, generator=torch.Generator().manual_seed(1)).sign().repeat(12, 1)
+
+    class Given:
+        labels = experiment.parts.local.labels
+
+        def train(self, broadcast, clients, *, round, seeds):
+            return updates[clients].clone()
+
+    class Twelve:
+        law, expected = experiment.parts.sampler.law, 12.0
+
+        def sample(self, randomness, round):
+            return np.arange(12)
+
+    parts = replace(experiment.parts, local=Given(), sampler=Twelve())
+    total, rounds = torch.zeros(SIZE, dtype=torch.float64), 300
+    for round in range(rounds):
+        start = replace(experiment.start, round=round)
+        state, _ = run_round(start, parts, seeds=experiment.seeds, ledger=None)
+        total += (state.broadcast - start.broadcast).double() * 12
+    std = 0.1 * math.sqrt(30 * 0.25)  # a coin read as ±.05 spans .1
+    limit = norm.isf(1e-6 / 2 / SIZE) * std / math.sqrt(rounds)
+    error = (total / rounds - updates.sum(dim=0)).abs().max()
+    assert float(error) < limit
+    assert float((total / rounds - 1.5 * updates.sum(dim=0)).abs().max()) > limit  # a wrong scale is seen
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "complaint"),
+    [
+        ("stochastic-sign", [], "public number"),
+        ("fedmrns", ["method.shared=true"], "one noise of one size"),
+        ("qsgd", [], "toss coins"),
+        ("stochastic-sign", ["method.options.bound=0.05", "privacy.release=uploads"], "fedpm only"),
+        ("stochastic-sign", ["method.options.bound=0.05", "privacy.noise_multiplier=1.0"], "the coins are the noise"),
+    ],
+)
+def test_signs_whose_coins_would_not_be_private_are_refused(method, settings, complaint):
+    privacy = {key: value for key, value in COINS.items() if key != "slots" or "uploads" not in str(settings)}
+    with pytest.raises(ConfigError, match=complaint):
+        build(config(method, *settings, privacy=privacy))
