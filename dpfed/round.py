@@ -36,8 +36,8 @@ class Parts:
     `group` clients are trained and summed at a time. Without privacy the divisor is the realised number of clients, or
     updates are weighted by `client_weights` (examples) and divided by their sum; with it, every client counts the same
     and the divisor is the public `divisor`. `decode_first`: the bound is put on what a trusted aggregator decoded,
-    where a bound before the code would not bound what is summed. `slots` is the most uploads that a sum may hold: if more are
-    drawn, a uniformly random part of the cohort stays out.
+    where a bound before the code would not bound what is summed. `slots` is the most uploads that a sum may hold: if
+    more are drawn, a uniformly random part of the cohort stays out.
     """
 
     sampler: Sampler

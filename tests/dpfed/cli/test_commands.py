@@ -196,3 +196,11 @@ def test_a_closed_form_budget_loads_nothing_heavy():
     ]
     run = f"from dpfed.cli import status\nassert status({[*arguments, '9']!r}) == 0"
     assert loaded_by(run) == []
+
+
+def test_the_page_of_methods_is_what_the_command_prints():
+    from pathlib import Path
+
+    from dpfed.cli.methods import page
+
+    assert (Path(__file__).parents[3] / "docs" / "methods.md").read_text() == page()
