@@ -65,7 +65,8 @@ class MethodTable(_Table):
     """[method] Which method; sparse ones take a fraction `keep` or a number `k` of coordinates.
 
     `options` are the compressor's own (`dpfed.compress`); `shared` gives all clients of a round the same noise or
-    direction (FedMRN, FedScalar); `error_feedback` adds what compression lost to the client's next update.
+    direction (FedMRN, FedScalar); `error_feedback` adds what compression lost to the client's next update. FedMRN's
+    ablations: `progressive`, `stochastic`, `train_masked` = false. FedSparsify: who purges.
     """
 
     name: str
@@ -73,6 +74,10 @@ class MethodTable(_Table):
     k: int | None = None
     shared: bool = False
     error_feedback: bool = False
+    progressive: bool = True
+    stochastic: bool = True
+    train_masked: bool = True
+    purge: Literal["server", "clients"] | None = None
     options: dict[str, bool | int | float | str] = {}
 
 

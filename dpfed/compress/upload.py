@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,9 +27,13 @@ _MOST_ERRORS = 250_000_000
 class Upload:
     """Rows are encoded, written to bytes, parsed back, and decoded; the sum of what was decoded needs no decoding.
 
+    A row of zeros arrives as zeros whatever the scheme makes of it: a client without samples sends no update.
+
+
     seed_purpose: clients' seeds are `seeds.integer(seed_purpose, round, client)`, or one for the round where the scheme
                   has a `shared_seed`
     dense:        entries [k] that are sent beside the scheme as float32 (statistics and scales of normalisation layers)
+    scheme_of:    the scheme of a round where it changes (FedSparsify's sparsity); `scheme` is then that of round 0
     model:        what travels is origin + row, the client's model, not its move (FedSparsify)
     sizes_secret: a payload's length would tell about private data: it is counted with the largest it can have
     feedback:     error feedback (`dpfed.compress.error_feedback`) over so many clients
@@ -38,6 +42,7 @@ class Upload:
     scheme: Scheme
     seeds: Seeds
     seed_purpose: str = "code"
+    scheme_of: Callable[[int], Scheme] | None = None
     dense: Tensor | None = None
     model: bool = False
     sizes_secret: bool = False
@@ -64,8 +69,8 @@ class Upload:
             arrived, size = self._through(scheme, rows, clients, seeds)
         else:
             arrived, size = self._split(scheme, rows, clients, seeds)
-        if self.model:
-            arrived = torch.where(wrong[:, None], 0.0, arrived - origin)
+        nothing = wrong if self.model else ~rows.any(dim=1)
+        arrived = torch.where(nothing[:, None], 0.0, arrived - origin if self.model else arrived)
         return Arrived(rows=arrived, uplink_bytes=None if self.sizes_secret else size, not_finite=int(wrong.sum()))
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
@@ -79,6 +84,8 @@ class Upload:
 
     def _for_round(self, round: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
         seeds = [self.seeds.integer(self.seed_purpose, round, int(client)) for client in clients]
+        if self.scheme_of is not None:
+            return self.scheme_of(round), seeds
         if getattr(self.scheme, "shared_seed", None) is None:
             return self.scheme, seeds
         shared = self.seeds.integer(self.seed_purpose, round)

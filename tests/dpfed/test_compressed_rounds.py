@@ -17,6 +17,7 @@ from dpfed.config import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import METHODS
 from dpfed.round import run_round
+from dpfed.server.averaging import Averaging
 
 COMPRESSED = sorted(name for name, method in METHODS.items() if method.privacy == "optional" and not method.coins)
 SIZE = 64 * 8 + 8 + 80 + 10
@@ -88,7 +89,7 @@ def _sum(experiment, cohort):
         def sample(self, randomness, round):
             return np.array(cohort)
 
-    parts = replace(experiment.parts, local=Huge(), sampler=Given())
+    parts = replace(experiment.parts, local=Huge(), sampler=Given(), server=Averaging())
     state, _ = run_round(experiment.start, parts, seeds=experiment.seeds, ledger=None)
     return (state.broadcast - experiment.start.broadcast) * 12
 

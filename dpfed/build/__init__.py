@@ -1,0 +1,6 @@
+"""From a checked configuration to the objects of a run; the only place that names concrete classes."""
+
+from dpfed.build.experiment import Experiment, build
+from dpfed.build.goals import PrivacyGoal
+
+__all__ = ["Experiment", "PrivacyGoal", "build"]

@@ -1,0 +1,68 @@
+"""Choices that cannot work together, refused before anything is loaded."""
+
+from __future__ import annotations
+
+from dpfed.config import Config
+from dpfed.errors import ConfigError
+from dpfed.methods import Method, method
+from dpfed.models.flat import FlatModel
+
+
+def check_method(config: Config, chosen: Method) -> None:
+    if config.privacy is not None and chosen.privacy == "never":
+        nearest = (
+            "fedpm" if chosen.coins else "fed-smp-topk or fed-smp-randk" if chosen.sparse == "yes" else "dp-fedavg"
+        )
+        reason = "its indices come from private data" if chosen.name == "fedavg-topk" else "it adds no noise"
+        raise ConfigError(
+            f"method.name={chosen.name!r} with [privacy]: {chosen.name} is never private, {reason}. Use {nearest}, or "
+            "remove the [privacy] table."
+        )
+    if config.privacy is None and chosen.privacy == "required":
+        raise ConfigError(
+            f"method.name={chosen.name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "
+            "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk."
+        )
+    given = config.method.keep is not None or config.method.k is not None
+    if chosen.sparse == "no" and given:
+        raise ConfigError(
+            f"method.keep or method.k with method.name={chosen.name!r}: it sends everything. Remove the key."
+        )
+    if not chosen.coins and (config.mask is not None or config.server.rule == "posterior"):
+        raise ConfigError(
+            f"[mask] or server.rule='posterior' with method.name={chosen.name!r}: they are for masks. Remove them, or "
+            "use fedpm or fedmask."
+        )
+    if not chosen.coins and config.local.optimizer != "sgd":
+        raise ConfigError(f"local.optimizer={config.local.optimizer!r}: is for masks (fedpm, fedmask). Use 'sgd'.")
+    if config.privacy is not None and config.privacy.placement == "clients" and not chosen.linear:
+        raise ConfigError(
+            f"privacy.placement='clients' with method.name={chosen.name!r}: shares of noise do not add up through a "
+            "compressor that a sum does not commute with. Use placement 'server' or privacy.release 'uploads'."
+        )
+    public = chosen.needs_public_data or (chosen.sparse == "optional" and given)
+    if public and config.data.public == 0:
+        raise ConfigError(
+            f"method.name={chosen.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
+            "number of samples, and data.public_from to the data set they come from if it is another."
+        )
+
+
+def check_statistics(config: Config, model: FlatModel) -> None:
+    if model.has_statistics and config.privacy is not None:
+        raise ConfigError(
+            f"model.name={config.model.name!r} with [privacy]: noise on BatchNorm's running variance can make it "
+            "negative. Use a model with GroupNorm or without normalisation."
+        )
+    if model.has_statistics and config.server.learning_rate > 1:
+        raise ConfigError(
+            f"model.name={config.model.name!r} with server.learning_rate={config.server.learning_rate}: above 1 a "
+            "running variance can become negative. Use at most 1."
+        )
+    table = config.method
+    if method(table.name).local_training != "masked noise" and not (
+        table.progressive and table.stochastic and table.train_masked
+    ):
+        raise ConfigError(f"method.progressive, stochastic, train_masked with {table.name!r}: are for fedmrn(s).")
+    if method(table.name).local_training != "pruned" and table.purge is not None:
+        raise ConfigError(f"method.purge with {table.name!r}: is for fedsparsify. Remove it.")

@@ -1,0 +1,157 @@
+"""The composition root: a checked configuration becomes the objects of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dpfed import data
+from dpfed.build.checks import check_method, check_statistics
+from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
+from dpfed.build.samples import Public, public_samples
+from dpfed.build.schemes import sparsity_schedule
+from dpfed.build.training import course, frozen_network, local_training, model_options, network_of
+from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
+from dpfed.config import Config, Mask
+from dpfed.data.dataset import Dataset
+from dpfed.errors import ConfigError
+from dpfed.mask_file import Recipe
+from dpfed.methods import Method, method
+from dpfed.models.flat import FlatModel
+from dpfed.models.frozen import FrozenNetwork
+from dpfed.randomness import Randomness, Secure, Simulated
+from dpfed.readout import Masked, Readout, Weights
+from dpfed.round import Parts
+from dpfed.sampling import sampler
+from dpfed.seeds import Seeds
+from dpfed.server.averaging import Averaging
+from dpfed.server.posterior import BetaPosterior
+from dpfed.server.purging import Purging
+from dpfed.server.state import ServerRule, ServerState
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Experiment:
+    """Everything that `dpfed.federation` needs to run.
+
+    readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
+    gets in a round, uplink_bits what it sends (None: measured).
+    """
+
+    config: Config
+    method: Method
+    parts: Parts
+    seeds: Seeds
+    model: FlatModel
+    readout: Readout
+    dataset: Dataset
+    device: torch.device
+    start: ServerState
+    goal: PrivacyGoal | None
+    not_protected: tuple[str, ...]
+    uplink_bits: int | None
+    downlink_bits: int
+
+
+def build(config: Config) -> Experiment:
+    """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does."""
+    chosen = method(config.method.name)
+    check_method(config, chosen)
+    seeds = Seeds(root=config.run.seed)
+    device = _device(config.run.device)
+    whole = data.load(config.data.name, config.data.root)
+    dataset, public = public_samples(config, whole, seeds, device)
+    model = network_of(config, dataset)
+    check_statistics(config, model)
+    network = frozen_network(config, model, seeds, device) if chosen.coins else None
+    who = sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort)
+    randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
+    local = local_training(config, course(config, model, network, device), dataset, model, seeds, device)
+    map_ = signs_map(config, chosen, local) if signs_by_coins(config, chosen) else map_of(config, local, public)
+    goal = goal_of(config, chosen, map_.sent) if config.privacy is not None else None
+    code = code_of(config, chosen, goal, map_, model, device, randomness, seeds)
+    weighted = goal is None and not chosen.coins
+    parts = Parts(
+        sampler=who,
+        randomness=randomness,
+        map=map_,
+        local=local,
+        privacy=privacy_of(config, goal, who, randomness),
+        code=code,
+        server=_server(config, chosen, model, device),
+        group=config.run.group if model.size > 100_000 else max(config.run.group, 100),
+        client_weights=local.partition.sizes.astype(np.float64) if weighted else None,
+        divisor=who.expected if goal else None,
+        slots=code.slots,
+        decode_first=code.slots is None and goal is not None and not chosen.linear and seen(config) == "sum",
+    )
+    readout: Readout
+    if network is None:
+        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
+    else:
+        broadcast, readout = _masks(config, network, dataset, seeds)
+    return Experiment(
+        config=config,
+        method=chosen,
+        parts=parts,
+        seeds=seeds,
+        model=model,
+        readout=readout,
+        dataset=dataset,
+        device=device,
+        start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=goal.clip_norm if goal else math.inf),
+        goal=goal,
+        not_protected=_not_protected(config, public),
+        uplink_bits=code.fixed_bits(map_.sent),
+        downlink_bits=downlink_bits(config, map_, who),
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"run.device={name!r}: cannot be used here ({first}). Use 'auto' or 'cpu'.") from None
+    return device
+
+
+def _server(config: Config, chosen: Method, model: FlatModel, device: torch.device) -> ServerRule:
+    server, edge = config.server, (config.mask or Mask()).edge
+    if server.rule == "posterior":
+        kept = edge if config.privacy is not None else 0.0
+        return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
+    step = Averaging(learning_rate=server.learning_rate, momentum=server.momentum, edge=edge if chosen.coins else None)
+    if chosen.local_training != "pruned" or config.method.purge == "clients":
+        return step
+    return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
+
+
+def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
+    table = config.mask or Mask()
+    recipe = Recipe(
+        model=config.model.name,
+        input_shape=dataset.input_shape,
+        classes=dataset.classes,
+        options=model_options(config),
+        seed=seeds.root,
+        constant=table.constant,
+        biases=table.biases,
+        scale=table.scale,
+        spread=table.spread,
+    )
+    start = network.initial.clamp(table.edge, 1 - table.edge)
+    return start, Masked(network=network, recipe=recipe, seeds=seeds, how=table.readout)
+
+
+def _not_protected(config: Config, public: Public | None) -> tuple[str, ...]:
+    notes = [public.note] if public else []
+    if config.privacy is not None and config.run.randomness == "simulated":
+        notes.append("noise and cohorts come from the seed (run.randomness = 'simulated'): do not release this model")
+    return tuple(notes)

@@ -1,0 +1,180 @@
+"""What a private run promises: the mechanism of its rounds, from the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from accounting import budget, coin_budget
+from accounting.accountant import Accountant
+from accounting.adjacency import Adjacency
+from accounting.budget import Plan
+from accounting.coin_budget import CoinPlan
+from accounting.mechanisms import SingleRelease
+from dpfed.config import Config, Mask, PrivacyTable
+from dpfed.errors import ConfigError
+from dpfed.methods import METHODS, Method
+from dpfed.privacy.adaptive_clip import AdaptiveClip
+from dpfed.privacy.client_level import ClientLevelGaussian, NotPrivate, Privacy
+from dpfed.privacy.coins import ClientLevelCoins
+from dpfed.randomness import Randomness
+from dpfed.sampling import Sampler
+
+_EDGE_OF_SIGNS = 0.1
+"""privacy.edge where none is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyGoal:
+    """What the run promises: the mechanism of a round, delta, and the epsilon it may not exceed (None: only stated).
+
+    noise_multiplier: of Gaussian noise, None for coins
+    """
+
+    mechanism: SingleRelease
+    delta: float
+    budget: float | None
+    accountant: Accountant
+    noise_multiplier: float | None
+    clip_norm: float
+
+
+def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
+    table = config.privacy
+    assert table is not None
+    if chosen.coins or signs_by_coins(config, chosen):
+        return _coin_goal(config, table, sent)
+    named = [name for name in ("linf_clip", "noise_std", "slots", "correction") if getattr(table, name)]
+    if named:
+        raise ConfigError(f"privacy.{named[0]} with method.name={chosen.name!r}: is for fedpm's coins. Remove it.")
+    if table.clip_norm is None:
+        raise ConfigError("privacy.clip_norm: is missing and has no default.")
+    plan = _plan(config, table)
+    z = table.noise_multiplier
+    if z is None:
+        if table.epsilon is None:
+            raise ConfigError("[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
+        calibrated = budget.noise_multiplier(
+            plan, epsilon_target=table.epsilon, rounds=config.federation.rounds, accountant=table.accountant
+        )
+        z = float(calibrated.noise_multiplier or 0)
+    return PrivacyGoal(
+        mechanism=plan.round(z),
+        delta=float(plan.delta or 0),
+        budget=table.epsilon,
+        accountant=table.accountant,
+        noise_multiplier=z,
+        clip_norm=table.clip_norm,
+    )
+
+
+def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
+    """Single uploads are charged in every round to every client: who takes part is seen."""
+    for name, reason in (
+        ("noise_multiplier", "the coins are the noise; privacy.noise_std adds some before them"),
+        ("adaptive", "the clip norm of coins is fixed"),
+    ):
+        if getattr(table, name) is not None:
+            raise ConfigError(f"privacy.{name} with coins: {reason}. Remove it.")
+    if table.placement != "server":
+        raise ConfigError("privacy.placement with coins: they are tossed by the clients. Remove it.")
+    federation, seen = config.federation, table.release or "sum"
+    if seen == "uploads" and table.slots is not None:
+        raise ConfigError("privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it.")
+    plan = CoinPlan(
+        clients=federation.clients,
+        cohort=federation.clients if federation.sampling == "all" else federation.cohort,
+        dimension=sent,
+        edge=edge_of(config),
+        mechanism="bernoulli-aggregate" if seen == "sum" else "bernoulli-channel",
+        sampling=federation.sampling if seen == "sum" else "all",
+        adjacency=Adjacency(table.adjacency) if table.adjacency else None,
+        delta=table.delta,
+        clip_norm=table.clip_norm or (None if table.linf_clip else 1.0),
+        linf_clip=table.linf_clip,
+        noise_std=table.noise_std or 0.0,
+        slots=table.slots,
+    )
+    clip = table.clip_norm
+    if clip is None:
+        if table.epsilon is None:
+            raise ConfigError("[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both.")
+        clip = coin_budget.clip_norm(
+            plan, epsilon_target=table.epsilon, rounds=federation.rounds, accountant=table.accountant
+        )
+    return PrivacyGoal(
+        mechanism=replace(plan, clip_norm=clip).round(),
+        delta=float(plan.delta or 0),
+        budget=table.epsilon,
+        accountant=table.accountant,
+        noise_multiplier=None,
+        clip_norm=clip,
+    )
+
+
+def _plan(config: Config, table: PrivacyTable) -> Plan:
+    """Single uploads are charged in every round to every client: who takes part is seen."""
+    federation = config.federation
+    everybody = federation.sampling == "all" or seen(config) == "uploads"
+    default = Adjacency.ZERO_OUT if seen(config) == "uploads" else None
+    return Plan(
+        clients=federation.clients,
+        cohort=federation.clients if everybody else federation.cohort,
+        sampling="all" if everybody else federation.sampling,
+        adjacency=Adjacency(table.adjacency) if table.adjacency else default,
+        delta=table.delta,
+    )
+
+
+def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomness: Randomness) -> Privacy:
+    table = config.privacy
+    if table is None or goal is None:
+        return NotPrivate()
+    if goal.noise_multiplier is None:
+        return ClientLevelCoins(
+            mechanism=goal.mechanism,
+            linf_clip=table.linf_clip,
+            edge=edge_of(config),
+            noise_std=table.noise_std or 0.0,
+        )
+    adaptive = None
+    if table.adaptive is not None:
+        # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would cost too much.
+        std = table.adaptive.count_noise_std or max(who.expected / 20, goal.noise_multiplier)
+        adaptive = AdaptiveClip(quantile=table.adaptive.quantile, rate=table.adaptive.rate, count_noise_std=std)
+    return ClientLevelGaussian(
+        noise_multiplier=goal.noise_multiplier,
+        adjacency=goal.mechanism.adjacency,
+        sampler=who,
+        randomness=randomness,
+        placement="uploads" if seen(config) == "uploads" else table.placement,
+        adaptive=adaptive,
+    )
+
+
+def signs_by_coins(config: Config, chosen: Method) -> bool:
+    """Whether an update's signs are private by their own coins; ConfigError where they cannot be."""
+    table = config.privacy
+    if table is None or chosen.coins or table.noise != "coins":
+        if table is not None and table.edge is not None:
+            raise ConfigError("privacy.edge: is for privacy.noise='coins'; fedpm has mask.edge. Remove it.")
+        if table is not None and chosen.coins and table.noise == "gaussian":
+            raise ConfigError("privacy.noise='gaussian' with masks: their noise is coins. Remove it.")
+        return False
+    if not chosen.coins_possible:
+        able = ", ".join(name for name, one in METHODS.items() if one.coins_possible)
+        raise ConfigError(f"privacy.noise='coins' with method.name={chosen.name!r}: only fedpm, {able} toss coins.")
+    if seen(config) == "uploads":
+        raise ConfigError("privacy.release='uploads' with privacy.noise='coins': is built for fedpm only. Use 'sum'.")
+    return True
+
+
+def edge_of(config: Config) -> float:
+    """c: probabilities of coins lie in [c, 1 - c]."""
+    if config.privacy is not None and config.privacy.edge is not None:
+        return config.privacy.edge
+    return (config.mask or Mask()).edge if config.method.name == "fedpm" else _EDGE_OF_SIGNS
+
+
+def seen(config: Config) -> str:
+    """What a private run releases: "sum" or "uploads"."""
+    return (config.privacy.release or "sum") if config.privacy is not None else "sum"

@@ -1,0 +1,119 @@
+"""What clients send: the map, the code, the bits."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+
+from accounting.coins import BernoulliAggregate
+from accounting.mechanisms import Subsampled
+from dpfed.build.goals import PrivacyGoal, edge_of, seen, signs_by_coins
+from dpfed.build.samples import Public
+from dpfed.build.schemes import scheme, sparse_scheme
+from dpfed.compress.code import Code
+from dpfed.compress.coins import Coins
+from dpfed.compress.masked_noise import FedMrnSigned
+from dpfed.compress.masks import MapChoice, PublicSigns, PublicTopMask, RandomSharedMask, SendAll, kept_coordinates
+from dpfed.compress.upload import Upload
+from dpfed.config import Config
+from dpfed.errors import ConfigError
+from dpfed.local.masked_noise import NOISE_PURPOSE
+from dpfed.local.training import LocalTraining
+from dpfed.methods import Method, method
+from dpfed.models.flat import FlatModel
+from dpfed.randomness import Randomness
+from dpfed.sampling import Sampler
+from dpfed.seeds import Seeds
+
+
+def map_of(config: Config, local: LocalTraining, public: Public | None) -> MapChoice:
+    name, size = config.method.name, local.course.size
+    given = config.method.keep is not None or config.method.k is not None
+    if method(name).scheme in ("topk", "randk") or not (given or method(name).sparse == "yes"):
+        return SendAll(size=size)
+    kept = kept_coordinates(size, keep=config.method.keep, k=config.method.k)
+    if name == "fed-smp-randk":
+        return RandomSharedMask(size=size, kept=kept)
+    assert public is not None
+    return PublicTopMask(size=size, kept=kept, trainer=local, inputs=public.inputs, labels=public.labels)
+
+
+def signs_map(config: Config, chosen: Method, local: LocalTraining) -> MapChoice:
+    """A public size of the signs: never one that comes from the data."""
+    options = config.method.options
+    if chosen.name == "fedmrns":
+        if not config.method.shared or options.get("noise") != "bernoulli":
+            raise ConfigError(
+                "privacy.noise='coins' with fedmrns: needs method.shared=true and method.options.noise='bernoulli', "
+                "one noise of one size a round, or the sum of masks could not be decoded. Set both."
+            )
+        bound: Any = options.get("alpha", FedMrnSigned.alpha)
+    else:
+        bound = options.get("bound")
+    if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 < bound < math.inf:
+        raise ConfigError(
+            f"privacy.noise='coins' with method.options bound={bound!r}: needs a public number; 'linf' and 'l2' are "
+            "computed from private data."
+        )
+    purpose = NOISE_PURPOSE if chosen.name == "fedmrns" else None
+    return PublicSigns(size=local.course.size, bound=float(bound), noise_purpose=purpose)
+
+
+def code_of(
+    config: Config,
+    chosen: Method,
+    goal: PrivacyGoal | None,
+    map_: MapChoice,
+    model: FlatModel,
+    device: torch.device,
+    randomness: Randomness,
+    seeds: Seeds,
+) -> Code:
+    if chosen.scheme is None or signs_by_coins(config, chosen):
+        return _coins(config, chosen, goal, randomness)
+    pruned = chosen.local_training == "pruned"
+    dense = model.indices("bias", "normalisation", "statistic") if pruned else model.dense
+    if chosen.scheme == "dense":
+        dense = dense[:0]  # everything is
+    return Upload(
+        scheme=sparse_scheme(config, 0) if pruned else scheme(config, chosen, map_.sent - len(dense)),
+        scheme_of=partial(sparse_scheme, config) if pruned else None,
+        dense=dense.to(device) if len(dense) else None,
+        seeds=seeds,
+        seed_purpose=NOISE_PURPOSE if chosen.local_training == "masked noise" else "code",
+        model=pruned,
+        sizes_secret=goal is not None and seen(config) == "sum",
+        feedback=config.federation.clients if config.method.error_feedback else None,
+    )
+
+
+def _coins(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness: Randomness) -> Coins:
+    table = config.method
+    if chosen.coins and (table.options or table.shared or table.error_feedback):
+        raise ConfigError(
+            f"method.options, method.shared or method.error_feedback with method.name={chosen.name!r}: masks have none "
+            "of them; their settings are in [mask]. Remove the keys."
+        )
+    if config.privacy is None or goal is None:
+        return Coins(randomness=randomness, edge=0.0, stochastic=chosen.name != "fedmask")
+    coins = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
+    return Coins(
+        randomness=randomness,
+        edge=edge_of(config),
+        noise_std=config.privacy.noise_std or 0.0,
+        correction=config.privacy.correction or "linear",
+        slots=coins.cohort if isinstance(coins, BernoulliAggregate) else None,
+        summed=isinstance(coins, BernoulliAggregate),
+    )
+
+
+def downlink_bits(config: Config, map_: MapChoice, who: Sampler) -> int:
+    """After a reset in every round the probabilities are whole numbers of K-ths, if K is fixed."""
+    server = config.server
+    counted = server.rule == "posterior" and server.reset_every == 1 and server.prior == 1
+    if counted and config.privacy is None and config.federation.sampling != "poisson":
+        return int(who.expected).bit_length() * map_.sent
+    return map_.downlink_bits
