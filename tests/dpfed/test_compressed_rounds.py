@@ -233,7 +233,7 @@ def test_signs_are_private_by_their_own_coins(tmp_path, method):
 
 @pytest.mark.parametrize("method", sorted(BY_COINS))
 def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
-    """Mean over 300 rounds of what a round releases, against the sum of updates that no edge clips. False alarm 1e-6 in all."""
+    """Mean release of 300 rounds against the sum of updates that no edge clips. False alarm 1e-6 in all."""
     from dataclasses import replace
 
     from scipy.stats import norm
