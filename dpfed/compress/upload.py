@@ -17,6 +17,7 @@ from dpfed.compress.error_feedback import ErrorFeedback
 from dpfed.compress.fields import LARGEST
 from dpfed.compress.payload import Payload, Scheme, most_bytes
 from dpfed.errors import ConfigError
+from dpfed.local.threads import one_thread
 from dpfed.seeds import Seeds
 
 _MOST_ERRORS = 250_000_000
@@ -60,6 +61,10 @@ class Upload:
         return 8 * (most_bytes(self.scheme, size - exempt) + (most_bytes(Dense(), exempt) if exempt else 0))
 
     def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+        with one_thread():
+            return self._send(rows, origin, clients, round)
+
+    def _send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
         wrong = ~(rows.abs().amax(dim=1) <= LARGEST)
         rows = torch.where(wrong[:, None], 0.0, rows)
         if self.model:
