@@ -1,8 +1,11 @@
 """A tiny private run on the embedded digits."""
 
 import pytest
+import torch
 
 from dpfed.config import override, parse
+
+torch.set_num_threads(1)  # pytest already keeps every core busy; OpenMP's spinning would only get in the way
 
 TABLES = {
     "data": {"name": "digits"},

@@ -1,0 +1,124 @@
+"""What compression costs beside local training: seconds a client, and the share.
+
+    python benchmarks/encoding_share.py [--clients 4] [--device cpu]
+
+FedMRN's task (its Figure 6): the CNN with four convolutions and BatchNorm on 28x28x1, 600 random images a client, batch
+64, one local epoch (the paper trains ten, which divides every share by ten). Encoding is what a client does: tensor to
+bytes. Decoding is what the server does for it: bytes to tensor. Prints a Markdown table of medians over clients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from dpfed.build.schemes import scheme
+from dpfed.compress import from_bytes
+from dpfed.compress.coins import Coins
+from dpfed.config import parse
+from dpfed.data import Partition
+from dpfed.local import LocalTraining, Sgd
+from dpfed.local.threads import one_thread
+from dpfed.methods import METHODS, method
+from dpfed.models import build
+from dpfed.randomness import Simulated
+from dpfed.seeds import Seeds
+
+_OPTIONS = {"eden": {"bits": 2}, "fedscalar": {"projections": 1}}
+_SAMPLES = 600
+
+
+def configuration(name: str) -> object:
+    """As much of a configuration as a scheme needs."""
+    table = {"name": name, "options": _OPTIONS.get(name, {})}
+    if method(name).sparse == "yes":
+        table["keep"] = 0.03
+    tables = {
+        "data": {"name": "digits"},
+        "model": {"name": "mlp"},
+        "federation": {"clients": 1, "cohort": 1, "rounds": 1},
+        "local": {"learning_rate": 0.1, "epochs": 1, "batch_size": 64},
+        "method": table,
+    }
+    return parse(tables, source="benchmark")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    updates, training = trained(options.clients, torch.device(options.device))
+    print(f"d = {updates.shape[1]:,}, local training {training:.2f} s a client\n")
+    print("| method | encode, ms | decode, ms | bytes | encoding over training |")
+    print("|---|--:|--:|--:|--:|")
+    with one_thread():
+        for name, chosen in METHODS.items():
+            if chosen.scheme in (None, "dense") and name not in ("fedavg", "fedpm"):
+                continue
+            encode, decode, size = timed(name, updates)
+            print(f"| {name} | {1e3 * encode:.1f} | {1e3 * decode:.1f} | {size:,} | {100 * encode / training:.1f}% |")
+
+
+def trained(clients: int, device: torch.device) -> tuple[torch.Tensor, float]:
+    """Updates of the weights [clients, d] and the median seconds of training one client alone on one thread."""
+    model, seeds = build("cnn-4-bn", (1, 28, 28), 10), Seeds(root=0)
+    generator = torch.Generator().manual_seed(0)
+    count = clients * _SAMPLES
+    local = LocalTraining(
+        model=model,
+        course=Sgd(size=model.size, learning_rate=0.1),
+        inputs=torch.randn(count, 1, 28, 28, generator=generator).to(device),
+        labels=torch.randint(10, (count,), generator=generator).to(device),
+        partition=Partition(indices=np.arange(count), offsets=np.arange(clients + 1) * _SAMPLES),
+        epochs=1,
+        batch_size=64,
+        strategy="loop",
+    )
+    start, rows, seconds = model.initial(0).to(device), [], []
+    for client in range(clients):
+        began = time.perf_counter()
+        rows.append(local.train(start, np.array([client]), round=0, seeds=seeds))
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    coded = model.compressible.to(device)  # what normalisation holds is sent as floats
+    return torch.cat(rows)[:, coded], statistics.median(seconds)
+
+
+def timed(name: str, updates: torch.Tensor) -> tuple[float, float, int]:
+    """Median seconds of encoding one client and of decoding it, and its bytes."""
+    if name == "fedpm":
+        return timed_mask(updates)
+    made = scheme(configuration(name), method(name), updates.shape[1])  # type: ignore[arg-type]
+    encoding, decoding, sizes = [], [], []
+    for turn in range(2 * len(updates)):
+        row = updates[turn % len(updates)][None]
+        began = time.perf_counter()
+        message = made.encode(row, seed=[turn])[0].to_bytes()
+        middle = time.perf_counter()
+        made.decode([from_bytes(message, dimension=updates.shape[1])])
+        encoding.append(middle - began)
+        decoding.append(time.perf_counter() - middle)
+        sizes.append(len(message))
+    return statistics.median(encoding), statistics.median(decoding), int(statistics.median(sizes))
+
+
+def timed_mask(updates: torch.Tensor) -> tuple[float, float, int]:
+    """A mask over as many weights: coins, range coder and its inverse together, so all counts as encoding."""
+    coins = Coins(randomness=Simulated(seeds=Seeds(root=0)), edge=0.0)
+    theta = torch.sigmoid(torch.randn(updates.shape[1], generator=torch.Generator().manual_seed(1))).to(updates.device)
+    seconds, size = [], 0
+    for turn in range(len(updates)):
+        began = time.perf_counter()
+        size = coins.send(torch.zeros_like(updates[:1]), theta, np.array([turn]), 0).uplink_bytes or 0
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds), 0.0, size
+
+
+if __name__ == "__main__":
+    main()

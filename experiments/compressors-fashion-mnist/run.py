@@ -1,0 +1,94 @@
+"""Every method without privacy on Fashion-MNIST, FedMRN's network: accuracy over rounds and over megabytes.
+
+    DPFED_DATA_DIR=... python experiments/compressors-fashion-mnist/run.py [--rounds 12] [--only fedmrns,drive]
+
+Appends to curves.csv beside this file, one line an evaluated round; methods that are in it already are skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import tempfile
+from pathlib import Path
+
+from dpfed import federation, presets
+from dpfed.build import build
+from dpfed.config import override, parse
+
+HERE = Path(__file__).parent
+COMMON = [
+    "model.name=cnn-4-bn",
+    "federation.clients=100",
+    "federation.cohort=10",
+    "federation.sampling=fixed",
+    "local.epochs=1",
+    "local.batch_size=60",
+    "local.momentum=0.0",
+    "local.learning_rate=0.1",
+    "local.learning_rate_decay=1.0",
+    "run.evaluate_every=2",
+]
+ROWS: dict[str, tuple[str, list[str]]] = {
+    "fedavg": ("fedavg", []),
+    "drive": ("drive", []),
+    "eden 1 bit": ("eden", ["method.options.bits=1"]),
+    "fedmrns": ("fedmrns", []),
+    "fedmrn": ("fedmrn", []),
+    "signsgd": ("signsgd", []),
+    "terngrad": ("terngrad", []),
+    "top-k 3%": ("fedavg-topk", ["method.keep=0.03"]),
+    "rand-k 3%": ("fedavg-randk", ["method.keep=0.03", "server.learning_rate=0.1"]),
+    "qsgd 16 levels": ("qsgd", []),
+    "fedsparsify 97%": ("fedsparsify", ["method.options.sparsity=0.97"]),
+    "stochastic sign": ("stochastic-sign", ["server.learning_rate=0.1"]),
+    "fedscalar p=50": ("fedscalar", ["method.options.projections=50", "server.learning_rate=0.01"]),
+    "fedpm (strided-cnn)": ("fedpm", ["model.name=strided-cnn", "local.optimizer=adam"]),
+    "fedmask (strided-cnn)": ("fedmask", ["model.name=strided-cnn", "local.optimizer=adam"]),
+}
+COLUMNS = ["row", "method", "round", "test_accuracy", "uplink_megabytes", "bits_per_parameter", "seconds"]
+
+
+def run(row: str, rounds: int) -> list[dict[str, object]]:
+    """The lines of one method."""
+    method, settings = ROWS[row]
+    tables = presets.tables(f"{method}-fashion-mnist")
+    config = parse(override(tables, [*COMMON, f"federation.rounds={rounds}", *settings]), source=row)
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = federation.run(build(config), Path(folder) / "run", on_round=lambda record: print(row, record))
+    return [
+        {
+            "row": row,
+            "method": method,
+            "round": record["round"],
+            "test_accuracy": record["test_accuracy"],
+            "uplink_megabytes": record["uplink_megabytes"],
+            "bits_per_parameter": outcome.summary["uplink_bits_per_parameter"],
+            "seconds": outcome.summary["seconds"],
+        }
+        for record in outcome.metrics
+        if record["test_accuracy"] is not None
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--only", default=",".join(ROWS))
+    chosen = parser.parse_args()
+    target = HERE / "curves.csv"
+    done = {line["row"] for line in csv.DictReader(target.open())} if target.exists() else set()
+    for row in chosen.only.split(","):
+        if row in done:
+            continue
+        lines = run(row, chosen.rounds)
+        fresh = not target.exists()
+        with target.open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            if fresh:
+                writer.writeheader()
+            writer.writerows(lines)
+
+
+if __name__ == "__main__":
+    main()
