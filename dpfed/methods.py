@@ -12,6 +12,7 @@ NOISED_SUM = "gaussian noise on the sum"
 SHARES = "noise shares of the clients"
 DECODED = "gaussian noise on the sum of uploads that a trusted server decodes and clips"
 NOISED_UPLOADS = "gaussian noise before the compression, every upload seen"
+SHARED_SUM = "gaussian noise on the sum, if method.shared"
 COINS_SUMMED = "coins under a sum of fixed size"
 COINS_SEEN = "noise and coins, every upload seen"
 
@@ -70,6 +71,7 @@ def _compressed(
     what: str,
     training: str = "sgd",
     coins: bool = False,
+    summed: bool = False,
 ) -> Method:
     """An update through a compressor that a sum does not commute with."""
     return Method(
@@ -79,7 +81,7 @@ def _compressed(
         unbiased=unbiased,
         nominal_bits_per_parameter=bits,
         linear=False,
-        private_with=(DECODED, NOISED_UPLOADS, COINS_SUMMED) if coins else (DECODED, NOISED_UPLOADS),
+        private_with=(DECODED, NOISED_UPLOADS, *([COINS_SUMMED] if coins else []), *([SHARED_SUM] if summed else [])),
         what=what,
         scheme=scheme,
         privacy="optional",
@@ -217,7 +219,8 @@ METHODS: dict[str, Method] = {
             _FEDSCALAR,
             bits=0.0,
             unbiased=True,
-            what="the update's products with p random directions of the client's seed: p floats",
+            what="the update's products with p random directions, the client's or (method.shared) the round's",
+            summed=True,
         ),
         _compressed(
             "signsgd",

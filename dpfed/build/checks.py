@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpfed.build.schemes import is_linear
 from dpfed.config import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import Method, method
@@ -35,7 +36,7 @@ def check_method(config: Config, chosen: Method) -> None:
         )
     if not chosen.coins and config.local.optimizer != "sgd":
         raise ConfigError(f"local.optimizer={config.local.optimizer!r}: is for masks (fedpm, fedmask). Use 'sgd'.")
-    if config.privacy is not None and config.privacy.placement == "clients" and not chosen.linear:
+    if config.privacy is not None and config.privacy.placement == "clients" and not is_linear(config, chosen):
         raise ConfigError(
             f"privacy.placement='clients' with method.name={chosen.name!r}: shares of noise do not add up through a "
             "compressor that a sum does not commute with. Use placement 'server' or privacy.release 'uploads'."

@@ -12,9 +12,10 @@ from dpfed import data
 from dpfed.build.checks import check_method, check_statistics
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
 from dpfed.build.samples import Public, public_samples
-from dpfed.build.schemes import sparsity_schedule
+from dpfed.build.schemes import is_linear, sparsity_schedule
 from dpfed.build.training import course, frozen_network, local_training, model_options, network_of
 from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
+from dpfed.compress.code import Code
 from dpfed.config import Config, Mask
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError
@@ -86,7 +87,7 @@ def build(config: Config) -> Experiment:
         client_weights=local.partition.sizes.astype(np.float64) if weighted else None,
         divisor=who.expected if goal else None,
         slots=code.slots,
-        decode_first=code.slots is None and goal is not None and not chosen.linear and seen(config) == "sum",
+        decode_first=goal is not None and _decodes_first(config, chosen, code),
     )
     readout: Readout
     if network is None:
@@ -108,6 +109,11 @@ def build(config: Config) -> Experiment:
         uplink_bits=code.fixed_bits(map_.sent),
         downlink_bits=downlink_bits(config, map_, who),
     )
+
+
+def _decodes_first(config: Config, chosen: Method, code: Code) -> bool:
+    """Whether a private sum needs a trusted server that decodes every upload before it clips."""
+    return code.slots is None and not is_linear(config, chosen) and seen(config) == "sum"
 
 
 def _device(name: str) -> torch.device:

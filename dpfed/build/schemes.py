@@ -33,6 +33,11 @@ def scheme(config: Config, chosen: Method, size: int) -> compress.Scheme:
         raise ConfigError(f"method.options of {chosen.name!r}: {error}") from None
 
 
+def is_linear(config: Config, chosen: Method) -> bool:
+    """Whether the sum of uploads can be decoded: FedScalar's too, if a round's directions are shared."""
+    return chosen.linear or (chosen.name == "fedscalar" and config.method.shared)
+
+
 def sparsity_schedule(config: Config) -> Callable[[int], float]:
     """FedSparsify's schedule over the rounds of the run."""
     final = config.method.options.get("sparsity", FedSparsify.sparsity)

@@ -10,6 +10,7 @@ import torch
 
 from accounting.coins import BernoulliAggregate
 from accounting.mechanisms import Subsampled
+from dpfed import compress
 from dpfed.build.goals import PrivacyGoal, edge_of, seen, signs_by_coins
 from dpfed.build.samples import Public
 from dpfed.build.schemes import scheme, sparse_scheme
@@ -17,6 +18,8 @@ from dpfed.compress.code import Code
 from dpfed.compress.coins import Coins
 from dpfed.compress.masked_noise import FedMrnSigned
 from dpfed.compress.masks import MapChoice, PublicSigns, PublicTopMask, RandomSharedMask, SendAll, kept_coordinates
+from dpfed.compress.projection import FedScalar
+from dpfed.compress.shared_projection import SharedProjection
 from dpfed.compress.upload import Upload
 from dpfed.config import Config
 from dpfed.errors import ConfigError
@@ -31,6 +34,10 @@ from dpfed.seeds import Seeds
 
 def map_of(config: Config, local: LocalTraining, public: Public | None) -> MapChoice:
     name, size = config.method.name, local.course.size
+    if name == "fedscalar" and config.method.shared:
+        made = scheme(config, method(name), size)
+        assert isinstance(made, FedScalar)
+        return SharedProjection(size=size, scheme=made, purpose="code")
     given = config.method.keep is not None or config.method.k is not None
     if method(name).scheme in ("topk", "randk") or not (given or method(name).sparse == "yes"):
         return SendAll(size=size)
@@ -76,10 +83,10 @@ def code_of(
         return _coins(config, chosen, goal, randomness)
     pruned = chosen.local_training == "pruned"
     dense = model.indices("bias", "normalisation", "statistic") if pruned else model.dense
-    if chosen.scheme == "dense":
+    if chosen.scheme == "dense" or isinstance(map_, SharedProjection):
         dense = dense[:0]  # everything is
     return Upload(
-        scheme=sparse_scheme(config, 0) if pruned else scheme(config, chosen, map_.sent - len(dense)),
+        scheme=sparse_scheme(config, 0) if pruned else _sent_as(config, chosen, map_, len(dense)),
         scheme_of=partial(sparse_scheme, config) if pruned else None,
         dense=dense.to(device) if len(dense) else None,
         seeds=seeds,
@@ -88,6 +95,12 @@ def code_of(
         sizes_secret=goal is not None and seen(config) == "sum",
         feedback=config.federation.clients if config.method.error_feedback else None,
     )
+
+
+def _sent_as(config: Config, chosen: Method, map_: MapChoice, dense: int) -> compress.Scheme:
+    if isinstance(map_, SharedProjection):
+        return compress.get("dense")
+    return scheme(config, chosen, map_.sent - dense)
 
 
 def _coins(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness: Randomness) -> Coins:

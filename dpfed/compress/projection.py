@@ -62,10 +62,16 @@ class FedScalar:
     def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
         x = checked_updates(x)
         seeds = self._seeds(client_seeds(seed, len(x)).to(x.device))
+        scalars = self.products(x, seeds)
+        return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, scalars=scalars)
+
+    def products(self, x: Tensor, seeds: Tensor | None = None) -> Tensor:
+        """r_k = <x, v_k>, float32 [c, p], along the directions of the seeds [c], or of the one that all share."""
+        own = self._seeds(client_seeds(0, len(x)).to(x.device)) if seeds is None else seeds
         scalars = torch.zeros(len(x), self.projections, dtype=torch.float64, device=x.device)
-        for rows, columns, number, vectors in self._directions(seeds, len(x), x.shape[1]):
+        for rows, columns, number, vectors in self._directions(own, len(x), x.shape[1]):
             scalars[rows, number] += (x[rows, columns] * vectors).sum(dim=1, dtype=torch.float64)
-        return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, scalars=scalars.float())
+        return scalars.float()
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)

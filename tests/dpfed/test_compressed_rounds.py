@@ -280,3 +280,32 @@ def test_signs_whose_coins_would_not_be_private_are_refused(method, settings, co
     privacy = {key: value for key, value in COINS.items() if key != "slots" or "uploads" not in str(settings)}
     with pytest.raises(ConfigError, match=complaint):
         build(config(method, *settings, privacy=privacy))
+
+
+def test_shared_directions_put_the_bound_and_the_noise_on_the_numbers_that_are_sent(tmp_path):
+    settings = ("method.shared=true", "method.options.projections=6")
+    experiment = build(config("fedscalar", *settings, privacy=PRIVATE))
+    outcome = federation.run(experiment, tmp_path / "run")
+    assert Ledger.read(tmp_path / "run" / "ledger.jsonl").releases[0].detail["dimension"] == 6
+    assert not experiment.parts.decode_first
+    assert outcome.summary["uplink_bytes_per_client_round"] == most_bytes(compress.get("dense"), 6)
+    quiet = build(config("fedscalar", *settings, privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
+    chosen = quiet.parts.map.for_round(quiet.start.broadcast, 0, quiet.seeds)
+    moved = _sum(quiet, range(5)) - _sum(quiet, range(4))
+    numbers = chosen.forward(moved[None], np.zeros(1))[0]  # v v^T / p is the identity only up to the other directions
+    assert float(moved.norm()) <= 0.5 * math.sqrt(SIZE / 6) * 1.5
+    assert numbers.shape == (6,)
+
+
+def test_forward_and_adjoint_of_shared_directions_are_a_pair():
+    """<forward(x), r> = p <x, adjoint(r)>, and a row that is not finite stays one for the bound to find."""
+    chosen = build(config("fedscalar", "method.shared=true", "method.options.projections=5")).parts.map
+    from dpfed.seeds import Seeds
+
+    chosen = chosen.for_round(torch.zeros(SIZE), 3, Seeds(root=1))
+    generator = torch.Generator().manual_seed(0)
+    x, r = torch.randn(2, SIZE, generator=generator), torch.randn(5, generator=generator)
+    forward = chosen.forward(x, np.arange(2))
+    assert float(forward[1] @ r) == pytest.approx(5 * float(x[1] @ chosen.adjoint(r)), rel=1e-4)
+    x[0, 3] = float("inf")
+    assert chosen.forward(x, np.arange(2))[0].isnan().all()
