@@ -28,7 +28,8 @@ from accounting.budget import Budget, Plan
 from accounting.coin_budget import CoinPlan
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import AccountingError
-from accounting.ledger import Header, Ledger, Release
+from accounting.histories import Histories, Steps
+from accounting.ledger import Header, Ledger, LocalRelease, Release
 from accounting.mechanisms import (
     Composed,
     FixedSizeSampling,
@@ -54,10 +55,13 @@ __all__ = [
     "Gaussian",
     "Guarantee",
     "Header",
+    "Histories",
     "Ledger",
+    "LocalRelease",
     "Plan",
     "PoissonSampling",
     "Release",
+    "Steps",
     "Subsampled",
     "bernoulli",
     "bernoulli_sum",

@@ -4,19 +4,23 @@ A JSON-lines file. The first line is a header (version, unit, where the randomne
 release with everything that a stated epsilon must name. Each line carries a hash over itself and the line before, so
 that an edited, lost or reordered line is found when the file is read. The hash has no key: it finds accidents and
 careless edits, not a forger who writes the whole file anew.
+
+Unit "client": a line is a `Release`, something about all clients of a round. Unit "record": a line is a
+`LocalRelease`, what each client of a round released of its own records.
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from accounting import mechanisms
 from accounting.accountant import Accountant, Guarantee, guarantee
 from accounting.errors import AccountingError, EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
+from accounting.histories import Histories, Steps, worst
 from accounting.mechanisms import Composed, SingleRelease
 
 VERSION = 1
@@ -70,10 +74,37 @@ class Release:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class LocalRelease:
+    """A round of clients that train privately by themselves: who took which steps, none in `steps` took any.
+
+    `noise_std` is the standard deviation of the noise on the sum over a batch.
+    """
+
+    round: int
+    steps: tuple[Steps, ...]
+    clip_norm: float
+    noise_std: float
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "local-release",
+            "round": self.round,
+            "steps": [
+                {"mechanism": part.mechanism.to_dict(), "count": part.count, "clients": list(part.clients)}
+                for part in self.steps
+            ],
+            "clip_norm": self.clip_norm,
+            "noise_std": self.noise_std,
+            "detail": dict(self.detail),
+        }
+
+
 class Ledger:
     """An open ledger. `create` a new one, `read` a finished one, `resume` one that a killed run left behind."""
 
-    def __init__(self, path: Path, header: Header, releases: list[Release], chain: str) -> None:
+    def __init__(self, path: Path, header: Header, releases: list[Release | LocalRelease], chain: str) -> None:
         self.path, self.header, self.releases = path, header, releases
         self._chain = chain
 
@@ -111,10 +142,14 @@ class Ledger:
                 "Its release was never published, since a release waits for its line: Ledger.resume drops it."
             )
         header, chain = _read_header(target, lines[0])
-        releases = []
+        releases: list[Release | LocalRelease] = []
         for number, line in enumerate(lines[1:], start=2):
             record, chain = _unsealed(target, number, line, chain)
-            releases.append(_release_from(target, number, record))
+            release = _release_from(target, number, record)
+            wrong = _misplaced(header, release)
+            if wrong:
+                raise EditedLedger(f"{target}, line {number}: {wrong}")
+            releases.append(release)
         return cls(target, header, releases, chain)
 
     @classmethod
@@ -132,11 +167,14 @@ class Ledger:
                 os.fsync(file.fileno())
             return cls.read(path)
 
-    def record(self, release: Release) -> None:
+    def record(self, release: Release | LocalRelease) -> None:
         """Append one release and force it to the disk. Only after this returns may the release be published.
 
         On failure (a full disk) the file is cut back to what it was and LedgerError says that nothing was released.
         """
+        wrong = _misplaced(self.header, release)
+        if wrong:
+            raise LedgerError(f"{self.path}, round {release.round}: {wrong}")
         line, chain = _sealed(release.to_dict(), self._chain)
         try:
             with open(self.path, "ab") as file:
@@ -155,24 +193,59 @@ class Ledger:
         self._chain = chain
 
     def mechanism(self) -> Composed | None:
-        """Everything released so far as one composition; None before the first release."""
-        return Composed.of(release.mechanism for release in self.releases) if self.releases else None
+        """Everything released so far as one composition; None before the first release. Not for unit "record", where
+        every client has its own: `histories`."""
+        if self.header.unit == "record":
+            raise LedgerError(f"{self.path}: unit 'record', every client has its own mechanism. Use histories().")
+        shared = [release.mechanism for release in self.releases if isinstance(release, Release)]
+        return Composed.of(shared) if shared else None
+
+    def histories(self) -> Histories:
+        """What each client released of its own records so far."""
+        histories = Histories()
+        for release in self.releases:
+            if isinstance(release, LocalRelease):
+                histories.add(release.steps)
+        return histories
 
     def guarantee(self, delta: float, *, accountant: Accountant = "best", with_lower_bound: bool = True) -> Guarantee:
-        """Epsilon at `delta`, from the releases alone. An upper bound for what ran if every release was recorded."""
-        mechanism = self.mechanism()
+        """Epsilon at `delta`, from the releases alone. An upper bound for what ran if every release was recorded.
+
+        Unit "record", claim: for any client and any record added to it or taken away, all that this client ever sent
+        is (epsilon, delta)-indistinguishable: epsilon is that of the worst client's own composition. The sampling
+        probabilities of records and the numbers of steps count as public; so does who took part.
+        """
+        record_level = self.header.unit == "record"
+        histories = self.histories().distinct() if record_level else []
+        mechanism = worst(histories, delta=delta, accountant=accountant) if record_level else self.mechanism()
         if mechanism is None:
             return Guarantee(
                 epsilon=0.0, delta=delta, unit=self.header.unit, adjacency="any", sampling="none", method="none",
                 lower_bound=0.0, notes=("nothing was released",),
             )  # fmt: skip
-        return guarantee(
+        stated = guarantee(
             mechanism,
             delta=delta,
             accountant=accountant,
             unit=self.header.unit,
             with_lower_bound=with_lower_bound,
         )
+        if not record_level:
+            return stated
+        steps = sum(count for _, count in mechanism.parts)
+        return replace(stated, notes=(*stated.notes, f"of the worst client, which took {steps} steps"))
+
+
+def _misplaced(header: Header, release: Release | LocalRelease) -> str | None:
+    """What is wrong with a release in a ledger of this header, if anything."""
+    if isinstance(release, LocalRelease) != (header.unit == "record"):
+        kind = "local release" if isinstance(release, LocalRelease) else "release of all clients"
+        return f"a {kind} has no place in a ledger of unit {header.unit!r}."
+    if isinstance(release, LocalRelease):
+        largest = max((max(part.clients, default=0) for part in release.steps), default=0)
+        if largest >= header.clients:
+            return f"client {largest} of {header.clients} clients, who count from 0."
+    return None
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:
@@ -226,14 +299,21 @@ def _read_header(path: Path, line: bytes) -> tuple[Header, str]:
     return header, chain
 
 
-def _release_from(path: Path, number: int, record: dict[str, Any]) -> Release:
+def _release_from(path: Path, number: int, record: dict[str, Any]) -> Release | LocalRelease:
     try:
-        mechanism = mechanisms.from_dict(record["mechanism"])
-        if isinstance(mechanism, Composed) or record["kind"] != "release":
+        if record["kind"] == "local-release":
+            return LocalRelease(
+                round=record["round"],
+                steps=tuple(_steps_from(part) for part in record["steps"]),
+                clip_norm=record["clip_norm"],
+                noise_std=record["noise_std"],
+                detail=record["detail"],
+            )
+        if record["kind"] != "release":
             raise KeyError("kind")
         return Release(
             round=record["round"],
-            mechanism=mechanism,
+            mechanism=_single(record["mechanism"]),
             clip_norm=record["clip_norm"],
             noise_std=record["noise_std"],
             noise_placement=record["noise_placement"],
@@ -241,6 +321,17 @@ def _release_from(path: Path, number: int, record: dict[str, Any]) -> Release:
         )
     except (KeyError, TypeError, AccountingError) as error:
         raise EditedLedger(f"{path}, line {number}: not a release that this version knows ({error}).") from None
+
+
+def _steps_from(record: Mapping[str, Any]) -> Steps:
+    return Steps(mechanism=_single(record["mechanism"]), count=record["count"], clients=tuple(record["clients"]))
+
+
+def _single(record: Mapping[str, Any]) -> SingleRelease:
+    mechanism = mechanisms.from_dict(record)
+    if isinstance(mechanism, Composed):
+        raise KeyError("kind")
+    return mechanism
 
 
 def _write_through(descriptor: int, data: bytes) -> None:
