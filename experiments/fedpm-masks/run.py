@@ -1,0 +1,203 @@
+"""FedPM and FedMask beside FedAvg; private FedPM beside DP-FedAvg and Fed-SMP: masks over frozen weights, or weights.
+
+python experiments/fedpm-masks/run.py                    every row that results.csv does not hold yet, then the figures
+python experiments/fedpm-masks/run.py digits-private     rows of one group; --row NAME and --seed N choose further
+python experiments/fedpm-masks/run.py --plot             the figures again
+
+Beside itself: results.csv, a line for each row and seed; curves.csv, a line for each evaluated round; a figure a group.
+Fashion-MNIST and MNIST are read from $DPFED_DATA_DIR. Settings are the presets' (dpfed/presets) but for what ROWS says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpfed import federation, presets
+from dpfed.build import Experiment, build
+from dpfed.config import override, parse
+from dpfed.evaluate import evaluate
+from dpfed.mask_file import load_mask
+from dpfed.plots.run import plot_runs
+
+HERE = Path(__file__).parent
+RESULTS, CURVES = HERE / "results.csv", HERE / "curves.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a table: a preset, what is set on top of it, what is taken out of it, and seeds."""
+
+    preset: str
+    settings: Sequence[str] = ()
+    without: Sequence[str] = ()
+    seeds: int = 1
+
+
+IID = (
+    "model.name=strided-cnn",
+    "federation.clients=10",
+    "federation.cohort=10",
+    "federation.sampling=all",
+    "federation.rounds=20",
+    "local.epochs=1",
+    "local.batch_size=128",
+    "local.learning_rate_decay=1.0",
+)
+FEDAVG = (*IID, "local.learning_rate=0.05", "local.momentum=0.9")
+SAME = ("privacy.adjacency=zero-out", "model.hidden=[256]")
+SEEN = ("privacy.release=uploads",)
+SAME_CNN = ("privacy.adjacency=zero-out", "model.name=strided-cnn", "federation.rounds=60", "run.evaluate_every=2")
+
+ROWS: dict[str, dict[str, Row]] = {
+    **{
+        data: {
+            "fedpm": Row(preset=f"fedpm-{data}"),
+            "fedmask": Row(preset=f"fedmask-{data}"),
+            "fedavg": Row(preset=f"fedavg-{data}", settings=FEDAVG),
+        }
+        for data in ("fashion-mnist", "mnist")
+    },
+    "digits-private": {
+        "fedpm": Row(preset="fedpm-private-digits", seeds=3),
+        "dp-fedavg": Row(preset="dp-fedavg-digits", settings=SAME, seeds=3),
+        "fed-smp-topk, p = .1": Row(preset="fed-smp-topk-digits", settings=SAME, seeds=3),
+    },
+    # (a) every upload seen, (b) a sum of coins, (c) noise, coins and a sum
+    "digits-ways": {
+        "a, clip 1, noise .3": Row(
+            preset="fedpm-private-digits",
+            settings=(*SEEN, "privacy.clip_norm=1.0", "privacy.noise_std=0.3", "server.learning_rate=0.1"),
+            without=("privacy.epsilon",),
+        ),
+        "a, clip 3.32, noise .1": Row(
+            preset="fedpm-private-digits",
+            settings=(*SEEN, "privacy.clip_norm=3.32", "privacy.noise_std=0.1"),
+            without=("privacy.epsilon",),
+        ),
+        "b": Row(preset="fedpm-private-digits"),
+        "c, clip 3.32, noise .2": Row(
+            preset="fedpm-private-digits",
+            settings=("privacy.clip_norm=3.32", "privacy.noise_std=0.2"),
+            without=("privacy.epsilon",),
+            seeds=3,
+        ),
+        "c, edge .1, noise .3": Row(
+            preset="fedpm-private-digits",
+            settings=("mask.edge=0.1", "mask.scale=3.0", "privacy.noise_std=0.3"),
+            seeds=3,
+        ),
+        "dp-fedavg": Row(preset="dp-fedavg-digits", settings=(*SAME, "privacy.epsilon=1.9"), seeds=3),
+    },
+    "fashion-mnist-private": {
+        "fedpm": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2",)),
+        "dp-fedavg": Row(preset="dp-fedavg-fashion-mnist", settings=SAME_CNN),
+        "fed-smp-topk, p = .005": Row(preset="fed-smp-topk-fashion-mnist", settings=SAME_CNN),
+        "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-fashion-mnist", settings=(*SAME_CNN, "method.keep=0.05")),
+    },
+}
+
+
+def tables_of(row: Row, seed: int) -> dict[str, Any]:
+    """The configuration's tables."""
+    tables = override(presets.tables(row.preset), [*row.settings, f"run.seed={seed}"])
+    for path in row.without:
+        table, key = path.split(".")
+        del tables[table][key]
+    return tables
+
+
+def accuracy_of_mask_file(path: Path, experiment: Experiment) -> float:
+    """Test accuracy of the network that the mask file alone rebuilds."""
+    model, weights = load_mask(path)
+    inputs, labels = experiment.dataset.test_inputs, experiment.dataset.test_labels
+    return evaluate(model, weights, torch.from_numpy(inputs), torch.from_numpy(labels)).accuracy
+
+
+def run(group: str, name: str, seed: int) -> None:
+    """Train one row and append its lines; the line of results.csv comes last and says that the row is complete."""
+    experiment = build(parse(tables_of(ROWS[group][name], seed), source=f"{group}/{name}"))
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = federation.run(experiment, Path(folder) / "run")
+        mask = outcome.folder / "model.mask.safetensors"
+        from_file = accuracy_of_mask_file(mask, experiment) if mask.exists() else None
+    about = {"group": group, "row": name, "seed": seed}
+    kept = ("round", "test_accuracy", "epsilon", "uplink_megabytes")
+    append(
+        CURVES,
+        [about | {k: _short(m[k]) for k in kept} for m in outcome.metrics if m["test_accuracy"] is not None],
+    )
+    kept = ("parameters", "rounds", "test_accuracy", "best_test_accuracy", "epsilon", "delta", "adjacency")
+    kept += ("clip_norm", "noise_multiplier", "uplink_bits_per_parameter", "uplink_megabytes_total")
+    line = about | {k: _short(outcome.summary[k]) for k in kept}
+    line["mask_file_bits_per_parameter"] = _short(outcome.summary.get("model_bits_per_parameter"))
+    line["mask_file_accuracy"] = _short(from_file)
+    line["seconds"] = round(outcome.summary["seconds"])
+    append(RESULTS, [line])
+    print(group, name, f"seed {seed}", {k: v for k, v in line.items() if k not in about}, flush=True)
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def append(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    fresh = not path.exists()
+    with open(path, "a", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        if fresh:
+            writer.writeheader()
+        writer.writerows(lines)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def plot() -> None:
+    """A figure for each group that has rows, of the first seed."""
+    lines = read(CURVES)
+    for group in ROWS:
+        curves: dict[str, dict[int, dict[str, Any]]] = {}
+        for line in lines:
+            if line["group"] == group and line["seed"] == "0":
+                # A row that was interrupted and repeated has the same rounds twice; the last stands.
+                curves.setdefault(line["row"], {})[int(line["round"])] = {
+                    k: float(v) if v else None for k, v in line.items() if k not in ("group", "row", "seed")
+                }
+        if curves:
+            plot_runs({name: list(rounds.values()) for name, rounds in curves.items()}, HERE / f"{group}.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(ROWS)}; default: all")
+    parser.add_argument("--row", action="append", help="only rows of this name; may be given again")
+    parser.add_argument("--seed", type=int, action="append", help="only this seed; may be given again")
+    parser.add_argument("--plot", action="store_true", help="draw the figures and stop")
+    chosen = parser.parse_args()
+    if unknown := sorted(set(chosen.groups) - set(ROWS)):
+        parser.error(f"unknown group {unknown[0]!r}: must be of {', '.join(ROWS)}")
+    done = {(line["group"], line["row"], int(line["seed"])) for line in read(RESULTS)}
+    for group in [] if chosen.plot else chosen.groups or list(ROWS):
+        for name, row in ROWS[group].items():
+            for seed in range(row.seeds):
+                wanted = (not chosen.row or name in chosen.row) and (not chosen.seed or seed in chosen.seed)
+                if wanted and (group, name, seed) not in done:
+                    run(group, name, seed)
+    plot()
+
+
+if __name__ == "__main__":
+    main()
