@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from dpfed.local.task import LocalTask
+from dpfed.local.records import RecordGradients
+from dpfed.local.task import LocalTask, Walk
 from dpfed.local.threads import one_thread
 
 
@@ -35,21 +36,46 @@ def train_in_turn(task: LocalTask) -> Tensor:
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
     """Fill the rows `clients` of moves."""
     module: nn.Module | None = None
+    records: RecordGradients | None = None
     for client in clients:
         walk = task.begin(np.array([client]))
         if module is None:
             module = task.model.bind(walk.room[0])
+            records = RecordGradients(module) if task.record else None
         else:
             task.model.rebind(module, walk.room[0])
-        parameters = list(module.parameters())
-        still = walk.room.new_zeros(task.model.size - task.model.parameters_size)
         for step, batch in enumerate(_batches(task, client)):
             walk.place(1, step)
-            with torch.enable_grad():
-                loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
-            gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
-            walk.step(1, step, torch.cat([*(gradient.reshape(-1) for gradient in gradients), still])[None])
+            if records is None:
+                slope = walk.slope(1, _gradient(task, module, batch)[None])
+            else:
+                slope = _private_slope(task, walk, records, batch, client, step)[None]
+            walk.step(1, step, slope)
         moves[client] = walk.finish()[0]
+
+
+def _gradient(task: LocalTask, module: nn.Module, batch: Tensor) -> Tensor:
+    """[d], of the batch's mean loss; 0 for running statistics."""
+    with torch.enable_grad():
+        loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
+    gradients = torch.autograd.grad(loss, list(module.parameters()), materialize_grads=True)
+    still = task.broadcast.new_zeros(task.model.size - task.model.parameters_size)
+    return torch.cat([*(gradient.reshape(-1) for gradient in gradients), still])
+
+
+def _private_slope(
+    task: LocalTask, walk: Walk, records: RecordGradients, batch: Tensor, client: int, step: int
+) -> Tensor:
+    """[n], of the batch's records clipped one by one, with noise."""
+    assert task.record is not None
+    assert task.schedule.expected is not None
+    return task.record.slope(
+        lambda rows: walk.slope(1, records(task.inputs[rows], task.labels[rows])),
+        batch,
+        size=task.course.size,
+        expected=int(task.schedule.expected[client]),
+        path=(task.round, int(task.clients[client]), step),
+    )
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:

@@ -121,10 +121,13 @@ class MaskedNoiseWalk:
         if self._course.train_masked:
             self.room[:active].index_copy_(1, self._course.masked, self._frozen + self._seen(active, step))
 
-    def step(self, active: int, step: int, gradient: Tensor) -> None:
-        direction = gradient
+    def slope(self, active: int, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def step(self, active: int, step: int, slope: Tensor) -> None:
+        direction = slope
         if self._velocity is not None:
-            direction = self._velocity[:active].mul_(self._course.momentum).add_(gradient)
+            direction = self._velocity[:active].mul_(self._course.momentum).add_(slope)
         self._updates[:active].sub_(direction.index_select(1, self._course.masked), alpha=self._rate)
         self.room[:active].sub_(direction, alpha=self._rate)
 

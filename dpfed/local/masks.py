@@ -100,11 +100,13 @@ class MaskWalk:
         torch.sigmoid(self._scores[:active], out=probabilities)
         self._course.network.weights(self._mask(probabilities), out=self.room[:active])
 
-    def step(self, active: int, step: int, gradient: Tensor) -> None:
+    def slope(self, active: int, gradient: Tensor) -> Tensor:
+        """ds, the gradient of the scores."""
         p = self._probabilities[:active]
         slope = self._course.network.to_mask_gradient(gradient).mul_(p).mul_(1 - p)
-        if self._course.gradient == "published":
-            slope.mul_(p)
+        return slope.mul_(p) if self._course.gradient == "published" else slope
+
+    def step(self, active: int, step: int, slope: Tensor) -> None:
         self._scores[:active].sub_(self._direction(slope, step), alpha=self._rate)
 
     def finish(self) -> Tensor:

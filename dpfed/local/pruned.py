@@ -72,8 +72,11 @@ class PrunedWalk:
     def place(self, active: int, step: int) -> None:
         self.room[:active].index_fill_(1, self._purged, 0.0)
 
-    def step(self, active: int, step: int, gradient: Tensor) -> None:
-        self._walk.step(active, step, gradient)
+    def slope(self, active: int, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def step(self, active: int, step: int, slope: Tensor) -> None:
+        self._walk.step(active, step, slope)
 
     def finish(self) -> Tensor:
         course, models = self._course, self.room

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.data.partition import Partition
+from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 
 
@@ -19,15 +20,68 @@ class Schedule:
              padded place can never hold a worse number than a real one.
     real:    bool [c, S, B], false where padded
     steps:   int64 [c], the batches client i really has: its first steps[i]
+    expected: int64 [c], expected batch sizes where batches are drawn by coins; a batch may then be empty
     """
 
     samples: NDArray[np.int64]
     real: NDArray[np.bool_]
     steps: NDArray[np.int64]
+    expected: NDArray[np.int64] | None = None
 
     def of(self, rows: NDArray[np.int64]) -> Schedule:
         """The batches of some of the clients, by their places 0 .. c-1."""
-        return Schedule(samples=self.samples[rows], real=self.real[rows], steps=self.steps[rows])
+        expected = None if self.expected is None else self.expected[rows]
+        return Schedule(samples=self.samples[rows], real=self.real[rows], steps=self.steps[rows], expected=expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonBatches:
+    """Every record of a client of n is in every batch by its own coin of probability q = min(1, batch_size / n).
+
+    A round has `steps` batches, or ceil(epochs / q); exactly one of the two is given.
+    """
+
+    batch_size: int
+    epochs: int | None = None
+    steps: int | None = None
+
+    def expected(self, size: int) -> int:
+        """q n."""
+        return min(self.batch_size, size)
+
+    def probability(self, size: int) -> float:
+        """q, for size at least 1."""
+        return self.expected(size) / size
+
+    def count(self, size: int) -> int:
+        """Batches of a round; none for a client without records."""
+        if size == 0:
+            return 0
+        return self.steps if self.steps is not None else -(-(self.epochs or 0) * size // self.expected(size))
+
+    def draw(self, partition: Partition, clients: NDArray[np.int64], randomness: Randomness, *, round: int) -> Schedule:
+        """The batches of `clients` [c] in a round. A client's coins are named by (round, its id)."""
+        drawn = [self._client(partition.of(int(client)), int(client), randomness, round) for client in clients]
+        counts = np.array([len(batches) for batches in drawn], dtype=np.int64)
+        width = max((len(batch) for batches in drawn for batch in batches), default=0)
+        shape = (len(clients), int(counts.max(initial=0)), max(width, 1))
+        samples, real = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
+        for place, batches in enumerate(drawn):
+            for step, batch in enumerate(batches):
+                samples[place, step] = batch[0] if len(batch) else 0
+                samples[place, step, : len(batch)] = batch
+                real[place, step, : len(batch)] = True
+        expected = np.minimum(partition.sizes[clients], self.batch_size)
+        return Schedule(samples=samples, real=real, steps=counts, expected=expected)
+
+    def _client(
+        self, rows: NDArray[np.int64], client: int, randomness: Randomness, round: int
+    ) -> list[NDArray[np.int64]]:
+        size, count = len(rows), self.count(len(rows))
+        if count == 0:
+            return []
+        coins = randomness.uniform(count * size, "local.records", round, client).reshape(count, size)
+        return [rows[toss] for toss in coins < self.probability(size)]
 
 
 def count_steps(

@@ -52,10 +52,13 @@ class SgdWalk:
     def place(self, active: int, step: int) -> None:
         pass
 
-    def step(self, active: int, step: int, gradient: Tensor) -> None:
-        direction = gradient
+    def slope(self, active: int, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def step(self, active: int, step: int, slope: Tensor) -> None:
+        direction = slope
         if self._velocity is not None:
-            direction = self._velocity[:active].mul_(self._momentum).add_(gradient)
+            direction = self._velocity[:active].mul_(self._momentum).add_(slope)
         self.room[:active].sub_(direction, alpha=self._rate)
 
     def finish(self) -> Tensor:

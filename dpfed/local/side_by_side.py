@@ -34,7 +34,8 @@ def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
         rows = samples[:active, step]
         walk.place(active, step)
         inputs, labels = task.inputs[rows], task.labels[rows]
-        walk.step(active, step, _gradient(task.model, walk.room[:active], inputs, labels, shares[:active, step]))
+        gradient = _gradient(task.model, walk.room[:active], inputs, labels, shares[:active, step])
+        walk.step(active, step, walk.slope(active, gradient))
     return walk.finish()
 
 

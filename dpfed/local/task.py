@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.local.records import RecordLevel
 from dpfed.local.schedule import Schedule
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
@@ -18,8 +19,9 @@ class Walk(Protocol):
     """Clients on their way through a round, clients being the first tensor dimension.
 
     Before each batch `place` puts the weights at which its gradient is taken into `room`, for the first `active`
-    clients; after it `step` gets the gradient [active, d] of the batch's mean loss, which it may overwrite. The running
-    statistics in `room` are brought up to date in between, their gradient is 0: `place` leaves them alone.
+    clients; after it `slope` makes the gradient of what is trained from that of the batch's mean loss, and `step`
+    follows it. The running statistics in `room` are brought up to date in between, their gradient is 0: `place`
+    leaves them alone.
     """
 
     @property
@@ -28,7 +30,11 @@ class Walk(Protocol):
 
     def place(self, active: int, step: int) -> None: ...
 
-    def step(self, active: int, step: int, gradient: Tensor) -> None: ...
+    def slope(self, active: int, gradient: Tensor) -> Tensor:
+        """[active, n] from [active, d], which it may overwrite; for one client also [b, n] from b gradients. Linear."""
+
+    def step(self, active: int, step: int, slope: Tensor) -> None:
+        """Follow slope [active, n], which it may overwrite."""
 
     def finish(self) -> Tensor:
         """What training changed, [c, n]: an update of weights, or a move of mask probabilities."""
@@ -50,7 +56,7 @@ class Course(Protocol):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTask:
     """Send each client of `schedule` along the course from the same broadcast [n], on the rows of (inputs, labels)
-    it names. The answer is [c, n]."""
+    it names, with private slopes if `record` is given. The answer is [c, n]."""
 
     model: FlatModel
     course: Course
@@ -61,6 +67,7 @@ class LocalTask:
     schedule: Schedule
     round: int
     seeds: Seeds
+    record: RecordLevel | None = None
 
     def begin(self, rows: NDArray[np.int64]) -> Walk:
         """The clients in places `rows` of the schedule, at the start."""

@@ -10,10 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting.ledger import LocalRelease
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError
 from dpfed.local.loop import train_in_turn
-from dpfed.local.schedule import count_steps, draw_schedule
+from dpfed.local.records import RecordLevel
+from dpfed.local.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.local.side_by_side import train_side_by_side
 from dpfed.local.task import Course, LocalTask
 from dpfed.models.flat import FlatModel
@@ -36,6 +38,8 @@ class LocalTraining:
     strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto"
                     takes vmap for small models. Both give the same up to float rounding.
     chunk:          clients side by side at a time under vmap; memory grows with it; results agree up to rounding.
+    record:         if given, records are private: batches are drawn by coins (`PoissonBatches`), slopes clipped record
+                    by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
 
     With BatchNorm each client follows its own running statistics, under both strategies and in short batches as torch
     does on the client's real samples.
@@ -53,6 +57,7 @@ class LocalTraining:
     batch_size: int
     strategy: Strategy = "auto"
     chunk: int = 100
+    record: RecordLevel | None = None
 
     def __post_init__(self) -> None:
         if self.strategy not in get_args(Strategy):
@@ -60,8 +65,20 @@ class LocalTraining:
                 f"strategy={self.strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one."
             )
         _check_period(self)
+        _check_records(self)
         _check_samples(self)
         _check_single_samples(self)
+
+    @property
+    def poisson_batches(self) -> PoissonBatches:
+        """The batches where records are private."""
+        return PoissonBatches(batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)
+
+    def release(self, clients: NDArray[np.int64], *, round: int) -> LocalRelease | None:
+        """What training `clients` [c] in a round tells of their records; None where records are not private."""
+        if self.record is None:
+            return None
+        return self.record.release(self.partition.sizes[clients], clients, self.poisson_batches, round=round)
 
     @property
     def period(self) -> int:
@@ -98,6 +115,7 @@ class LocalTraining:
             epochs=None,
             steps=self.period,
             strategy="loop",
+            record=None,
         )
         return trainer._train(broadcast, np.zeros(1, dtype=np.int64), round=round, seeds=seeds, purpose=purpose)[0]
 
@@ -105,16 +123,19 @@ class LocalTraining:
         self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds, purpose: str
     ) -> Tensor:
         _check_call(self, broadcast, clients)
-        schedule = draw_schedule(
-            self.partition,
-            clients,
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            steps=self.steps,
-            round=round,
-            seeds=seeds,
-            purpose=purpose,
-        )
+        if self.record is not None:
+            schedule = self.poisson_batches.draw(self.partition, clients, self.record.randomness, round=round)
+        else:
+            schedule = draw_schedule(
+                self.partition,
+                clients,
+                batch_size=self.batch_size,
+                epochs=self.epochs,
+                steps=self.steps,
+                round=round,
+                seeds=seeds,
+                purpose=purpose,
+            )
         task = LocalTask(
             model=self.model,
             course=self.course,
@@ -125,10 +146,13 @@ class LocalTraining:
             schedule=schedule,
             round=round,
             seeds=seeds,
+            record=self.record,
         )
         return train_side_by_side(task, chunk=self.chunk) if self._side_by_side() else train_in_turn(task)
 
     def _side_by_side(self) -> bool:
+        if self.record is not None:
+            return False
         return self.strategy == "vmap" or (self.strategy == "auto" and self.model.size <= _VMAP_LARGEST)
 
 
@@ -142,6 +166,21 @@ def _check_period(training: LocalTraining) -> None:
         value = getattr(training, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value}: must be at least 1. Change it in [local].")
+
+
+def _check_records(training: LocalTraining) -> None:
+    if training.record is None:
+        return
+    if training.strategy == "vmap":
+        raise ConfigError(
+            "strategy='vmap' with private records: per-record gradients are taken one client after the other. Use "
+            "'loop' or 'auto'."
+        )
+    if training.model.has_statistics:
+        raise ConfigError(
+            "model: has BatchNorm, whose statistics mix the records of a batch; no gradient is one record's own then. "
+            "Use a model with GroupNorm or without normalisation."
+        )
 
 
 def _check_samples(training: LocalTraining) -> None:
