@@ -55,19 +55,19 @@ class Histories:
                 mixed[frozenset(history.items())] = None
         return [Composed(parts=(part,)) for part in most.items()] + [Composed(parts=tuple(one)) for one in mixed]
 
-    def worst(self, *, delta: float, accountant: Accountant = "best") -> Composed | None:
-        """The composition with the largest epsilon at `delta`; None where no client released anything."""
-        return worst(self.distinct(), delta=delta, accountant=accountant)
-
     def epsilon(self, *, delta: float, accountant: Accountant = "best") -> float:
         """The worst client's epsilon: an upper bound for every record of every client."""
-        one = self.worst(delta=delta, accountant=accountant)
-        return 0.0 if one is None else _epsilon(one, delta, accountant)
+        return epsilon_of_worst(self.distinct(), delta=delta, accountant=accountant)
 
 
 def worst(histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best") -> Composed | None:
     """The one with the largest epsilon at `delta`."""
     return max(histories, key=lambda one: _epsilon(one, delta, accountant), default=None)
+
+
+def epsilon_of_worst(histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best") -> float:
+    """Its epsilon; 0 where there is none."""
+    return max((_epsilon(one, delta, accountant) for one in histories), default=0.0)
 
 
 @lru_cache(maxsize=10_000)

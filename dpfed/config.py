@@ -48,6 +48,23 @@ class Federation(_Table):
     sampling: Literal["poisson", "fixed", "all"] = "poisson"
 
 
+class Record(_Table):
+    """[local.record] DP-SGD inside every client, the unit is a record: per-record gradients clipped to clip_norm, noise
+    of noise_multiplier times it on each batch's sum. Batches are drawn by coins of probability batch_size / records.
+
+    A noise multiplier, or an epsilon to calibrate one for, or both. Calibrated for clients of the worst size in the
+    rounds that they take part in: all with federation.sampling = "all", else so many that with probability 99% no
+    client is drawn more often. Whatever is drawn, the run stops before the round in which a client would exceed
+    epsilon. delta defaults to (all training records)^-1.1. Sizes of clients and who takes part count as public.
+    """
+
+    clip_norm: Positive
+    noise_multiplier: Positive | None = None
+    epsilon: Positive | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    accountant: Literal["best", "rdp", "pld"] = "best"
+
+
 class Local(_Table):
     """[local] How a client trains; exactly one of epochs and steps."""
 
@@ -59,6 +76,7 @@ class Local(_Table):
     steps: Count | None = None
     batch_size: Count
     strategy: Literal["auto", "loop", "vmap"] = "auto"
+    record: Record | None = None
 
 
 class MethodTable(_Table):
@@ -247,6 +265,7 @@ def _known_keys(location: Sequence[Any]) -> list[str]:
         ("model",): Model,
         ("federation",): Federation,
         ("local",): Local,
+        ("local", "record"): Record,
         ("method",): MethodTable,
         ("mask",): Mask,
         ("privacy",): PrivacyTable,

@@ -5,24 +5,29 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from accounting import accountant
-from accounting.ledger import Header, Ledger, Release
+from accounting.histories import Histories
+from accounting.ledger import Header, Ledger, LocalRelease, Release
 from dpfed import __version__
-from dpfed.build import Experiment
+from dpfed.build import Experiment, PrivacyGoal, RecordGoal
 from dpfed.errors import RunError
 from dpfed.evaluate import evaluate
-from dpfed.round import RoundFacts, run_round
+from dpfed.round import RoundFacts, draw_cohort, run_round
 from dpfed.run_folder import RunFolder
 from dpfed.server.state import ServerState
 
 OnRound = Callable[[Mapping[str, Any]], None]
+Costs = Callable[[NDArray[np.int64], int], float]
+"""Epsilon once a round of this cohort is charged; NaN where nothing is private."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +43,8 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
     """Run (or go on with) the experiment in folder `out`; `on_round` gets each line of metrics.jsonl.
 
     Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
-    whose epsilon would exceed privacy.epsilon is not run. Raises RunError or LedgerError where the folder or the
-    ledger cannot be trusted or written; what was written before stays valid.
+    whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
+    LedgerError where the folder or the ledger cannot be trusted or written; what was written before stays valid.
     """
     config = experiment.config
     began = time.monotonic()
@@ -52,12 +57,13 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
     uplink = round(1e6 * metrics[-1]["uplink_megabytes"]) if metrics else 0
     stopped_by = "rounds"
     while state.round < config.federation.rounds:
-        epsilon = next(costs)
+        cohort = draw_cohort(experiment.parts, state.round)
+        epsilon = costs(cohort, state.round)
         if experiment.goal and experiment.goal.budget is not None and epsilon > experiment.goal.budget:
             stopped_by = "budget"
             break
         started = time.monotonic()
-        state, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book)
+        state, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book, cohort=cohort)
         folder.save_checkpoint(state, experiment.parts.code.keep())
         seconds = time.monotonic() - started
         uplink += facts.uplink_bytes or 0
@@ -68,7 +74,7 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
         on_round(record)
     if experiment.goal and state.round == 0:
         raise RunError(
-            f"privacy.epsilon={experiment.goal.budget}: not even one round fits (it costs {epsilon:.4g}). Raise the "
+            f"epsilon={experiment.goal.budget}: not even one round fits (it costs {epsilon:.4g}). Raise the "
             "noise multiplier or the budget."
         )
     summary = _summary(experiment, state, book, metrics, stopped_by, time.monotonic() - began)
@@ -104,7 +110,10 @@ class _Book:
                 "delta": _goal(experiment).delta,
             }
             header = Header(
-                unit="client", clients=experiment.config.federation.clients, randomness=randomness, about=about
+                unit=_goal(experiment).unit,
+                clients=experiment.config.federation.clients,
+                randomness=randomness,
+                about=about,
             )
             ledger = Ledger.create(folder.ledger, header)
         if len(ledger.releases) < rounds_done:
@@ -114,7 +123,7 @@ class _Book:
             )
         return cls(ledger, randomness == "simulated")
 
-    def record(self, release: Release) -> None:
+    def record(self, release: Release | LocalRelease) -> None:
         """Charge a release, unless its very line is there from before the interruption."""
         written = self.ledger.releases
         if not self._repeatable or release.round >= len(written):
@@ -130,18 +139,36 @@ class _Book:
         return rounds_done if self._repeatable else len(self.ledger.releases)
 
 
-def _goal(experiment: Experiment) -> Any:
+def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:
     assert experiment.goal is not None
     return experiment.goal
 
 
-def _costs(experiment: Experiment, book: _Book | None, rounds_done: int) -> Iterator[float]:
-    """Epsilon after each further round of this process; NaN where nothing is private."""
+def _costs(experiment: Experiment, book: _Book | None, rounds_done: int) -> Costs:
+    """To be called once before each further round of this process."""
     if book is None:
-        return itertools.repeat(math.nan)
+        return lambda cohort, round: math.nan
     goal, rounds = _goal(experiment), experiment.config.federation.rounds
+    if isinstance(goal, RecordGoal):
+        return _record_costs(experiment, goal, book.ledger.releases[: book.standing(rounds_done)])
     stream = accountant.epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)
-    return itertools.islice(stream, book.standing(rounds_done), None)
+    further = itertools.islice(stream, book.standing(rounds_done), None)
+    return lambda cohort, round: next(further)
+
+
+def _record_costs(experiment: Experiment, goal: RecordGoal, before: list[Release | LocalRelease]) -> Costs:
+    histories = Histories()
+    for release in before:
+        if isinstance(release, LocalRelease):
+            histories.add(release.steps)
+
+    def after(cohort: NDArray[np.int64], round: int) -> float:
+        release = experiment.parts.local.release(cohort, round=round)
+        assert release is not None
+        histories.add(release.steps)
+        return histories.epsilon(delta=goal.delta, accountant=goal.accountant)
+
+    return after
 
 
 def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:
@@ -213,12 +240,12 @@ def _summary(
         "epsilon": stated.epsilon if stated else None,
         "lower_bound": stated.lower_bound if stated else None,
         "delta": goal.delta if goal else None,
-        "unit": "client" if goal else "none",
+        "unit": goal.unit if goal else "none",
         "adjacency": stated.adjacency if stated else None,
         "accountant": stated.method if stated else None,
         "noise_multiplier": goal.noise_multiplier if goal else None,
         "clip_norm": state.clip_norm if goal else None,
-        "noise_placement": config.privacy.placement if config.privacy else None,
+        "noise_placement": config.privacy.placement if config.privacy else "local steps" if goal else None,
         "randomness": experiment.parts.randomness.name,
         "not_protected": list(experiment.not_protected),
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,

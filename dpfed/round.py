@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accounting.ledger import Release
+from accounting.ledger import LocalRelease, Release
 from dpfed.compress.code import Code
 from dpfed.compress.masks import MapChoice
 from dpfed.local.training import LocalTraining
@@ -25,7 +25,7 @@ from dpfed.server.state import ServerRule, ServerState
 class Book(Protocol):
     """Where releases are charged: an `accounting.Ledger`, or what stands before one."""
 
-    def record(self, release: Release) -> None:
+    def record(self, release: Release | LocalRelease) -> None:
         """Charge the release durably, or raise."""
 
 
@@ -64,13 +64,20 @@ class RoundFacts:
     uplink_bytes: int | None
 
 
-def run_round(state: ServerState, parts: Parts, *, seeds: Seeds, ledger: Book | None) -> tuple[ServerState, RoundFacts]:
-    """Cohort, local training, map, bound, noise, code, sum, ledger, server step.
+def run_round(
+    state: ServerState,
+    parts: Parts,
+    *,
+    seeds: Seeds,
+    ledger: Book | None,
+    cohort: NDArray[np.int64] | None = None,
+) -> tuple[ServerState, RoundFacts]:
+    """Cohort (unless `draw_cohort` has given it), local training, map, bound, noise, code, sum, ledger, server step.
 
     The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been
     charged. Raises LedgerError, and releases nothing, where that fails.
     """
-    cohort = _cohort(parts, state.round)
+    cohort = draw_cohort(parts, state.round) if cohort is None else cohort
     chosen = parts.map.for_round(state.broadcast, state.round, seeds)
     origin = chosen.restrict(state.broadcast)
     total = PlainSum(chosen.sent, state.broadcast.device)
@@ -96,16 +103,18 @@ def run_round(state: ServerState, parts: Parts, *, seeds: Seeds, ledger: Book | 
     noisy = parts.privacy.finish(decoded, state.clip_norm, state.round)
     counted = len(cohort) - not_finite
     clip_norm = parts.privacy.next_norm(state.clip_norm, inside - counted / 2, state.round)
-    release = parts.privacy.release(state.clip_norm, state.round, chosen.sent)
-    if release is not None and ledger is not None:
-        ledger.record(release)
+    of_clients = parts.privacy.release(state.clip_norm, state.round, chosen.sent)
+    of_records = parts.local.release(cohort, round=state.round)
+    for release in (of_clients, of_records):
+        if release is not None and ledger is not None:
+            ledger.record(release)
     divisor = _divisor(parts, cohort)
     state = parts.server.apply(state, chosen.adjoint(noisy) / divisor, count=divisor, clip_norm=clip_norm)
     facts = RoundFacts(cohort=len(cohort), clipped=counted - inside, not_finite=not_finite, uplink_bytes=uplink_bytes)
     return state, facts
 
 
-def _cohort(parts: Parts, round: int) -> NDArray[np.int64]:
+def draw_cohort(parts: Parts, round: int) -> NDArray[np.int64]:
     """The round's clients; at most `slots` of them, the others left out by secret lot."""
     cohort = parts.sampler.sample(parts.randomness, round)
     if parts.slots is None or len(cohort) <= parts.slots:

@@ -2,5 +2,6 @@
 
 from dpfed.build.experiment import Experiment, build
 from dpfed.build.goals import PrivacyGoal
+from dpfed.build.records import RecordGoal
 
-__all__ = ["Experiment", "PrivacyGoal", "build"]
+__all__ = ["Experiment", "PrivacyGoal", "RecordGoal", "build"]

@@ -11,6 +11,7 @@ import torch
 from dpfed import data
 from dpfed.build.checks import check_method, check_statistics
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
+from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, public_samples
 from dpfed.build.schemes import is_linear, sparsity_schedule
 from dpfed.build.training import course, frozen_network, local_training, model_options, network_of
@@ -51,7 +52,7 @@ class Experiment:
     dataset: Dataset
     device: torch.device
     start: ServerState
-    goal: PrivacyGoal | None
+    goal: PrivacyGoal | RecordGoal | None
     not_protected: tuple[str, ...]
     uplink_bits: int | None
     downlink_bits: int
@@ -61,6 +62,7 @@ def build(config: Config) -> Experiment:
     """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does."""
     chosen = method(config.method.name)
     check_method(config, chosen)
+    check_records(config)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device)
     whole = data.load(config.data.name, config.data.root)
@@ -71,6 +73,9 @@ def build(config: Config) -> Experiment:
     who = sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort)
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
     local = local_training(config, course(config, model, network, device), dataset, model, seeds, device)
+    records: RecordGoal | None = None
+    if config.local.record is not None:
+        local, records = private_records(config, local, randomness)
     map_ = signs_map(config, chosen, local) if signs_by_coins(config, chosen) else map_of(config, local, public)
     goal = goal_of(config, chosen, map_.sent) if config.privacy is not None else None
     code = code_of(config, chosen, goal, map_, model, device, randomness, seeds)
@@ -89,6 +94,7 @@ def build(config: Config) -> Experiment:
         slots=code.slots,
         decode_first=goal is not None and _decodes_first(config, chosen, code),
     )
+    stated = goal or records
     readout: Readout
     if network is None:
         broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
@@ -103,8 +109,8 @@ def build(config: Config) -> Experiment:
         readout=readout,
         dataset=dataset,
         device=device,
-        start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=goal.clip_norm if goal else math.inf),
-        goal=goal,
+        start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
+        goal=stated,
         not_protected=_not_protected(config, public),
         uplink_bits=code.fixed_bits(map_.sent),
         downlink_bits=downlink_bits(config, map_, who),
@@ -160,4 +166,13 @@ def _not_protected(config: Config, public: Public | None) -> tuple[str, ...]:
     notes = [public.note] if public else []
     if config.privacy is not None and config.run.randomness == "simulated":
         notes.append("noise and cohorts come from the seed (run.randomness = 'simulated'): do not release this model")
+    if config.local.record is not None:
+        notes.append(
+            "the unit is a record: all of a client's data together, its number of records and who took part are not "
+            "protected"
+        )
+        if config.run.randomness == "simulated":
+            notes.append(
+                "noise and batches come from the seed (run.randomness = 'simulated'): do not release this model"
+            )
     return tuple(notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from accounting import budget, coin_budget
 from accounting.accountant import Accountant
@@ -36,6 +37,7 @@ class PrivacyGoal:
     accountant: Accountant
     noise_multiplier: float | None
     clip_norm: float
+    unit: Literal["client"] = "client"
 
 
 def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:

@@ -158,7 +158,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
                 f"{number(summary['epsilon'])} (no account can state less than {number(summary['lower_bound'])})",
             ),
             ("delta", number(summary["delta"])),
-            ("holds for", f"one {summary['unit']}, {summary['adjacency']}, {summary['sampling']} sampling"),
+            ("holds for", f"one {summary['unit']}, {summary['adjacency']}, {_sampled(summary)}"),
             ("noise multiplier, clip norm", f"{summary['noise_multiplier']:.4g}, {summary['clip_norm']:.4g}"),
         ]
     else:
@@ -174,6 +174,12 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("seconds", f"{summary['seconds']:.1f} on {summary['device']}"),
     ]
     return rows
+
+
+def _sampled(summary: Mapping[str, Any]) -> str:
+    if summary["unit"] == "record":
+        return "in the client whose steps tell most; batches by coins"
+    return f"{summary['sampling']} sampling"
 
 
 def _percent(value: float | None) -> str:

@@ -54,6 +54,14 @@ def statement(summary: dict[str, Any]) -> str:
     """The privacy of the run in one sentence, with everything that must be named."""
     if summary["epsilon"] is None:
         return "This run is not private: its weights may reveal anything about the clients' data."
+    if summary["unit"] == "record":
+        return (
+            f"Record-level differential privacy: epsilon at most {summary['epsilon']:.4f} at delta "
+            f"{summary['delta']:.4g} for {summary['adjacency']} of one record of any one client, whoever sees the "
+            f"uploads; {summary['rounds']} rounds, each client charged for its own, batches by coins, noise multiplier "
+            f"{summary['noise_multiplier']:.4g} in every local step; accountant {summary['accountant']}. No account of "
+            f"the worst client's steps can state less than {summary['lower_bound']:.4f}."
+        )
     return (
         f"Client-level differential privacy: epsilon at most {summary['epsilon']:.4f} at delta {summary['delta']:.4g} "
         f"for {summary['adjacency']} neighbours, {summary['sampling']} sampling of {summary['cohort']} out of "
