@@ -22,6 +22,7 @@ from dpfed.compress.drive import Drive
 from dpfed.compress.eden import Eden
 from dpfed.compress.levels import Qsgd, TernGrad
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned
+from dpfed.compress.masks_of_probabilities import FedMask, FedPm
 from dpfed.compress.payload import Payload, Payloads, Scheme, parse
 from dpfed.compress.projection import FedScalar
 from dpfed.compress.pruned import FedSparsify
@@ -49,6 +50,8 @@ _SCHEMES: Mapping[str, type[Any]] = {
         FedMrn,
         FedMrnSigned,
         FedScalar,
+        FedPm,
+        FedMask,
     )
 }
 
