@@ -83,6 +83,9 @@ def _sum(experiment, cohort):
             rows[clients == 4] *= 1e6
             return rows
 
+        def release(self, clients, *, round):
+            return None
+
     class Given:
         law, expected = experiment.parts.sampler.law, 12.0
 
@@ -248,6 +251,9 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
         def train(self, broadcast, clients, *, round, seeds):
             return updates[clients].clone()
 
+        def release(self, clients, *, round):
+            return None
+
     class Twelve:
         law, expected = experiment.parts.sampler.law, 12.0
 
@@ -310,3 +316,24 @@ def test_forward_and_adjoint_of_shared_directions_are_a_pair():
     assert float(forward[1] @ r) == pytest.approx(5 * float(x[1] @ chosen.adjoint(r)), rel=1e-4)
     x[0, 3] = float("inf")
     assert chosen.forward(x, np.arange(2))[0].isnan().all()
+
+
+def test_local_purges_merge_by_majority():
+    """Models that hold an entry, of four: none, one, two, four; below half it becomes zero in the mean model."""
+    from dataclasses import replace
+
+    code = build(config("fedsparsify", "method.purge=clients", "method.options.sparsity=0.0")).parts.code
+    origin = torch.full((SIZE,), 0.5)
+    models = torch.zeros(4, SIZE)
+    models[:1, 1], models[:2, 2], models[:, 3] = 1.0, 1.0, 1.0
+    code = replace(code, dense=None, scheme_of=lambda round: compress.get("dense"))
+    total = sum(code.send(models[rows] - origin, origin, np.arange(2), 0).rows.sum(dim=0) for rows in ([0, 1], [2, 3]))
+    merged = origin + code.decode(total, origin, 4, 0) / 4
+    torch.testing.assert_close(merged[:4], torch.tensor([0.0, 0.0, 0.5, 1.0]))
+    unvoted = origin + total / 4
+    assert float(unvoted[1]) == 0.25
+
+
+def test_a_vote_in_a_private_sum_is_refused():
+    with pytest.raises(ConfigError, match="majority vote"):
+        build(config("fedsparsify", "method.purge=clients", privacy=PRIVATE))
