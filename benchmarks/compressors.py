@@ -61,7 +61,9 @@ def settings(dimension: int) -> list[tuple[str, dict[str, object]]]:
         ("fedscalar", {"vectors": "gaussian"}),
     ]
     known = {name for name, _ in listed}
-    return listed + [(name, {}) for name in dpfed.compress.names() if name not in known]
+    of_probabilities = {"fedpm", "fedmask"}
+    others = [name for name in dpfed.compress.names() if name not in known | of_probabilities]
+    return listed + [(name, {}) for name in others]
 
 
 def updates(kind: str, dimension: int) -> Tensor:

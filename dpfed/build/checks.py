@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpfed.build.goals import seen
 from dpfed.build.schemes import is_linear
 from dpfed.config import Config
 from dpfed.errors import ConfigError
@@ -40,6 +41,11 @@ def check_method(config: Config, chosen: Method) -> None:
         raise ConfigError(
             f"privacy.placement='clients' with method.name={chosen.name!r}: shares of noise do not add up through a "
             "compressor that a sum does not commute with. Use placement 'server' or privacy.release 'uploads'."
+        )
+    if config.method.purge == "clients" and config.privacy is not None and seen(config) == "sum":
+        raise ConfigError(
+            "method.purge='clients' with [privacy]: the majority vote over entries is a release of its own that no "
+            "account covers. Use purge 'server', or privacy.release 'uploads', which noises every model first."
         )
     public = chosen.needs_public_data or (chosen.sparse == "optional" and given)
     if public and config.data.public == 0:

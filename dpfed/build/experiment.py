@@ -79,7 +79,7 @@ def build(config: Config) -> Experiment:
     map_ = signs_map(config, chosen, local) if signs_by_coins(config, chosen) else map_of(config, local, public)
     goal = goal_of(config, chosen, map_.sent) if config.privacy is not None else None
     code = code_of(config, chosen, goal, map_, model, device, randomness, seeds)
-    weighted = goal is None and not chosen.coins
+    weighted = goal is None and not chosen.coins and config.method.purge != "clients"  # a vote counts once
     parts = Parts(
         sampler=who,
         randomness=randomness,

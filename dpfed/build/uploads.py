@@ -92,6 +92,7 @@ def code_of(
         seeds=seeds,
         seed_purpose=NOISE_PURPOSE if chosen.local_training == "masked noise" else "code",
         model=pruned,
+        majority=pruned and config.method.purge == "clients",
         sizes_secret=goal is not None and seen(config) == "sum",
         feedback=config.federation.clients if config.method.error_feedback else None,
     )

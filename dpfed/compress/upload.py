@@ -36,6 +36,7 @@ class Upload:
     dense:        entries [k] that are sent beside the scheme as float32 (statistics and scales of normalisation layers)
     scheme_of:    the scheme of a round where it changes (FedSparsify's sparsity); `scheme` is then that of round 0
     model:        what travels is origin + row, the client's model, not its move (FedSparsify)
+    majority:     an entry of the models that fewer than half of them hold becomes 0 (FedSparsify's local variant)
     sizes_secret: a payload's length would tell about private data: it is counted with the largest it can have
     feedback:     error feedback (`dpfed.compress.error_feedback`) over so many clients
     """
@@ -46,9 +47,11 @@ class Upload:
     scheme_of: Callable[[int], Scheme] | None = None
     dense: Tensor | None = None
     model: bool = False
+    majority: bool = False
     sizes_secret: bool = False
     feedback: int | None = None
     _errors: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _votes: list[Tensor] = field(default_factory=list, repr=False)
 
     @property
     def slots(self) -> None:
@@ -74,12 +77,18 @@ class Upload:
             arrived, size = self._through(scheme, rows, clients, seeds)
         else:
             arrived, size = self._split(scheme, rows, clients, seeds)
+        if self.majority:
+            self._votes.append(((arrived != 0) & ~wrong[:, None]).sum(dim=0))
         nothing = wrong if self.model else ~rows.any(dim=1)
         arrived = torch.where(nothing[:, None], 0.0, arrived - origin if self.model else arrived)
         return Arrived(rows=arrived, uplink_bytes=None if self.sizes_secret else size, not_finite=int(wrong.sum()))
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
-        return total
+        if not self.majority or not self._votes:
+            return total
+        votes = torch.stack(self._votes).sum(dim=0)
+        self._votes.clear()
+        return torch.where(2 * votes < uploads, -uploads * origin, total)
 
     def keep(self) -> Mapping[str, Tensor]:
         return self._errors
