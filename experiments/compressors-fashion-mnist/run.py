@@ -2,7 +2,8 @@
 
     DPFED_DATA_DIR=... python experiments/compressors-fashion-mnist/run.py [--rounds 12] [--only fedmrns,drive]
 
-Appends to curves.csv beside this file, one line an evaluated round; methods that are in it already are skipped.
+Appends to curves.csv beside this file, one line an evaluated round; methods that are in it already are skipped. Then
+draws curves.png.
 """
 
 from __future__ import annotations
@@ -71,6 +72,31 @@ def run(row: str, rounds: int) -> list[dict[str, object]]:
     ]
 
 
+def draw(source: Path, target: Path) -> None:
+    """Accuracy over rounds, and over megabytes of uplink on a logarithmic axis."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    curves: dict[str, list[dict[str, str]]] = {}
+    for line in csv.DictReader(source.open()):
+        curves.setdefault(line["row"], []).append(line)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.6), sharey=True)
+    colours = pyplot.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    for colour, (row, lines) in zip(colours, curves.items(), strict=False):
+        accuracy = [100 * float(line["test_accuracy"]) for line in lines]
+        left.plot([int(line["round"]) for line in lines], accuracy, color=colour, label=row)
+        right.plot([float(line["uplink_megabytes"]) for line in lines], accuracy, color=colour)
+    left.set(xlabel="round", ylabel="test accuracy, %")
+    right.set(xlabel="uplink of all clients, MB", xscale="log")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.legend(*left.get_legend_handles_labels(), loc="center right", fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0, 0.84, 1))
+    figure.savefig(target, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
@@ -88,6 +114,7 @@ def main() -> None:
             if fresh:
                 writer.writeheader()
             writer.writerows(lines)
+    draw(target, HERE / "curves.png")
 
 
 if __name__ == "__main__":
