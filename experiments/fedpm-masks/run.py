@@ -55,6 +55,14 @@ IID = (
 FEDAVG = (*IID, "local.learning_rate=0.05", "local.momentum=0.9")
 SAME = ("privacy.adjacency=zero-out", "model.hidden=[256]")
 SEEN = ("privacy.release=uploads",)
+ALL = ("local.learning_rate=20.0", "server.learning_rate=0.1", "server.momentum=0.9", "data.public=0")
+NOISED = (
+    "privacy.noise_std=0.3",
+    "mask.scale=1.5",
+    "local.learning_rate=100.0",
+    "server.learning_rate=0.15",
+    "server.momentum=0.9",
+)
 SAME_CNN = ("privacy.adjacency=zero-out", "model.name=strided-cnn", "federation.rounds=60", "run.evaluate_every=2")
 
 ROWS: dict[str, dict[str, Row]] = {
@@ -99,6 +107,10 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "fashion-mnist-private": {
         "fedpm": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2",)),
+        "fedpm, all coordinates": Row(
+            preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2", *ALL), without=("method.keep",)
+        ),
+        "fedpm, noise .3": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2", *NOISED)),
         "dp-fedavg": Row(preset="dp-fedavg-fashion-mnist", settings=SAME_CNN),
         "fed-smp-topk, p = .005": Row(preset="fed-smp-topk-fashion-mnist", settings=SAME_CNN),
         "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-fashion-mnist", settings=(*SAME_CNN, "method.keep=0.05")),
