@@ -61,11 +61,6 @@ def check_statistics(config: Config, model: FlatModel) -> None:
             f"model.name={config.model.name!r} with [privacy]: noise on BatchNorm's running variance can make it "
             "negative. Use a model with GroupNorm or without normalisation."
         )
-    if model.has_statistics and config.server.learning_rate > 1:
-        raise ConfigError(
-            f"model.name={config.model.name!r} with server.learning_rate={config.server.learning_rate}: above 1 a "
-            "running variance can become negative. Use at most 1."
-        )
     table = config.method
     if method(table.name).local_training != "masked noise" and not (
         table.progressive and table.stochastic and table.train_masked

@@ -139,7 +139,12 @@ def _server(config: Config, chosen: Method, model: FlatModel, device: torch.devi
     if server.rule == "posterior":
         kept = edge if config.privacy is not None else 0.0
         return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-    step = Averaging(learning_rate=server.learning_rate, momentum=server.momentum, edge=edge if chosen.coins else None)
+    step = Averaging(
+        learning_rate=server.learning_rate,
+        momentum=server.momentum,
+        edge=edge if chosen.coins else None,
+        averaged=model.indices("statistic").to(device) if model.has_statistics else None,
+    )
     if chosen.local_training != "pruned" or config.method.purge == "clients":
         return step
     return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))

@@ -11,9 +11,12 @@ from dpfed.errors import ConfigError
 from dpfed.server.state import ServerState
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Averaging:
     """v = momentum v + mean move; w = w + learning_rate v, kept inside [edge, 1 - edge] where there is an edge.
+
+    Entries `averaged` (running statistics of normalisation) are no direction to step along: they become the clients'
+    mean whatever the step size.
 
     With probabilities and noise-like coins (private FedPM) this is a noisy step from theta: replacing theta by the mean
     mask instead would let the coins' noise walk. Post-processing of the released sum.
@@ -22,6 +25,7 @@ class Averaging:
     learning_rate: float = 1.0
     momentum: float = 0.0
     edge: float | None = None
+    averaged: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < float("inf"):
@@ -35,6 +39,8 @@ class Averaging:
         if self.momentum and "velocity" in state.memory:
             velocity = state.memory["velocity"] * self.momentum + mean_move
         moved = torch.add(state.broadcast, velocity, alpha=self.learning_rate)
+        if self.averaged is not None:
+            moved[self.averaged] = state.broadcast[self.averaged] + mean_move[self.averaged]
         return replace(
             state,
             round=state.round + 1,

@@ -76,3 +76,13 @@ def test_momentum_adds_up_and_is_part_of_the_state():
 def test_posteriors_without_a_mode_are_refused(make):
     with pytest.raises(ConfigError, match="server"):
         make()
+
+
+def test_running_statistics_are_averaged_whatever_the_step():
+    rule = Averaging(learning_rate=0.1, momentum=0.5, averaged=torch.tensor([1]))
+    state_now = state()
+    for _ in range(2):
+        before = state_now.broadcast
+        state_now = rule.apply(state_now, torch.tensor([1.0, 0.3, -0.2]), count=1, clip_norm=1.0)
+        torch.testing.assert_close(state_now.broadcast[1], before[1] + 0.3)
+    assert not torch.isclose(state_now.broadcast[0], torch.tensor(0.5 + 2 * 0.1))
