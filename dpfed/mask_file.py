@@ -1,13 +1,15 @@
 """A trained mask as a file: a seed, a few names and less than one bit a weight are the whole network.
 
 safetensors with two arrays, `mask` (range-coded bytes) and `steps` (the share of ones in each context, in 1/4096),
-and as metadata what rebuilds the frozen network. A context is a layer and the top four bits of a weight's hash, which
-set its initial probability: what training left of it makes the mask shorter than one bit a weight.
+and as metadata what rebuilds the frozen network. A context is a layer and what the seed says about a weight: whether
+its public die falls below its initial probability, and by how much, for a mask that was drawn; the initial probability
+for one that was thresholded. A weight that training hardly moved costs next to nothing.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ from dpfed import models
 from dpfed.compress.mask_bytes import PROBABILITY_STEPS, mask_from_bytes, mask_to_bytes
 from dpfed.errors import DataError
 from dpfed.models.flat import FlatModel
-from dpfed.models.frozen import CONTEXTS_PER_LAYER, FrozenNetwork, freeze
+from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.seeds import Seeds
 
-_FORMAT = "dpfed-mask-1"
+_FORMAT = "dpfed-mask-2"
+_BUCKETS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +58,15 @@ class Recipe:
         )
 
 
-def mask_file(recipe: Recipe, network: FrozenNetwork, mask: torch.Tensor) -> bytes:
-    """The file's content for a mask [n], bool, over the recipe's network."""
+def mask_file(recipe: Recipe, network: FrozenNetwork, mask: torch.Tensor, *, how: str = "sample") -> bytes:
+    """The file's content for a mask [n], bool, over the recipe's network, drawn with its dice or thresholded."""
     entries = mask.cpu().numpy()
-    contexts = _contexts(network)
-    sizes = np.bincount(network.contexts, minlength=contexts)
-    ones = np.bincount(network.contexts, weights=entries, minlength=contexts)
+    contexts, count = _contexts(network, how), _count(network)
+    sizes = np.bincount(contexts, minlength=count)
+    ones = np.bincount(contexts, weights=entries, minlength=count)
     steps = np.rint(PROBABILITY_STEPS * ones / np.maximum(sizes, 1)).astype(np.uint16)
-    content = np.frombuffer(mask_to_bytes(entries, _probabilities(network, steps)), dtype=np.uint8)
-    facts = {"format": _FORMAT, "recipe": json.dumps(vars(recipe))}
+    content = np.frombuffer(mask_to_bytes(entries, _probabilities(contexts, steps)), dtype=np.uint8)
+    facts = {"format": _FORMAT, "how": how, "crc": str(_crc(entries)), "recipe": json.dumps(vars(recipe))}
     return bytes(save({"mask": content, "steps": steps}, metadata=facts))
 
 
@@ -77,18 +80,33 @@ def load_mask(path: Path) -> tuple[FlatModel, torch.Tensor]:
             content, steps = file.get_tensor("mask"), file.get_tensor("steps")
         fields = json.loads(facts["recipe"])
         network = Recipe(**{**fields, "input_shape": tuple(fields["input_shape"])}).build()
-        if content.dtype != np.uint8 or steps.dtype != np.uint16 or len(steps) != _contexts(network):
+        if content.dtype != np.uint8 or steps.dtype != np.uint16 or steps.shape != (_count(network),):
             raise ValueError("arrays of another form")
-        mask = mask_from_bytes(content.tobytes(), _probabilities(network, steps))
+        mask = mask_from_bytes(content.tobytes(), _probabilities(_contexts(network, facts["how"]), steps))
+        if str(_crc(mask)) != facts["crc"]:
+            raise ValueError("the mask does not match its checksum")
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: not a mask file that can be read ({error}). Save it again.") from None
     return network.model, network.weights(torch.from_numpy(mask).float())
 
 
-def _contexts(network: FrozenNetwork) -> int:
-    return CONTEXTS_PER_LAYER * len(network.model.layout)
+def _count(network: FrozenNetwork) -> int:
+    return _BUCKETS * len(network.model.layout)
 
 
-def _probabilities(network: FrozenNetwork, steps: NDArray[np.uint16]) -> NDArray[np.float32]:
-    shares: NDArray[np.float32] = (steps[network.contexts] / PROBABILITY_STEPS).astype(np.float32)
+def _contexts(network: FrozenNetwork, how: str) -> NDArray[np.int64]:
+    """What the coder tells weights apart by, [n]: known from the seed alone."""
+    initial = network.initial.cpu().numpy().astype(np.float64)
+    position = initial if how == "threshold" else (initial - network.dice.cpu().numpy() + 1) / 2
+    buckets = np.minimum((position * _BUCKETS).astype(np.int64), _BUCKETS - 1)
+    contexts: NDArray[np.int64] = network.layers * _BUCKETS + buckets
+    return contexts
+
+
+def _probabilities(contexts: NDArray[np.int64], steps: NDArray[np.uint16]) -> NDArray[np.float32]:
+    shares: NDArray[np.float32] = (steps[contexts] / PROBABILITY_STEPS).astype(np.float32)
     return shares
+
+
+def _crc(mask: NDArray[np.bool_]) -> int:
+    return zlib.crc32(np.packbits(mask).tobytes())

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor
 
 from dpfed.mask_file import Recipe, mask_file
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
-from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 
 
@@ -40,12 +38,11 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Masked:
-    """What is broadcast are probabilities theta: frozen weights times a mask drawn from them (the same for the same
-    round), the mask 1[theta >= 1/2], or theta itself, the mean of all masks (then no mask is the network)."""
+    """What is broadcast are probabilities theta: frozen weights times a mask drawn from them with the seed's public
+    dice, the mask 1[theta >= 1/2], or theta itself, the mean of all masks (then no mask is the network)."""
 
     network: FrozenNetwork
     recipe: Recipe
-    seeds: Seeds
     how: Literal["sample", "threshold", "mean"]
 
     def weights(self, state: ServerState) -> Tensor:
@@ -54,7 +51,7 @@ class Masked:
 
     def file(self, state: ServerState) -> bytes | None:
         mask = self._mask(state)
-        return None if mask is None else mask_file(self.recipe, self.network, mask)
+        return None if mask is None else mask_file(self.recipe, self.network, mask, how=self.how)
 
     def _mask(self, state: ServerState) -> Tensor | None:
         theta = state.broadcast
@@ -62,5 +59,4 @@ class Masked:
             return None
         if self.how == "threshold":
             return theta.ge(0.5)
-        generator = self.seeds.torch_generator("readout", state.round, device=str(theta.device))
-        return torch.rand(len(theta), generator=generator, device=theta.device).lt(theta)
+        return self.network.dice.lt(theta.double())

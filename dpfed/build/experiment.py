@@ -164,7 +164,7 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
         spread=table.spread,
     )
     start = network.initial.clamp(table.edge, 1 - table.edge)
-    return start, Masked(network=network, recipe=recipe, seeds=seeds, how=table.readout)
+    return start, Masked(network=network, recipe=recipe, how=table.readout)
 
 
 def _not_protected(config: Config, public: Public | None) -> tuple[str, ...]:

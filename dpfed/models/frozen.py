@@ -30,14 +30,16 @@ class FrozenNetwork:
     constants: float32 [d], the weight each coordinate has where the mask is 1
     masked:    int64 [n], the coordinates that the mask covers; the others keep their constant
     initial:   float32 [n], the probabilities that training starts from
-    contexts:  int64 [n], which (layer, initial probability) a masked coordinate belongs to, see `mask_file`
+    dice:      float64 [n], public uniforms from the seed: the mask of probabilities theta is 1[dice < theta]
+    layers:    int64 [n], the block of the model's layout that a masked coordinate belongs to
     """
 
     model: FlatModel
     constants: Tensor
     masked: Tensor
     initial: Tensor
-    contexts: NDArray[np.int64]
+    dice: Tensor
+    layers: NDArray[np.int64]
 
     @property
     def size(self) -> int:
@@ -46,7 +48,7 @@ class FrozenNetwork:
 
     def to(self, device: torch.device) -> FrozenNetwork:
         """The same network on a device."""
-        tensors = {name: getattr(self, name).to(device) for name in ("constants", "masked", "initial")}
+        tensors = {name: getattr(self, name).to(device) for name in ("constants", "masked", "initial", "dice")}
         return replace(self, **tensors)
 
     def weights(self, mask: Tensor, out: Tensor | None = None) -> Tensor:
@@ -104,12 +106,9 @@ def freeze(
         constants=torch.from_numpy(constants.astype(np.float32)),
         masked=torch.from_numpy(masked),
         initial=_initial(words, spread),
-        contexts=layers * CONTEXTS_PER_LAYER + (words >> np.uint64(60)).astype(np.int64),
+        dice=torch.from_numpy(_uniform(_words(seeds, "frozen.dice", model.size)[masked])),
+        layers=layers,
     )
-
-
-CONTEXTS_PER_LAYER = 16
-"""Initial probabilities are told apart by the top four bits of their hash."""
 
 
 def _words(seeds: Seeds, purpose: str, count: int) -> NDArray[np.uint64]:
@@ -120,8 +119,13 @@ def _words(seeds: Seeds, purpose: str, count: int) -> NDArray[np.uint64]:
 def _initial(words: NDArray[np.uint64], spread: float) -> Tensor:
     from scipy.special import expit, ndtri
 
-    uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
-    return torch.from_numpy(expit(spread * ndtri(uniform)).astype(np.float32))
+    return torch.from_numpy(expit(spread * ndtri(_uniform(words))).astype(np.float32))
+
+
+def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """In (0, 1), never at an end."""
+    uniform: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+    return uniform
 
 
 def _weight_of(model: FlatModel, block: Block) -> Block | None:

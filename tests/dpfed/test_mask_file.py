@@ -3,7 +3,6 @@
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load, save
@@ -28,7 +27,9 @@ GOLDEN_INITIAL = [0.3051493, 0.1746533, 0.8170552, 0.2216066]
 
 
 def drawn(network, seed=0):
-    return torch.rand(network.size, generator=torch.Generator().manual_seed(seed)).lt(network.initial)
+    """A mask of probabilities that training moved a little."""
+    noise = torch.randn(network.size, generator=torch.Generator().manual_seed(seed))
+    return network.dice.lt(torch.sigmoid(torch.logit(network.initial) + 0.5 * noise).double())
 
 
 @pytest.mark.parametrize("biases", ["masked", "absent"])
@@ -42,15 +43,40 @@ def test_the_file_alone_gives_the_weights_bit_for_bit(tmp_path, biases):
     assert model.size == network.model.size
 
 
-def test_size_is_the_entropy_given_the_seed():
-    """A mask drawn from sigmoid(N(0, 1)) has .864 bits an entry; without the seed's help it would be 1."""
+def test_what_training_left_alone_costs_little():
+    """Scores moved by N(0, 1/4): well below the probabilities' .86 bits, and less the less they moved."""
     recipe = Recipe(**{**vars(RECIPE), "options": {"hidden": [1000]}})
     network = recipe.build()
-    p = network.initial.double().numpy()
-    entropy = float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)).mean())
-    bits = 8 * len(load(mask_file(recipe, network, drawn(network)))["mask"]) / network.size
-    assert bits == pytest.approx(entropy, rel=0.01)
-    assert len(mask_file(recipe, network, drawn(network))) < network.size / 8 * 0.95  # with all names and counts
+    sizes = []
+    for spread in (0.0, 0.5, 1.0, 20.0):
+        noise = torch.randn(network.size, generator=torch.Generator().manual_seed(0))
+        theta = torch.sigmoid(torch.logit(network.initial) + spread * noise).double()
+        content = mask_file(recipe, network, network.dice.lt(theta))
+        sizes.append(8 * len(load(content)["mask"]) / network.size)
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 0.2
+    assert sizes[1] < 0.55
+    assert sizes[3] < 1.01
+    assert 8 * len(content) / network.size < sizes[3] + 0.15  # with all names and counts
+
+
+def test_a_thresholded_mask_is_coded_by_the_initial_probability(tmp_path):
+    network = RECIPE.build()
+    mask = torch.sigmoid(torch.logit(network.initial) + 0.5 * torch.randn(network.size)).ge(0.5)
+    content = mask_file(RECIPE, network, mask, how="threshold")
+    (tmp_path / "m").write_bytes(content)
+    assert torch.equal(load_mask(tmp_path / "m")[1], network.weights(mask.float()))
+    assert 8 * len(load(content)["mask"]) / network.size < 0.75
+
+
+def test_a_drawn_mask_has_the_law_of_its_probabilities():
+    """Dice against theta: each probability bin's share of ones within the limit of a false-alarm rate of 1e-6."""
+    from scipy.stats import norm
+
+    network = Recipe(**{**vars(RECIPE), "options": {"hidden": [1000]}}).build()
+    theta = torch.linspace(0, 1, network.size, dtype=torch.float64)[torch.randperm(network.size)]
+    excess = (network.dice.lt(theta).double() - theta).reshape(10, -1).mean(dim=1)
+    assert float(excess.abs().max()) < norm.isf(1e-6 / 20) * 0.5 / (network.size / 10) ** 0.5
 
 
 @pytest.mark.parametrize("change", ["format", "seed type", "model", "cut mask", "steps", "no json", "not safetensors"])
@@ -58,7 +84,7 @@ def test_files_of_another_form_are_refused(tmp_path, change):
     network = RECIPE.build()
     content = mask_file(RECIPE, network, drawn(network))
     arrays = load(content)
-    facts = {"format": "dpfed-mask-1", "recipe": json.dumps(vars(RECIPE))}
+    facts = {"format": "dpfed-mask-2", "how": "sample", "crc": "0", "recipe": json.dumps(vars(RECIPE))}
     match change:
         case "format":
             facts["format"] = "other"
