@@ -95,14 +95,24 @@ class RecordGradients:
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """[b, d] for inputs [b, ...], b at least 1."""
-        wanted = inputs.detach().requires_grad_()  # torch warns of backward hooks where no input has a gradient
+        # Opacus works in hooks that run when the gradient of a layer's input is taken: the first layer's, too.
+        wanted = inputs.detach().requires_grad_()
         with torch.enable_grad():
             loss = cross_entropy(self._module(wanted), labels, reduction="sum")
-        torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return torch.cat([self._taken(parameter, len(labels)) for parameter in self._parameters], dim=1)
+        *totals, _ = torch.autograd.grad(loss, [*self._parameters, wanted], allow_unused=True)
+        rows = [
+            self._taken(parameter, total, len(labels))
+            for parameter, total in zip(self._parameters, totals, strict=True)
+        ]
+        return torch.cat(rows, dim=1)
 
-    def _taken(self, parameter: nn.Parameter, batch: int) -> Tensor:
-        """What Opacus left at a parameter [b, its size]; nothing stays for the next batch."""
+    def _taken(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
+        """What Opacus left at a parameter [b, its size], zeros where the loss does not depend on it; nothing stays for
+        the next batch."""
         left: Tensor | None = parameter.grad_sample  # type: ignore[attr-defined]
         parameter.grad_sample = None  # type: ignore[attr-defined]
-        return parameter.detach().new_zeros(batch, parameter.numel()) if left is None else left.reshape(batch, -1)
+        if total is None:
+            return parameter.detach().new_zeros(batch, parameter.numel())
+        if left is None:
+            raise RuntimeError("Opacus took no per-record gradients of a parameter that has one; nothing is private.")
+        return left.reshape(batch, -1)
