@@ -111,7 +111,7 @@ def build(config: Config) -> Experiment:
         device=device,
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
         goal=stated,
-        not_protected=_not_protected(config, public),
+        not_protected=_not_protected(config, public, parts.decode_first),
         uplink_bits=code.fixed_bits(map_.sent),
         downlink_bits=downlink_bits(config, map_, who),
     )
@@ -167,8 +167,13 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
     return start, Masked(network=network, recipe=recipe, how=table.readout)
 
 
-def _not_protected(config: Config, public: Public | None) -> tuple[str, ...]:
+def _not_protected(config: Config, public: Public | None, decodes_first: bool) -> tuple[str, ...]:
     notes = [public.note] if public else []
+    if decodes_first:
+        notes.append(
+            "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "
+            "(privacy.release = 'uploads' needs no such trust)"
+        )
     if config.privacy is not None and config.run.randomness == "simulated":
         notes.append("noise and cohorts come from the seed (run.randomness = 'simulated'): do not release this model")
     if config.local.record is not None:

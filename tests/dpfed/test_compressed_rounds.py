@@ -54,6 +54,7 @@ def test_in_a_private_sum_sizes_tell_nothing_and_epsilon_is_the_gaussians(tmp_pa
     expected = budget.epsilon(Plan(clients=60, cohort=12), noise_multiplier=2.0, rounds=3).epsilon
     assert outcome.summary["epsilon"] == pytest.approx(expected, rel=1e-6)
     assert book.releases[0].noise_std == 1.0
+    assert any("must be trusted" in note for note in outcome.summary["not_protected"])
     assert outcome.summary["uplink_bytes_per_client_round"] == experiment.uplink_bits / 8
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     sizes = {json.loads(line)["uplink_megabytes"] / json.loads(line)["round"] for line in lines}
