@@ -7,7 +7,17 @@ from rich.table import Table
 
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.methods import COINS_SEEN, COINS_SUMMED, DECODED, METHODS, NOISED_SUM, NOISED_UPLOADS, SHARED_SUM, SHARES
+from dpfed.methods import (
+    COINS_SEEN,
+    COINS_SUMMED,
+    DECODED,
+    METHODS,
+    NOISED_SUM,
+    NOISED_UPLOADS,
+    SHARED_SUM,
+    SHARES,
+    Method,
+)
 
 _WAYS = {
     NOISED_SUM: ("S", "the server (or a secure sum) sees the sum of clipped uploads and adds Gaussian noise to it"),
@@ -49,23 +59,33 @@ def methods(
     for heading in ("method", "what a client sends"):
         table.add_column(heading, overflow="fold")
     table.add_column("bits/parameter", justify="right")
-    for heading in ("unbiased", "linear", "private with"):
+    for heading in ("unbiased", "linear", "private"):
         table.add_column(heading, overflow="fold")
     for method in METHODS.values():
         table.add_row(
             method.name,
             method.what,
-            f"{method.nominal_bits_per_parameter:.4g}",
+            _bits(method),
             "yes" if method.unbiased else "no",
             "yes" if method.linear else "no",
-            "; ".join(method.private_with) or "not private",
+            _letters(method),
         )
     out = console()
     out.print(table)
     out.print(
         "unbiased: without clipping. linear: the server can decode the sum without seeing one upload, as secure "
-        "aggregation needs.\nBits are at the preset's compression; a run reports its own."
+        "aggregation needs.\nBits are at the preset's compression; a run reports its own. Private:"
     )
+    for letter, text in _WAYS.values():
+        out.print(f"  {letter:2} {text}", highlight=False)
+
+
+def _bits(method: Method) -> str:
+    return f"{method.nominal_bits_per_parameter:.3g}" if method.nominal_bits_per_parameter else "p floats"
+
+
+def _letters(method: Method) -> str:
+    return " ".join(_WAYS[way][0] for way in method.private_with) or "-"
 
 
 def page() -> str:
@@ -81,10 +101,9 @@ def page() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for method in METHODS.values():
-        ways = " ".join(_WAYS[way][0] for way in method.private_with) or "-"
         answers = ["yes" if value else "no" for value in (method.unbiased, method.linear)]
-        bits = f"{method.nominal_bits_per_parameter:.3g}" if method.nominal_bits_per_parameter else "0, p floats in all"
-        cells = [f"`{method.name}`", method.what, bits, *answers, method.local_training, ways, method.paper]
+        cells = [f"`{method.name}`", method.what, _bits(method), *answers, method.local_training, _letters(method)]
+        cells.append(method.paper)
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "How private:", ""]
     lines += [f"- **{letter}**: {text}." for letter, text in _WAYS.values()]
