@@ -79,6 +79,11 @@ ROWS: dict[str, dict[str, Row]] = {
         "dp-fedavg": Row(preset="dp-fedavg-digits", settings=SAME, seeds=3),
         "fed-smp-topk, p = .1": Row(preset="fed-smp-topk-digits", settings=SAME, seeds=3),
     },
+    "mnist-private": {
+        "fedpm": Row(preset="fedpm-private-mnist", settings=("run.evaluate_every=2",)),
+        "dp-fedavg": Row(preset="dp-fedavg-mnist", settings=SAME_CNN),
+        "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-mnist", settings=(*SAME_CNN, "method.keep=0.05")),
+    },
     # (a) every upload seen, (b) a sum of coins, (c) noise, coins and a sum
     "digits-ways": {
         "a, clip 1, noise .3": Row(
@@ -110,7 +115,11 @@ ROWS: dict[str, dict[str, Row]] = {
         "fedpm, all coordinates": Row(
             preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2", *ALL), without=("method.keep",)
         ),
-        "fedpm, noise .3": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2", *NOISED)),
+        "fedpm, noise .3": Row(
+            preset="fedpm-private-fashion-mnist",
+            settings=("run.evaluate_every=2", *NOISED),
+            without=("privacy.linf_clip",),
+        ),
         "dp-fedavg": Row(preset="dp-fedavg-fashion-mnist", settings=SAME_CNN),
         "fed-smp-topk, p = .005": Row(preset="fed-smp-topk-fashion-mnist", settings=SAME_CNN),
         "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-fashion-mnist", settings=(*SAME_CNN, "method.keep=0.05")),
