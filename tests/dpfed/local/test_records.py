@@ -218,6 +218,18 @@ def test_every_client_and_step_has_noise_of_its_own_and_batches_do_not_change_it
         assert not any(torch.equal(drawn[i], drawn[j]) for j in range(4) if j != i)
 
 
+def test_training_takes_fresh_noise_in_every_step() -> None:
+    """Records that count as zero leave the noise alone: the update is minus lr z C / (q n) times its sum."""
+    training = trainer(steps=3, private=level(noise_multiplier=2.0))
+    training = replace(training, inputs=torch.full_like(training.inputs, math.nan))
+    weights = training.model.initial(0)
+    moves = training.train(weights, CLIENTS, round=5, seeds=SEEDS)
+    for client in (0, 2, 3, 4):
+        drawn = [SIMULATED.normal(training.model.size, "local.noise", 5, client, step) for step in range(3)]
+        expected = -0.3 * 2.0 * 1.5 / min(4, SIZES[client]) * torch.stack(drawn).sum(dim=0)
+        torch.testing.assert_close(moves[client], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_steps_with_empty_batches_are_taken() -> None:
     training = trainer(batch_size=1, steps=8, private=level(noise_multiplier=0.5))
     schedule = training.poisson_batches.draw(training.partition, CLIENTS, SIMULATED, round=0)
