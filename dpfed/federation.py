@@ -210,6 +210,14 @@ def _uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> flo
     return math.ceil(experiment.uplink_bits / 8) * experiment.parts.sampler.expected * rounds / 1e6
 
 
+def _placement(book: _Book | None) -> str | None:
+    """Where the noise was, by the ledger: server, clients (shares), uploads, coins; "local steps" for records."""
+    if book is None:
+        return None
+    last = book.ledger.releases[-1]
+    return last.noise_placement if isinstance(last, Release) else "local steps"
+
+
 def _summary(
     experiment: Experiment,
     state: ServerState,
@@ -245,7 +253,7 @@ def _summary(
         "accountant": stated.method if stated else None,
         "noise_multiplier": goal.noise_multiplier if goal else None,
         "clip_norm": state.clip_norm if goal else None,
-        "noise_placement": config.privacy.placement if config.privacy else "local steps" if goal else None,
+        "noise_placement": _placement(book),
         "randomness": experiment.parts.randomness.name,
         "not_protected": list(experiment.not_protected),
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,

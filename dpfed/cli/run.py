@@ -121,6 +121,8 @@ def _plan_words(experiment: Experiment) -> str:
     )
     if goal is None:
         return words + "; not private"
+    if goal.noise_multiplier is None:
+        return words + f"; private by coins, clip norm {goal.clip_norm:.4g}"
     return words + f"; noise multiplier {goal.noise_multiplier:.4g}"
 
 
@@ -138,7 +140,13 @@ def _show(outcome: Outcome) -> None:
     table = Table(show_header=False, title=f"{summary['method']} on {summary['dataset']}")
     for name, value in _rows(summary):
         table.add_row(name, value)
-    for name, file in (("report, with plots", "report.html"), ("plot", "curves.png"), ("ledger", "ledger.jsonl")):
+    files = {
+        "report, with plots": "report.html",
+        "plot": "curves.png",
+        "ledger": "ledger.jsonl",
+        "the model as seed and mask": "model.mask.safetensors",
+    }
+    for name, file in files.items():
         if (outcome.folder / file).exists():
             table.add_row(name, str(outcome.folder / file))
     out.print(table)
@@ -147,19 +155,18 @@ def _show(outcome: Outcome) -> None:
 
 
 def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from dpfed.report.run import noise_words
+
     rows = [
         ("test accuracy", _percent(summary["test_accuracy"])),
         ("best over rounds (optimistic)", _percent(summary["best_test_accuracy"])),
     ]
     if summary["epsilon"] is not None:
         rows += [
-            (
-                "epsilon",
-                f"{number(summary['epsilon'])} (no account can state less than {number(summary['lower_bound'])})",
-            ),
+            ("epsilon", number(summary["epsilon"]) + _at_least(summary["lower_bound"])),
             ("delta", number(summary["delta"])),
             ("holds for", f"one {summary['unit']}, {summary['adjacency']}, {_sampled(summary)}"),
-            ("noise multiplier, clip norm", f"{summary['noise_multiplier']:.4g}, {summary['clip_norm']:.4g}"),
+            ("private by", f"{noise_words(summary)}; clip norm {summary['clip_norm']:.4g}"),
         ]
     else:
         rows.append(("epsilon", "none: not private"))
@@ -176,7 +183,13 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _at_least(bound: float | None) -> str:
+    return "" if bound is None else f" (no account can state less than {number(bound)})"
+
+
 def _sampled(summary: Mapping[str, Any]) -> str:
+    if summary["noise_placement"] == "uploads":
+        return "every upload seen, every round charged to all"
     if summary["unit"] == "record":
         return "in the client whose steps tell most; batches by coins"
     return f"{summary['sampling']} sampling"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import jinja2
@@ -62,13 +63,36 @@ def statement(summary: dict[str, Any]) -> str:
             f"{summary['noise_multiplier']:.4g} in every local step; accountant {summary['accountant']}. No account of "
             f"the worst client's steps can state less than {summary['lower_bound']:.4f}."
         )
+    least = summary["lower_bound"]
     return (
         f"Client-level differential privacy: epsilon at most {summary['epsilon']:.4f} at delta {summary['delta']:.4g} "
-        f"for {summary['adjacency']} neighbours, {summary['sampling']} sampling of {summary['cohort']} out of "
-        f"{summary['clients']} clients, {summary['rounds']} rounds, noise multiplier "
-        f"{summary['noise_multiplier']:.4g} added by the {summary['noise_placement']}; accountant "
-        f"{summary['accountant']}. No account of the same run can state less than {summary['lower_bound']:.4f}."
+        f"for {summary['adjacency']} neighbours, {sampling_words(summary)} {summary['clients']} clients, "
+        f"{summary['rounds']} rounds, {noise_words(summary)}; accountant {summary['accountant']}."
+        + ("" if least is None else f" No account of the same run can state less than {least:.4f}.")
     )
+
+
+def noise_words(summary: Mapping[str, Any]) -> str:
+    """What makes the run private, in words."""
+    z, placement = summary["noise_multiplier"], summary["noise_placement"]
+    if z is None:
+        return (
+            "coins under sums of a fixed number of uploads" if placement == "coins" else "noise and coins, each upload"
+        )
+    where = {
+        "server": "on the sum, added by the server",
+        "clients": "on the sum, in shares of the clients",
+        "uploads": "on every upload, before its compression",
+        "local steps": "in every local step",
+    }
+    return f"noise multiplier {z:.4g} {where[placement]}"
+
+
+def sampling_words(summary: Mapping[str, Any]) -> str:
+    """The sampling that the account rests on, before "... clients"."""
+    if summary["noise_placement"] == "uploads":
+        return "every upload seen and every round charged to all"
+    return f"{summary['sampling']} sampling of {summary['cohort']} out of"
 
 
 def _shown(value: Any) -> str:
