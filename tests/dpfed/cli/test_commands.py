@@ -204,3 +204,57 @@ def test_the_page_of_methods_is_what_the_command_prints():
     from dpfed.cli.methods import page
 
     assert (Path(__file__).parents[3] / "docs" / "methods.md").read_text() == page()
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings", "words", "sampling"),
+    [
+        ("fedpm", ["privacy.clip_norm=0.5"], "coins under sums of a fixed number of uploads", "poisson sampling of 65"),
+        (
+            "fedpm",
+            ["privacy.clip_norm=0.5", "privacy.release=uploads", "privacy.noise_std=0.3"],
+            "noise and coins, each upload",
+            "every upload seen",
+        ),
+        (
+            "qsgd",
+            ["privacy.clip_norm=1.0", "privacy.noise_multiplier=4.0", "privacy.release=uploads"],
+            "on every upload, before its compression",
+            "every round charged to all",
+        ),
+        (
+            "dp-fedavg",
+            ["privacy.noise_multiplier=4.0", "privacy.placement=clients", "federation.sampling=fixed"],
+            "in shares of the clients",
+            "fixed sampling of 65",
+        ),
+    ],
+    ids=["coins", "noised coins", "uploads", "shares"],
+)
+def test_the_words_of_a_run_say_what_made_it_private(capsys, tmp_path, preset, settings, words, sampling):
+    """Table and report of every way; the rest of the presets' settings does not matter."""
+    size = ["model.hidden=[4]", "federation.rounds=1", "local.epochs=1", "federation.sampling=poisson"]
+    size += ["federation.clients=650", "federation.cohort=65"]
+    given = [part for setting in (*size, *settings) for part in ("--set", setting)]
+    name = "dp-fedavg-digits" if preset == "dp-fedavg" else f"{preset}-digits"
+    assert status(["run", name, *given, "--out", str(tmp_path / "run")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert words in page
+    assert sampling in page
+    assert words.split(",")[0].split(" of ")[0] in shown
+    assert "None" not in page.split("<table")[0]
+
+
+def test_private_masks_run_as_the_readme_says(capsys, tmp_path):
+    summary = json_of(
+        capsys, "run", "fedpm-private-digits", "--set", "federation.rounds=2", "--out", str(tmp_path / "r")
+    )
+    assert 0 < summary["epsilon"] <= 3
+    assert summary["noise_placement"] == "coins"
+    assert summary["lower_bound"] is None
+
+
+def test_a_mask_is_shown_as_a_file(capsys, tmp_path):
+    assert status(["run", "fedpm-digits", "--set", "federation.rounds=1", "--out", str(tmp_path / "r")]) == 0
+    assert "model.mask.safetensors" in capsys.readouterr().out
