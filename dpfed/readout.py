@@ -51,7 +51,7 @@ class Masked:
 
     def file(self, state: ServerState) -> bytes | None:
         mask = self._mask(state)
-        return None if mask is None else mask_file(self.recipe, self.network, mask, how=self.how)
+        return None if mask is None else mask_file(self.recipe, self.network, mask)
 
     def _mask(self, state: ServerState) -> Tensor | None:
         theta = state.broadcast

@@ -63,7 +63,7 @@ def test_what_training_left_alone_costs_little():
 def test_a_thresholded_mask_is_coded_by_the_initial_probability(tmp_path):
     network = RECIPE.build()
     mask = torch.sigmoid(torch.logit(network.initial) + 0.5 * torch.randn(network.size)).ge(0.5)
-    content = mask_file(RECIPE, network, mask, how="threshold")
+    content = mask_file(RECIPE, network, mask)
     (tmp_path / "m").write_bytes(content)
     assert torch.equal(load_mask(tmp_path / "m")[1], network.weights(mask.float()))
     assert 8 * len(load(content)["mask"]) / network.size < 0.75
@@ -79,12 +79,14 @@ def test_a_drawn_mask_has_the_law_of_its_probabilities():
     assert float(excess.abs().max()) < norm.isf(1e-6 / 20) * 0.5 / (network.size / 10) ** 0.5
 
 
-@pytest.mark.parametrize("change", ["format", "seed type", "model", "cut mask", "steps", "no json", "not safetensors"])
+@pytest.mark.parametrize(
+    "change", ["format", "seed type", "model", "cut mask", "contexts", "steps", "no json", "not safetensors"]
+)
 def test_files_of_another_form_are_refused(tmp_path, change):
     network = RECIPE.build()
     content = mask_file(RECIPE, network, drawn(network))
     arrays = load(content)
-    facts = {"format": "dpfed-mask-2", "how": "sample", "crc": "0", "recipe": json.dumps(vars(RECIPE))}
+    facts = {"format": "dpfed-mask-3", "contexts": "die", "crc": "0", "recipe": json.dumps(vars(RECIPE))}
     match change:
         case "format":
             facts["format"] = "other"
@@ -94,6 +96,8 @@ def test_files_of_another_form_are_refused(tmp_path, change):
             facts["recipe"] = json.dumps({**vars(RECIPE), "model": "resnet"})
         case "cut mask":
             arrays["mask"] = arrays["mask"][:-1]
+        case "contexts":
+            facts["contexts"] = "other"
         case "steps":
             arrays["steps"] = arrays["steps"][:-1]
         case "no json":
