@@ -240,10 +240,13 @@ def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    for written in (text, text.replace(".", "0.", 1)):  # .2 is not TOML, but people write it
+        try:
+            return tomllib.loads(f"value = {written}")["value"]
+        except tomllib.TOMLDecodeError:
+            if not text.lstrip("+-").startswith("."):
+                break
+    return text
 
 
 def _problem(item: Any) -> str:

@@ -152,3 +152,10 @@ def test_every_digits_preset_can_be_built(method):
 def test_an_unknown_preset_names_the_nearest():
     with pytest.raises(ConfigError, match="fed-smp-topk-digits"):
         presets.tables("fed-smp-topk-digit")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [(".2", 0.2), ("-.5", -0.5), ("./data", "./data"), ("a.b", "a.b"), ("1", 1)]
+)
+def test_settings_may_be_written_without_a_leading_zero(text, value):
+    assert override({}, [f"table.key={text}"]) == {"table": {"key": value}}
