@@ -140,8 +140,13 @@ def _plain_shift(mechanism: Mechanism) -> float | None:
 
 def _orders(mechanism: Mechanism) -> Floats:
     if not pld.supports(mechanism):
-        return rdp.COIN_ORDERS
+        return rdp.SAMPLED_COIN_ORDERS if _sampled_only(mechanism) else rdp.COIN_ORDERS
     return rdp.ORDERS if _plain_shift(mechanism) is None else rdp.FAR_ORDERS
+
+
+def _sampled_only(mechanism: Mechanism) -> bool:
+    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    return all(isinstance(part, Subsampled) for part, _ in parts)
 
 
 def _overflow(mechanism: Mechanism) -> float:

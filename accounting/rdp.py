@@ -68,6 +68,10 @@ COIN_ORDERS: Floats = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28,
 """Orders at which sums of coins are computed: each takes a search of its own."""
 
 
+SAMPLED_COIN_ORDERS: Floats = np.arange(2.0, COIN_ORDERS[-1] + 1)
+"""Orders of sampled coins: every whole one, amplified from chords between COIN_ORDERS, so nearly free."""
+
+
 @singledispatch
 def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     """Upper bound on the Renyi divergence of each order, in both directions, over all neighbours.

@@ -10,6 +10,7 @@ from reference.shorthand import times
 from accounting import accountant, debias, rdp
 from accounting.bernoulli_exact import channel_epsilon, channel_profile, pure_cap
 from accounting.bernoulli_sum import aggregate_rdp
+from accounting.coin_budget import CoinPlan
 from accounting.coin_pairs import MOST_COINS, walk_epsilon
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import UnsupportedMechanism
@@ -126,3 +127,14 @@ def test_the_ledgers_description_keeps_the_noise():
 
 def _fields(coins):
     return {key: value for key, value in coins.to_dict().items() if key != "kind"}
+
+
+def test_sampled_coins_use_every_whole_order():
+    """Orders between those that were searched come from chords: never above the account at the searched orders alone."""
+    plan = CoinPlan(clients=5900, cohort=100, dimension=114_192, edge=0.1, clip_norm=2.54, linf_clip=0.05)
+    run, delta = plan.run(40), plan.delta
+    stated = accountant.guarantee(run, delta=delta)
+    target = delta - 40 * plan.coins().overflow
+    searched = rdp.epsilon_from_curve(rdp.COIN_ORDERS, rdp.curve(run, rdp.COIN_ORDERS), delta=target)
+    assert stated.epsilon < 0.97 * searched.epsilon
+    assert stated.epsilon == pytest.approx(0.4905, abs=1e-4)
