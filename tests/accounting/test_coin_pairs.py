@@ -130,7 +130,7 @@ def _fields(coins):
 
 
 def test_sampled_coins_use_every_whole_order():
-    """Orders between those that were searched come from chords: never above the account at the searched orders alone."""
+    """Orders between those searched come from chords: never above the account at the searched orders alone."""
     plan = CoinPlan(clients=5900, cohort=100, dimension=114_192, edge=0.1, clip_norm=2.54, linf_clip=0.05)
     run, delta = plan.run(40), plan.delta
     stated = accountant.guarantee(run, delta=delta)
