@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 # The scaled values are rounded to float32 (relative 6e-8 each); this keeps their exact norm at or below the bound.
-_ROOM_FOR_ROUNDING = 1e-6
+ROOM_FOR_ROUNDING = 1e-6
 # A smaller factor would come near float32's denormal numbers, whose rounding that room does not cover.
 _SMALLEST_FACTOR = 1e-30
 
@@ -32,7 +32,7 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
     lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     finite = torch.isfinite(lengths)
     inside = finite & (lengths <= norm)
-    factors = torch.where(inside, 1.0, norm * (1 - _ROOM_FOR_ROUNDING) / lengths)
+    factors = torch.where(inside, 1.0, norm * (1 - ROOM_FOR_ROUNDING) / lengths)
     if bool((factors[finite] < _SMALLEST_FACTOR).any()):  # by its root, twice
         roots = factors.sqrt().to(rows.dtype)[:, None]
         rows.mul_(roots).mul_(roots)

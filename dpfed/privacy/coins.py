@@ -12,7 +12,7 @@ from torch import Tensor
 from accounting.coins import BernoulliChannel
 from accounting.ledger import Release
 from accounting.mechanisms import SingleRelease
-from dpfed.privacy.clip import Clipped, clip_rows
+from dpfed.privacy.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows
 
 Seen = Literal["sum", "uploads"]
 
@@ -22,7 +22,7 @@ class ClientLevelCoins:
     """Clip every client's move of theta to `linf_clip` in each coordinate and to the L2 norm C; coins do the rest.
 
     Claim: a round is `mechanism`, in which one client moves its probabilities by at most C (L2) and linf_clip. What
-    makes it private is done by `dpfed.compress.code.Coins`, which must have the same edge, noise and slots: the
+    makes it private is done by `dpfed.compress.coins.Coins`, which must have the same edge, noise and slots: the
     composition root builds both from one plan. Nothing is added to the sum, everything after it is post-processing.
     """
 
@@ -37,7 +37,8 @@ class ClientLevelCoins:
         # NaN stays NaN and infinity is kept for clip_rows to find: a wrong row counts as zero, not as a large move.
         infinite = rows.isinf().any(dim=1)
         within = rows.abs().amax(dim=1) <= self.linf_clip if rows.shape[1] else infinite.logical_not()
-        rows.clamp_(-self.linf_clip, self.linf_clip)
+        largest = self.linf_clip * (1 - ROOM_FOR_ROUNDING)  # float32 might round the clip itself upwards
+        rows.clamp_(-largest, largest)
         rows[infinite] = float("nan")
         clipped = clip_rows(rows, norm)
         return replace(clipped, inside=clipped.inside & within)

@@ -136,6 +136,15 @@ def test_the_bound_holds_in_both_norms_for_what_the_coins_get():
     assert torch.equal(bounded[6], kept)
 
 
+@pytest.mark.parametrize("clip", [0.05, 0.1, 0.3, 1e-3])
+def test_the_largest_move_stays_at_or_below_the_clip_where_the_norm_does_not_bind(clip):
+    """float32(0.05) is above 0.05: clamping to it would leave a move that the account does not know."""
+    assert float(torch.tensor(0.05)) > 0.05
+    privacy = build(config(f"privacy.linf_clip={clip}")).parts.privacy
+    bounded = privacy.bound(torch.full((2, SIZE), 9.0), 1e6).rows
+    assert clip * (1 - 2e-6) < float(bounded.abs().max()) <= clip
+
+
 def test_what_a_client_does_changes_the_sum_of_probabilities_by_no_more_than_the_clip():
     """The sensitivity of what the coins are tossed for, through the real local training, map and bound."""
     experiment = build(config("local.learning_rate=1000.0", "federation.sampling=all", "federation.cohort=60"))
