@@ -65,6 +65,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     low, high = debias.reachable(c=coins.floor, noise_std=coins.noise_std)
     bounds = [coins.sensitivity(clip) for clip in (coins.l2_clip, coins.linf_clip)]
     slope = float(debias.clipped_mean_slope(0.5, c=coins.floor, noise_std=coins.noise_std))
+    low *= 1 - 1e-12  # rounding of g, to the safe side
     move = min(high - low, slope * min(bound for bound in bounds if bound is not None)) * (1 + 1e-12)
     high = min(low + move, 1 - low)
     if rounds == 1 and coins.dimension <= LARGEST_ENUMERATED:
@@ -101,7 +102,7 @@ def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
 
 def _rounding(steps: int) -> float:
     """More than what rounding of the convolution can misplace: delta is lowered by it."""
-    return 1e-11 if steps > _DIRECT else 1e-15 * (steps + 1)
+    return 1e-10 if steps > _DIRECT else 1e-15 * (steps + 1)
 
 
 def _walk(step: Floats, count: int) -> Floats:
