@@ -19,7 +19,7 @@ import torch
 from dpfed.build.schemes import scheme
 from dpfed.compress import from_bytes
 from dpfed.compress.coins import Coins
-from dpfed.config import parse
+from dpfed.config import Config, parse
 from dpfed.data import Partition
 from dpfed.local import LocalTraining, Sgd
 from dpfed.local.threads import one_thread
@@ -32,7 +32,7 @@ _OPTIONS = {"eden": {"bits": 2}, "fedscalar": {"projections": 1}}
 _SAMPLES = 600
 
 
-def configuration(name: str) -> object:
+def configuration(name: str) -> Config:
     """As much of a configuration as a scheme needs."""
     table = {"name": name, "options": _OPTIONS.get(name, {})}
     if method(name).sparse == "yes":
@@ -94,7 +94,7 @@ def timed(name: str, updates: torch.Tensor) -> tuple[float, float, int]:
     """Median seconds of encoding one client and of decoding it, and its bytes."""
     if name == "fedpm":
         return timed_mask(updates)
-    made = scheme(configuration(name), method(name), updates.shape[1])  # type: ignore[arg-type]
+    made = scheme(configuration(name), method(name), updates.shape[1])
     encoding, decoding, sizes = [], [], []
     for turn in range(2 * len(updates)):
         row = updates[turn % len(updates)][None]

@@ -56,11 +56,16 @@ def check_method(config: Config, chosen: Method) -> None:
 
 
 def check_statistics(config: Config, model: FlatModel) -> None:
+    """Refuse noise on running statistics."""
     if model.has_statistics and config.privacy is not None:
         raise ConfigError(
             f"model.name={config.model.name!r} with [privacy]: noise on BatchNorm's running variance can make it "
             "negative. Use a model with GroupNorm or without normalisation."
         )
+
+
+def check_switches(config: Config) -> None:
+    """Keys of [method] that belong to one way of local training."""
     table = config.method
     if method(table.name).local_training != "masked noise" and not (
         table.progressive and table.stochastic and table.train_masked

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dpfed import data
-from dpfed.build.checks import check_method, check_statistics
+from dpfed.build.checks import check_method, check_statistics, check_switches
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, public_samples
@@ -62,6 +62,7 @@ def build(config: Config) -> Experiment:
     """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does."""
     chosen = method(config.method.name)
     check_method(config, chosen)
+    check_switches(config)
     check_records(config)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device)

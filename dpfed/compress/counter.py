@@ -21,6 +21,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import SupportsIndex
 
 import numpy as np
 import torch
@@ -61,9 +62,9 @@ def client_seeds(seed: int | Sequence[int], clients: int) -> Tensor:
     return torch.tensor(words, dtype=torch.int64)
 
 
-def _seed_word(seed: object) -> int:
+def _seed_word(seed: SupportsIndex) -> int:
     try:
-        word = operator.index(seed)  # type: ignore[arg-type]
+        word = operator.index(seed)
     except TypeError:
         raise ConfigError(f"seed={seed!r}: must be an integer of 64 bits.") from None
     if not -(1 << 63) <= word < 1 << 64:

@@ -115,6 +115,7 @@ class Payload:
             and all(np.array_equal(content, other.fields[name]) for name, content in self.fields.items())
         )
 
+    # Arrays have no hash; this is how Python is told, and mypy wants a method.
     __hash__ = None  # type: ignore[assignment]
 
     def _blocks(self) -> list[Block]:
@@ -260,6 +261,7 @@ def wire_options(scheme: Scheme) -> Mapping[str, Option]:
     """The options that differ from their defaults and travel."""
     return {
         one.name: getattr(scheme, one.name)
+        # Schemes are dataclasses, which a Protocol cannot say.
         for one in dataclasses.fields(scheme)  # type: ignore[arg-type]
         if one.metadata.get("wire", True) and getattr(scheme, one.name) != one.default
     }

@@ -103,6 +103,7 @@ class Upload:
         if getattr(self.scheme, "shared_seed", None) is None:
             return self.scheme, seeds
         shared = self.seeds.integer(self.seed_purpose, round)
+        # Schemes are dataclasses, which a Protocol cannot say.
         return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
 
     def _split(self, scheme: Scheme, rows: Tensor, clients: NDArray[np.int64], seeds: list[int]) -> tuple[Tensor, int]:

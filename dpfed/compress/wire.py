@@ -111,4 +111,5 @@ def _options_from_bytes(content: bytes) -> Mapping[str, Option]:
     )
     if not scalars or _options_to_bytes(options) != content:
         raise WireError(f"the options {content[:40]!r}: must be one JSON object of numbers and names, in short form.")
-    return options  # type: ignore[no-any-return]
+    checked: Mapping[str, Option] = options
+    return checked

@@ -74,7 +74,7 @@ def test_long_walks_lie_above_what_is_attained():
 
 @pytest.mark.parametrize(("n", "u", "delta"), [(20_000, 0.502, 1e-5), (200_000, 0.5005, 1e-7), (5_000, 0.52, 1e-6)])
 def test_walks_by_fourier_transform_against_binomial_laws(n, u, delta):
-    """Randomised response has the binomial law of `channel_epsilon`, which convolves nothing: not below it, and near."""
+    """Randomised response has the binomial law of `channel_epsilon`, without a convolution: not below it, and near."""
     exact = channel_epsilon(delta, p=np.full(n, u), q=np.full(n, 1 - u))
     assert exact <= walk_epsilon(n, u, 1 - u, delta) <= exact * 1.001
 
