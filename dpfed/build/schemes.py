@@ -34,8 +34,12 @@ def scheme(config: Config, chosen: Method, size: int) -> compress.Scheme:
 
 
 def is_linear(config: Config, chosen: Method) -> bool:
-    """Whether the sum of uploads can be decoded: FedScalar's too, if a round's directions are shared."""
-    return chosen.linear or (chosen.name == "fedscalar" and config.method.shared)
+    """Whether the sum of uploads can be decoded, and what is summed is what was bounded.
+
+    FedScalar's too, if a round's directions are shared; not floats of 16 bits, which rounding may lengthen.
+    """
+    rounded = chosen.scheme == "dense" and config.method.options.get("bits", 32) != 32
+    return not rounded and (chosen.linear or (chosen.name == "fedscalar" and config.method.shared))
 
 
 def sparsity_schedule(config: Config) -> Callable[[int], float]:

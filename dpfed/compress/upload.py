@@ -14,11 +14,13 @@ from dpfed.compress import from_bytes
 from dpfed.compress.code import Arrived
 from dpfed.compress.dense import Dense
 from dpfed.compress.error_feedback import ErrorFeedback
-from dpfed.compress.fields import LARGEST
 from dpfed.compress.payload import Payload, Scheme, most_bytes
 from dpfed.errors import ConfigError
 from dpfed.local.threads import one_thread
 from dpfed.seeds import Seeds
+
+_LARGEST_ENTRY = 1e20  # sums over a model's entries stay below what any field may carry
+_LARGEST_HALF = 65_000.0
 
 _MOST_ERRORS = 250_000_000
 """Numbers that error feedback may remember: a gigabyte."""
@@ -68,7 +70,7 @@ class Upload:
             return self._send(rows, origin, clients, round)
 
     def _send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
-        wrong = ~(rows.abs().amax(dim=1) <= LARGEST)
+        wrong = ~(rows.abs().amax(dim=1) <= self._largest)
         rows = torch.where(wrong[:, None], 0.0, rows)
         if self.model:
             rows = rows + origin
@@ -95,6 +97,12 @@ class Upload:
 
     def restore(self, kept: Mapping[str, Tensor]) -> None:
         self._errors.update(kept)
+
+    @property
+    def _largest(self) -> float:
+        """An update beyond it has diverged and counts as zero, as one with NaN does: no client can stop a round."""
+        half = isinstance(self.scheme, Dense) and self.scheme.bits == 16
+        return _LARGEST_HALF if half else _LARGEST_ENTRY
 
     def _for_round(self, round: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
         seeds = [self.seeds.integer(self.seed_purpose, round, int(client)) for client in clients]
