@@ -351,6 +351,6 @@ def test_floats_of_16_bits_are_clipped_after_their_rounding():
     experiment = build(config("dp-fedavg", "method.options.bits=16", privacy=quiet))
     assert experiment.parts.decode_first
     assert float((_sum(experiment, range(5)) - _sum(experiment, range(4))).double().norm()) <= 0.5 * (1 + 1e-4)
+    settings = ("method.options.bits=16", "federation.sampling=fixed", "privacy.placement=clients")
     with pytest.raises(ConfigError, match="do not add up"):
-        settings = ("method.options.bits=16", "federation.sampling=fixed", "privacy.placement=clients")
         build(config("dp-fedavg", *settings, privacy=PRIVATE))
