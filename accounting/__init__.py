@@ -29,7 +29,7 @@ from accounting.coin_budget import CoinPlan
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import AccountingError
 from accounting.histories import Histories, Steps
-from accounting.ledger import Header, Ledger, LocalRelease, Release
+from accounting.ledger import Aborted, Header, Ledger, LocalRelease, Release
 from accounting.mechanisms import (
     Composed,
     FixedSizeSampling,
@@ -44,6 +44,7 @@ from accounting.mechanisms import (
 __all__ = [
     "ACCOUNTANTS",
     "AccountingError",
+    "Aborted",
     "Adjacency",
     "BernoulliAggregate",
     "BernoulliChannel",

@@ -101,12 +101,35 @@ class LocalRelease:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Aborted:
+    """A round that ended without a result: nothing of it was released, so it costs nothing.
+
+    Sound where ending does not depend on the data: too many clients were lost, a secure sum did not come about.
+    """
+
+    round: int
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "aborted", "round": self.round, "reason": self.reason}
+
+
+Entry = Release | LocalRelease | Aborted
+"""A line after the header."""
+
+
 class Ledger:
     """An open ledger. `create` a new one, `read` a finished one, `resume` one that a killed run left behind."""
 
-    def __init__(self, path: Path, header: Header, releases: list[Release | LocalRelease], chain: str) -> None:
-        self.path, self.header, self.releases = path, header, releases
+    def __init__(self, path: Path, header: Header, entries: list[Entry], chain: str) -> None:
+        self.path, self.header, self.entries = path, header, entries
         self._chain = chain
+
+    @property
+    def releases(self) -> list[Release | LocalRelease]:
+        """What was released, in order."""
+        return [entry for entry in self.entries if not isinstance(entry, Aborted)]
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Header) -> "Ledger":
@@ -142,15 +165,15 @@ class Ledger:
                 "Its release was never published, since a release waits for its line: Ledger.resume drops it."
             )
         header, chain = _read_header(target, lines[0])
-        releases: list[Release | LocalRelease] = []
+        entries: list[Entry] = []
         for number, line in enumerate(lines[1:], start=2):
             record, chain = _unsealed(target, number, line, chain)
-            release = _release_from(target, number, record)
-            wrong = _misplaced(header, release)
+            entry = _entry_from(target, number, record)
+            wrong = _misplaced(header, entry)
             if wrong:
                 raise EditedLedger(f"{target}, line {number}: {wrong}")
-            releases.append(release)
-        return cls(target, header, releases, chain)
+            entries.append(entry)
+        return cls(target, header, entries, chain)
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> "Ledger":
@@ -167,15 +190,15 @@ class Ledger:
                 os.fsync(file.fileno())
             return cls.read(path)
 
-    def record(self, release: Release | LocalRelease) -> None:
-        """Append one release and force it to the disk. Only after this returns may the release be published.
+    def record(self, entry: Entry) -> None:
+        """Append one line and force it to the disk. Only after this returns may a release be published.
 
         On failure (a full disk) the file is cut back to what it was and LedgerError says that nothing was released.
         """
-        wrong = _misplaced(self.header, release)
+        wrong = _misplaced(self.header, entry)
         if wrong:
-            raise LedgerError(f"{self.path}, round {release.round}: {wrong}")
-        line, chain = _sealed(release.to_dict(), self._chain)
+            raise LedgerError(f"{self.path}, round {entry.round}: {wrong}")
+        line, chain = _sealed(entry.to_dict(), self._chain)
         try:
             with open(self.path, "ab") as file:
                 before = file.tell()
@@ -186,10 +209,10 @@ class Ledger:
                     raise
         except OSError as error:
             raise LedgerError(
-                f"{self.path}: round {release.round} cannot be recorded ({error}). It was not released; free space or "
+                f"{self.path}: round {entry.round} cannot be recorded ({error}). It was not released; free space or "
                 "fix the folder, then resume."
             ) from error
-        self.releases.append(release)
+        self.entries.append(entry)
         self._chain = chain
 
     def mechanism(self) -> Composed | None:
@@ -236,8 +259,10 @@ class Ledger:
         return replace(stated, notes=(*stated.notes, f"of the worst client, which took {steps} steps"))
 
 
-def _misplaced(header: Header, release: Release | LocalRelease) -> str | None:
+def _misplaced(header: Header, release: Entry) -> str | None:
     """What is wrong with a release in a ledger of this header, if anything."""
+    if isinstance(release, Aborted):
+        return None
     if isinstance(release, LocalRelease) != (header.unit == "record"):
         kind = "local release" if isinstance(release, LocalRelease) else "release of all clients"
         return f"a {kind} has no place in a ledger of unit {header.unit!r}."
@@ -299,8 +324,10 @@ def _read_header(path: Path, line: bytes) -> tuple[Header, str]:
     return header, chain
 
 
-def _release_from(path: Path, number: int, record: dict[str, Any]) -> Release | LocalRelease:
+def _entry_from(path: Path, number: int, record: dict[str, Any]) -> Entry:
     try:
+        if record["kind"] == "aborted":
+            return Aborted(round=record["round"], reason=record["reason"])
         if record["kind"] == "local-release":
             return LocalRelease(
                 round=record["round"],

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from accounting import (
+    Aborted,
     Adjacency,
     Composed,
     FixedSizeSampling,
@@ -57,6 +58,15 @@ def test_what_is_read_is_what_was_recorded(ledger):
     again = Ledger.read(ledger.path)
     assert again.header == HEADER
     assert again.releases == ledger.releases
+
+
+def test_an_aborted_round_is_on_record_and_costs_nothing(ledger):
+    before = ledger.guarantee(1e-5).epsilon
+    ledger.record(Aborted(round=3, reason="3 of 10 uploads came, 7 are needed"))
+    again = Ledger.read(ledger.path)
+    assert again.entries[-1] == Aborted(round=3, reason="3 of 10 uploads came, 7 are needed")
+    assert len(again.releases) == 3
+    assert again.guarantee(1e-5).epsilon == before
 
 
 def test_every_line_names_what_an_epsilon_must_name(ledger):
