@@ -43,8 +43,8 @@ from accounting.mechanisms import (
 
 __all__ = [
     "ACCOUNTANTS",
-    "AccountingError",
     "Aborted",
+    "AccountingError",
     "Adjacency",
     "BernoulliAggregate",
     "BernoulliChannel",
