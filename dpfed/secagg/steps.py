@@ -1,0 +1,24 @@
+"""The steps of a secure sum at which a client may be lost."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Step(StrEnum):
+    """The step before which a client vanishes; LATE is one whose input comes after the server has closed that step.
+
+    ADVERTISE and SHARE: it is left out from the start. UPLOAD: its masks are taken out of the sum. UNMASK: its input
+    stays in the sum. LATE: as UPLOAD, and its input stays hidden behind its own mask.
+    """
+
+    ADVERTISE = "advertise"
+    SHARE = "share"
+    UPLOAD = "upload"
+    UNMASK = "unmask"
+    LATE = "late"
+
+    @property
+    def sends(self) -> bool:
+        """Whether the client still trains and sends its input, in time or not."""
+        return self in (Step.UNMASK, Step.LATE)
