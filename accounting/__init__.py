@@ -15,6 +15,7 @@ from accounting import (
     debias,
     errors,
     fed_smp,
+    fixed_point,
     gaussian,
     lower_bound,
     mechanisms,
@@ -29,6 +30,7 @@ from accounting.coin_budget import CoinPlan
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import AccountingError
 from accounting.histories import Histories, Steps
+from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.ledger import Aborted, Header, Ledger, LocalRelease, Release
 from accounting.mechanisms import (
     Composed,
@@ -51,6 +53,7 @@ __all__ = [
     "Budget",
     "CoinPlan",
     "Composed",
+    "DiscreteGaussian",
     "FixedSizeSampling",
     "FullParticipation",
     "Gaussian",
@@ -62,6 +65,7 @@ __all__ = [
     "Plan",
     "PoissonSampling",
     "Release",
+    "Skellam",
     "Steps",
     "Subsampled",
     "bernoulli",
@@ -72,6 +76,7 @@ __all__ = [
     "debias",
     "errors",
     "fed_smp",
+    "fixed_point",
     "gaussian",
     "guarantee",
     "lower_bound",

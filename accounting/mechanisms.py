@@ -7,7 +7,7 @@ adjacency (from which the sensitivity follows; it is never asked for) and the sa
 
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from accounting import require
 from accounting.adjacency import Adjacency
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.integer_noise import DiscreteGaussian, Skellam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,22 +112,30 @@ class Gaussian:
         }
 
 
+SampledSum = Gaussian | BernoulliAggregate | DiscreteGaussian | Skellam
+"""A sum over a cohort."""
+
+Unsampled = SampledSum | BernoulliChannel
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subsampled:
     """`mechanism` run on a random cohort that stays secret.
 
     A sum of coins keeps its number of coins whatever the cohort: under Poisson sampling the server pads to K slots with
-    coins of the public probabilities (zero-out), under fixed-size sampling K is the cohort.
+    coins of the public probabilities (zero-out), under fixed-size sampling K is the cohort. So does integer noise in
+    shares: under Poisson sampling, clients that were not drawn send noise alone until K uploads are together.
     """
 
-    mechanism: Gaussian | BernoulliAggregate
+    mechanism: SampledSum
     sampling: Sampling
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, Gaussian | BernoulliAggregate) or not isinstance(self.sampling, Sampling):
+        if not isinstance(self.mechanism, SampledSum) or not isinstance(self.sampling, Sampling):
             raise InvalidParameter(
                 f"mechanism={reprlib.repr(self.mechanism)}, sampling={reprlib.repr(self.sampling)}: must be a Gaussian "
-                "or BernoulliAggregate and one of PoissonSampling, FixedSizeSampling, FullParticipation."
+                "or BernoulliAggregate, DiscreteGaussian, Skellam and one of PoissonSampling, FixedSizeSampling, "
+                "FullParticipation."
             )
         if isinstance(self.mechanism, BernoulliAggregate):
             self.mechanism.check_sampling(self.sampling.name, getattr(self.sampling, "cohort", None))
@@ -149,7 +158,7 @@ class Subsampled:
         }
 
 
-SingleRelease = Gaussian | BernoulliChannel | BernoulliAggregate | Subsampled
+SingleRelease = Unsampled | Subsampled
 """One release: what a composition is made of."""
 
 
@@ -183,7 +192,7 @@ class Composed:
         return {"kind": "composed", "parts": [[part.to_dict(), count] for part, count in self.parts]}
 
 
-def subsample(mechanism: Gaussian | BernoulliAggregate, sampling: Sampling) -> SingleRelease:
+def subsample(mechanism: SampledSum, sampling: Sampling) -> SingleRelease:
     """`mechanism` on a sampled cohort; full participation leaves it as it is."""
     if isinstance(sampling, FullParticipation) or sampling.probability == 1.0:
         if isinstance(sampling, FixedSizeSampling):
@@ -215,10 +224,11 @@ def _sequence(parts: Any) -> tuple[Any, ...]:
 
 def _part(part: Any) -> tuple[SingleRelease, int]:
     match part:
-        case (Gaussian() | BernoulliChannel() | BernoulliAggregate() | Subsampled() as mechanism, count):
+        case (mechanism, count) if isinstance(mechanism, SingleRelease):
             return mechanism, require.count(count=count)
     raise InvalidParameter(
-        f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian or coins, sampled or not."
+        f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, coins or integer noise, "
+        "sampled or not."
     )
 
 
@@ -245,24 +255,24 @@ def _sampling_from(record: Any) -> Sampling:
     raise _unknown("sampling", record)
 
 
-def _unsampled_from(record: Any) -> Gaussian | BernoulliChannel | BernoulliAggregate:
+_BY_KIND: dict[str, Callable[..., Unsampled]] = {
+    "bernoulli-channel": BernoulliChannel,
+    "bernoulli-aggregate": BernoulliAggregate,
+    DiscreteGaussian.kind: DiscreteGaussian,
+    Skellam.kind: Skellam,
+}
+
+
+def _unsampled_from(record: Any) -> Unsampled:
     match record:
         case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest:
             return Gaussian(noise_multiplier=z, adjacency=adjacency)
-        case {"kind": "bernoulli-channel", **fields}:
-            return _from_fields(BernoulliChannel, fields)
-        case {"kind": "bernoulli-aggregate", **fields}:
-            return _from_fields(BernoulliAggregate, fields)
+        case {"kind": str(kind), **fields} if kind in _BY_KIND:
+            try:
+                return _BY_KIND[kind](**fields)
+            except TypeError:
+                raise _unknown("mechanism", fields) from None
     raise _unknown("mechanism", record)
-
-
-def _from_fields(
-    cls: type[BernoulliChannel] | type[BernoulliAggregate], fields: dict[Any, Any]
-) -> BernoulliChannel | BernoulliAggregate:
-    try:
-        return cls(**fields)
-    except TypeError:
-        raise _unknown("mechanism", fields) from None
 
 
 def _round_from(record: Any) -> SingleRelease:

@@ -1,0 +1,123 @@
+"""What rounding to integers costs, in numbers: how long a rounded vector can be, and how many bits a sum needs.
+
+A client scales its clipped vector, rounds it at random to whole numbers, unbiased, and draws again until the norm is at
+most the bound given here. `scaled_clip` is the norm of a clipped vector after the scaling: steps per clip norm.
+"""
+
+import math
+from typing import Literal
+
+from accounting import require
+from accounting.errors import InvalidParameter
+
+NoiseLaw = Literal["discrete-gaussian", "skellam"]
+
+REDRAW = math.exp(-0.5)
+"""The default beta: one rounding is too long with at most this probability (in practice hardly ever)."""
+
+
+def padded_dimension(dimension: int, *, rotate: bool) -> int:
+    """Integers that a client sends for `dimension` coordinates: a rotation fills up to a power of two."""
+    size = require.count(dimension=dimension)
+    return 1 << (size - 1).bit_length() if rotate else size
+
+
+def rounded_l2_squared(scaled_clip: float, dimension: int, beta: float = REDRAW) -> int:
+    """The largest squared L2 norm that a rounded vector may keep; a longer one is redrawn. Whole, so exact to check.
+
+    floor of min{ S^2 + d/4 + sqrt(2 ln(1/beta)) (S + sqrt(d)/2), (S + sqrt d)^2 },  S = scaled_clip
+    (Kairouz, Liu, Steinke 2021, in units of one integer step). Claim: unbiased rounding of a vector of norm S stays
+    within the first with probability at least 1 - beta, and always within the second. Privacy rests on the check of
+    every upload, not on this claim.
+    """
+    clip, size = _whole(scaled_clip), require.count(dimension=dimension)
+    if not 0 < require.real("a number in (0, 1)", beta=beta) < 1:
+        raise InvalidParameter(f"beta={beta!r}: must be in (0, 1).")
+    likely = clip**2 + size / 4 + math.sqrt(2 * math.log(1 / beta)) * (clip + math.sqrt(size) / 2)
+    return math.floor(min(likely, (clip + math.sqrt(size)) ** 2))
+
+
+def rounded_l2(scaled_clip: float, dimension: int, beta: float = REDRAW) -> float:
+    """L2 norm of one client's integers: the root of `rounded_l2_squared`, rounded upwards."""
+    return math.nextafter(math.sqrt(rounded_l2_squared(scaled_clip, dimension, beta)), math.inf)
+
+
+def rounded_l1(l2: float, dimension: int) -> float:
+    """Largest L1 norm of an integer vector of L2 norm at most `l2`: min(sqrt(d) l2, l2^2), as |v| <= v^2 for all v."""
+    size = require.count(dimension=dimension)
+    return min(math.sqrt(size) * require.positive(l2=l2), l2**2)
+
+
+def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
+    """The least whole `scaled_clip` at which rounding lengthens the bound by at most the fraction `overhead`."""
+    size, factor = require.count(dimension=dimension), 1 + require.positive(overhead=overhead)
+    low, high = 0, 1
+    while rounded_l2(high, size) > factor * high:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if rounded_l2(middle, size) <= factor * middle else (middle, high)
+    return high
+
+
+def sum_bits(
+    *,
+    law: NoiseLaw,
+    uploads: int,
+    dimension: int,
+    scaled_clip: float,
+    noise_variance: float,
+    rotate: bool,
+    wrap_probability: float = 1e-6,
+) -> int:
+    """The least b such that a sum modulo 2^b wraps around anywhere with at most `wrap_probability` in a round.
+
+    Claim: for any vectors of norm at most `scaled_clip` (all the same is the worst), `uploads` of them, rounded, plus
+    noise of `noise_variance` in all, lie within (-2^(b-1), 2^(b-1)) in all `dimension` coordinates with probability at
+    least 1 - wrap_probability. Chernoff's bound with the moment generating function exp(V l^2 / 2) for sums of discrete
+    Gaussians (Canonne, Kamath, Steinke 2020) or exp(V (cosh l - 1)) for Skellam; union over the coordinates.
+    Not rotated: uploads (scaled_clip + 1) is certain. rotate: after random signs and a Hadamard transform over
+    `dimension` coordinates (Hoeffding) a coordinate of the sum is subgaussian with variance
+    (uploads scaled_clip)^2 / dimension, for vectors chosen before the signs; rounding moves it by less than 1 for each
+    upload. `dimension` counts the integers sent: `padded_dimension`. A wrap-around costs accuracy, never privacy.
+    Direction of error: bits never too few.
+    """
+    if law not in ("discrete-gaussian", "skellam"):
+        raise InvalidParameter(f"law={law!r}: must be 'discrete-gaussian' or 'skellam'.")
+    count, size = require.count(uploads=uploads), require.count(dimension=dimension)
+    clip, variance = _whole(scaled_clip), require.nonnegative(noise_variance=noise_variance)
+    allowed = math.log(require.open_probability(wrap_probability=wrap_probability)) - math.log(2 * size)
+
+    def fits(bits: int) -> bool:
+        half = math.ldexp(1.0, bits - 1)
+        plain = _log_tail(law, half - count * (clip + 1), 0.0, variance)
+        spread = (count * clip) ** 2 / size
+        return min(plain, _log_tail(law, half - count, spread, variance) if rotate else 0.0) <= allowed
+
+    return next(bits for bits in range(1, 1024) if fits(bits))
+
+
+def _whole(scaled_clip: float) -> float:
+    """A scaled clip norm whose integers a double still holds."""
+    if require.positive(scaled_clip=scaled_clip) > 2**53:
+        raise InvalidParameter(f"scaled_clip={scaled_clip}: must be at most 2^53, the whole numbers of a double.")
+    return float(scaled_clip)
+
+
+def _log_tail(law: NoiseLaw, distance: float, gaussian_part: float, variance: float) -> float:
+    """Chernoff's bound of log Pr[X >= distance], X the sum of a `gaussian_part`-subgaussian and the noise."""
+    if distance <= 0:
+        return 0.0
+    if gaussian_part + variance == 0:
+        return -math.inf
+    if law == "discrete-gaussian":
+        return -(distance**2) / (2 * (gaussian_part + variance))
+    if variance == 0:
+        return -(distance**2) / (2 * gaussian_part)
+    low, high = 0.0, min(math.asinh(distance / variance), 700.0)
+    for _ in range(60):  # any l gives a bound; the best one solves l gaussian_part + V sinh l = distance
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if middle * gaussian_part + variance * math.sinh(middle) < distance else (low, middle)
+        )
+    return low**2 * gaussian_part / 2 + 2 * variance * math.sinh(low / 2) ** 2 - low * distance
