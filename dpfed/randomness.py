@@ -30,6 +30,9 @@ class Randomness(Protocol):
     def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
         """Independent uniforms in [0, 1), float64 [count]."""
 
+    def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
+        """64 independent fair bits each, uint64 [count]: for samplers that are exact."""
+
     def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
         """A uniform subset of 0..population-1 of exactly `size`, sorted, without replacement."""
 
@@ -50,6 +53,9 @@ class Simulated:
     def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
         return self.seeds.generator(purpose, *path).random(count)
 
+    def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
+        return self.seeds.generator(purpose, *path).integers(0, 1 << 64, count, dtype=np.uint64)
+
     def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
         drawn = self.seeds.generator(purpose, *path).choice(population, size, replace=False, shuffle=False)
         return np.sort(drawn).astype(np.int64)
@@ -66,7 +72,8 @@ class Secure:
     """The operating system's generator; every call is fresh, whatever its name.
 
     Normals are the inverse distribution function of 53-bit uniforms, rounded to float32. The attack of Mironov 2012
-    on floating-point noise is not closed by this; a release that must withstand it needs discrete noise.
+    on floating-point noise is not closed by this; a release that must withstand it needs discrete noise
+    (`dpfed.privacy.integer_noise`), which is made of `bits` alone.
     """
 
     @property
@@ -74,8 +81,10 @@ class Secure:
         return "secure"
 
     def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
-        bits = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
-        return bits.astype(np.float64) * 2.0**-53
+        return (self.bits(count, purpose, *path) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
+        return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
     def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
         return np.array(sorted(secrets.SystemRandom().sample(range(population), size)), dtype=np.int64)
