@@ -130,10 +130,14 @@ class PrivacyTable(_Table):
     Coins (fedpm; with noise = "coins" and an `edge` also stochastic-sign and fedmrns): a clip norm of the move of the
     coins' probabilities, or an epsilon to calibrate it for, or both; `release` says what is seen, the sum of
     exactly `slots` uploads or every upload; `noise_std` is added to the probabilities before the coins.
+
+    Integer noise (discrete-gaussian, skellam) is exact under modular sums. In shares of the clients (placement),
+    a sum of `slots` uploads: those who were drawn and others that send noise only. Missing shares: each is sized so
+    that the noise suffices with aggregation.tolerance of them missing, or what arrived is charged.
     """
 
     clip_norm: Positive | None = None
-    noise: Literal["gaussian", "coins"] | None = None
+    noise: Literal["gaussian", "discrete-gaussian", "skellam", "coins"] | None = None
     edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
     linf_clip: Positive | None = None
     noise_std: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -146,14 +150,39 @@ class PrivacyTable(_Table):
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
     accountant: Literal["best", "rdp", "pld"] = "best"
     placement: Literal["server", "clients"] = "server"
+    missing_shares: Literal["sized", "charged"] = "sized"
     adaptive: Adaptive | None = None
 
 
 class Aggregation(_Table):
-    """[aggregation] How uploads are summed."""
+    """[aggregation] How uploads are summed, and which clients are lost on the way.
 
-    kind: Literal["plain"] = "plain"
-    dropout: Annotated[float, Field(ge=0, le=0)] = 0.0
+    kind: plain, a trusted sum; masked, pairwise and self masks in Z_2^b with keys from one secret; protocol, the whole
+    of Bonawitz et al. 2017. `neighbours` clients share masks with each other (0: all with all); a client's secrets come
+    back while more than the fraction `threshold` of its neighbourhood answers.
+
+    dropout: chance that a client is lost in a round, at a random step or at `dropout_at`; `lost` says instead how many
+    of the round's clients are lost at each step. Which ones comes from run.seed.
+
+    tolerance: fraction of the uploads that may be missing, beyond it a round is not released. Without one: no limit, or
+    where clients add noise shares so many that one round in a thousand ends that way.
+
+    Numbers become integers: `steps` of them to the clip norm, after a public `rotation` or not; the modulus is the
+    least with which a round wraps around with at most `wrap_probability`. Without [privacy] updates longer than
+    `clip_norm` are shortened to it.
+    """
+
+    kind: Literal["plain", "masked", "protocol"] = "plain"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout_at: Literal["any", "advertise", "share", "upload", "unmask", "late"] = "any"
+    lost: dict[Literal["advertise", "share", "upload", "unmask", "late"], Annotated[int, Field(ge=0)]] = {}
+    tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
+    neighbours: Annotated[int, Field(ge=0)] = 0
+    threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.6
+    steps: Count | None = None
+    rotation: bool = True
+    wrap_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    clip_norm: Positive | None = None
 
 
 class Server(_Table):

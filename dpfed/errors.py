@@ -5,6 +5,7 @@ DpfedError
 ├── DataError      a data set is missing, truncated or not what it says it is
 ├── WireError      bytes of an upload that are truncated, forged or not what was agreed
 └── RunError       a run cannot go on (its folder, its ledger, its checkpoint)
+    └── SecureSumAborted  too few clients were left: nothing of the round may be released
 
 Each message says what was given, what is allowed, where, and what to do.
 """
@@ -28,3 +29,7 @@ class WireError(DpfedError, ValueError):
 
 class RunError(DpfedError, RuntimeError):
     """A run that cannot start or go on."""
+
+
+class SecureSumAborted(RunError):
+    """A secure sum with too few clients left at some step: it reveals nothing, and nothing of it may be released."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -10,24 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from accounting import accountant
-from accounting.histories import Histories
-from accounting.ledger import Header, Ledger, LocalRelease, Release
+from accounting.ledger import Header, Ledger, Release
 from dpfed import __version__
+from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal, RecordGoal
 from dpfed.errors import RunError
 from dpfed.evaluate import evaluate
 from dpfed.round import RoundFacts, draw_cohort, run_round
 from dpfed.run_folder import RunFolder
 from dpfed.server.state import ServerState
+from dpfed.spending import spending
 
 OnRound = Callable[[Mapping[str, Any]], None]
-Costs = Callable[[NDArray[np.int64], int], float]
-"""Epsilon once a round of this cohort is charged; NaN where nothing is private."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +46,14 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
     folder = RunFolder.reopen(out, config.to_dict()) if resume else RunFolder.create(out, config.to_dict())
     state, remembered = folder.load_checkpoint(experiment.start) if resume else (experiment.start, {})
     experiment.parts.code.restore(remembered)
-    book = _Book.open(experiment, folder, state.round) if experiment.goal else None
+    book = _open_book(experiment, folder, state.round) if experiment.goal else None
     metrics = folder.metrics(before_round=state.round)
-    costs = _costs(experiment, book, state.round)
+    spent = spending(experiment, book, state.round)
     uplink = round(1e6 * metrics[-1]["uplink_megabytes"]) if metrics else 0
     stopped_by = "rounds"
     while state.round < config.federation.rounds:
         cohort = draw_cohort(experiment.parts, state.round)
-        epsilon = costs(cohort, state.round)
+        epsilon = spent.with_round(cohort, state.round)
         if experiment.goal and experiment.goal.budget is not None and epsilon > experiment.goal.budget:
             stopped_by = "budget"
             break
@@ -67,7 +62,9 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
         folder.save_checkpoint(state, experiment.parts.code.keep())
         seconds = time.monotonic() - started
         uplink += facts.uplink_bytes or 0
-        record = _round_record(experiment, state, epsilon, uplink)
+        record = _round_record(experiment, state, spent.charge(facts.release), uplink)
+        if facts.aborted is not None:
+            record["aborted"] = facts.aborted
         metrics.append(record)
         folder.append_metrics(record)
         folder.append_diagnostics(_facts_record(state, facts, seconds))
@@ -87,88 +84,21 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
     return Outcome(folder=out, summary=summary, metrics=metrics)
 
 
-class _Book:
-    """The ledger of a run that may have been interrupted between charging a round and saving its result.
-
-    With simulated randomness the round is repeated with the same noise: the same release, so its line stands. With
-    secure randomness the repetition is a new release and is charged on top.
-    """
-
-    def __init__(self, ledger: Ledger, repeatable: bool) -> None:
-        self.ledger = ledger
-        self._repeatable = repeatable
-
-    @classmethod
-    def open(cls, experiment: Experiment, folder: RunFolder, rounds_done: int) -> _Book:
-        randomness = experiment.parts.randomness.name
-        if folder.ledger.exists():
-            ledger = Ledger.resume(folder.ledger)
-        else:
-            about = {
-                "package": f"dpfed {__version__}",
-                "method": experiment.method.name,
-                "delta": _goal(experiment).delta,
-            }
-            header = Header(
-                unit=_goal(experiment).unit,
-                clients=experiment.config.federation.clients,
-                randomness=randomness,
-                about=about,
-            )
-            ledger = Ledger.create(folder.ledger, header)
-        if len(ledger.releases) < rounds_done:
-            raise RunError(
-                f"{folder.ledger}: holds {len(ledger.releases)} releases, the checkpoint {rounds_done} rounds. Rounds "
-                "were released without a charge or lines were lost; nothing true can be said about this run."
-            )
-        return cls(ledger, randomness == "simulated")
-
-    def record(self, release: Release | LocalRelease) -> None:
-        """Charge a release, unless its very line is there from before the interruption."""
-        written = self.ledger.releases
-        if not self._repeatable or release.round >= len(written):
-            self.ledger.record(release)
-        elif written[release.round] != release:
-            raise RunError(
-                f"{self.ledger.path}, round {release.round}: the repeated round is not the one that was charged. The "
-                "package or the machine has changed since; start a new run."
-            )
-
-    def standing(self, rounds_done: int) -> int:
-        """Releases that count before the next round: an interrupted simulated round is charged once."""
-        return rounds_done if self._repeatable else len(self.ledger.releases)
-
-
 def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:
     assert experiment.goal is not None
     return experiment.goal
 
 
-def _costs(experiment: Experiment, book: _Book | None, rounds_done: int) -> Costs:
-    """To be called once before each further round of this process."""
-    if book is None:
-        return lambda cohort, round: math.nan
-    goal, rounds = _goal(experiment), experiment.config.federation.rounds
-    if isinstance(goal, RecordGoal):
-        return _record_costs(experiment, goal, book.ledger.releases[: book.standing(rounds_done)])
-    stream = accountant.epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)
-    further = itertools.islice(stream, book.standing(rounds_done), None)
-    return lambda cohort, round: next(further)
-
-
-def _record_costs(experiment: Experiment, goal: RecordGoal, before: list[Release | LocalRelease]) -> Costs:
-    histories = Histories()
-    for release in before:
-        if isinstance(release, LocalRelease):
-            histories.add(release.steps)
-
-    def after(cohort: NDArray[np.int64], round: int) -> float:
-        release = experiment.parts.local.release(cohort, round=round)
-        assert release is not None
-        histories.add(release.steps)
-        return histories.epsilon(delta=goal.delta, accountant=goal.accountant)
-
-    return after
+def _open_book(experiment: Experiment, folder: RunFolder, rounds_done: int) -> Book:
+    goal = _goal(experiment)
+    about = {"package": f"dpfed {__version__}", "method": experiment.method.name, "delta": goal.delta}
+    header = Header(
+        unit=goal.unit,
+        clients=experiment.config.federation.clients,
+        randomness=experiment.parts.randomness.name,
+        about=about,
+    )
+    return Book.open(folder.ledger, header, rounds_done=rounds_done)
 
 
 def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:
@@ -190,7 +120,7 @@ def _round_record(experiment: Experiment, state: ServerState, epsilon: float, up
     return record
 
 
-def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, float | None]:
+def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, Any]:
     """What no epsilon covers; the time of a round, too, tells how many took part."""
     return {
         "round": state.round,
@@ -198,6 +128,8 @@ def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict
         "clipped": facts.clipped,
         "not_finite": facts.not_finite,
         "uplink_bytes": facts.uplink_bytes,
+        "participants": facts.participants,
+        "arrived": facts.arrived,
         "seconds": seconds,
     }
 
@@ -210,7 +142,7 @@ def _uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> flo
     return math.ceil(experiment.uplink_bits / 8) * experiment.parts.sampler.expected * rounds / 1e6
 
 
-def _placement(book: _Book | None) -> str | None:
+def _placement(book: Book | None) -> str | None:
     """Where the noise was, by the ledger: server, clients (shares), uploads, coins; "local steps" for records."""
     if book is None:
         return None
@@ -221,7 +153,7 @@ def _placement(book: _Book | None) -> str | None:
 def _summary(
     experiment: Experiment,
     state: ServerState,
-    book: _Book | None,
+    book: Book | None,
     metrics: list[dict[str, Any]],
     stopped_by: str,
     seconds: float,

@@ -17,6 +17,9 @@ class Sampler(Protocol):
     """Draws the cohort of a round; `expected` is the public cohort size that sums are divided by."""
 
     @property
+    def clients(self) -> int: ...
+
+    @property
     def law(self) -> Sampling: ...
 
     @property

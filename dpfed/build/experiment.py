@@ -14,6 +14,7 @@ from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_c
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, public_samples
 from dpfed.build.schemes import is_linear, sparsity_schedule
+from dpfed.build.sums import sums_of
 from dpfed.build.training import course, frozen_network, local_training, model_options, network_of
 from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
 from dpfed.compress.code import Code
@@ -88,6 +89,7 @@ def build(config: Config) -> Experiment:
         local=local,
         privacy=privacy_of(config, goal, who, randomness),
         code=code,
+        sums=sums_of(config, code, who, seeds),
         server=_server(config, chosen, model, device),
         group=config.run.group if model.size > 100_000 else max(config.run.group, 100),
         client_weights=local.partition.sizes.astype(np.float64) if weighted else None,

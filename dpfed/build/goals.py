@@ -29,6 +29,7 @@ class PrivacyGoal:
     """What the run promises: the mechanism of a round, delta, and the epsilon it may not exceed (None: only stated).
 
     noise_multiplier: of Gaussian noise, None for coins
+    varies:           rounds are charged with what arrived; `mechanism` is the dearest that is not aborted
     """
 
     mechanism: SingleRelease
@@ -37,6 +38,7 @@ class PrivacyGoal:
     accountant: Accountant
     noise_multiplier: float | None
     clip_norm: float
+    varies: bool = False
     unit: Literal["client"] = "client"
 
 

@@ -28,6 +28,9 @@ class Code(Protocol):
     the sum always holds, None where it holds as many as clients take part.
     """
 
+    def width(self, size: int) -> int:
+        """How many numbers the upload of `size` values has."""
+
     @property
     def slots(self) -> int | None: ...
 

@@ -29,8 +29,9 @@ class Coins:
 
     slots: K, where the sum must always hold exactly so many uploads: what is missing is filled with coins of the
            public origin. More than K are refused: the caller leaves some out.
-    summed: what is seen is the sum, so an upload is an integer of ceil(log2(K + 1)) bits an entry (a ring large
-           enough for the sum), else a mask in bytes, range-coded with the public origin.
+    summed: what is seen is the sum, so an upload is an integer of `bits` an entry, else a mask in bytes, range-coded
+           with the public origin.
+    bits:   of the ring that the sum lives in; ceil(log2(K + 1)) where it always holds K uploads
     """
 
     randomness: Randomness
@@ -40,6 +41,7 @@ class Coins:
     correction: str = "linear"
     slots: int | None = None
     summed: bool = False
+    bits: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.edge < 0.5:
@@ -47,10 +49,12 @@ class Coins:
         if self.correction not in ("none", "linear", "invert"):
             raise ConfigError(f"privacy.correction={self.correction!r}: must be none, linear or invert.")
 
+    def width(self, size: int) -> int:
+        return size
+
     def fixed_bits(self, size: int) -> int | None:
-        if not self.summed or self.slots is None:
-            return None
-        return size * self.slots.bit_length()
+        bits = self.bits or (None if self.slots is None else self.slots.bit_length())
+        return None if bits is None or not self.summed else size * bits
 
     def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
         masks = torch.empty_like(rows)
@@ -64,6 +68,7 @@ class Coins:
         return Arrived(rows=masks, uplink_bytes=None if self.summed else size)
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
+        total = total.to(origin.dtype)
         if self.slots is not None:
             for missing in range(self.slots - uploads):
                 total = total + self._toss(origin.double(), "coins.padding", round, missing)

@@ -59,6 +59,9 @@ class Upload:
     def slots(self) -> None:
         return None
 
+    def width(self, size: int) -> int:
+        return size
+
     def fixed_bits(self, size: int) -> int | None:
         if not self.sizes_secret:
             return None

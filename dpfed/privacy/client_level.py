@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -33,8 +34,8 @@ class Privacy(Protocol):
     def finish(self, total: Tensor, norm: float, round: int) -> Tensor:
         """The sum [k] with the server's noise added, in place."""
 
-    def release(self, norm: float, round: int, sent: int) -> Release | None:
-        """What the round releases, for the ledger; None if nothing is private."""
+    def release(self, norm: float, round: int, sent: int, uploads: int) -> Release | None:
+        """What the round releases, for the ledger: a sum of `uploads` rows. None if nothing is private."""
 
     def next_norm(self, norm: float, centred_count: float, round: int) -> float:
         """The clip norm of the next round."""
@@ -42,10 +43,12 @@ class Privacy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class NotPrivate:
-    """No bound and no noise. Updates that are not finite still count as zero."""
+    """No noise, and no bound but the `largest` norm that integers have room for. What is not finite counts as zero."""
+
+    largest: float = math.inf
 
     def bound(self, rows: Tensor, norm: float) -> Clipped:
-        return drop_not_finite(rows)
+        return drop_not_finite(rows) if self.largest == math.inf else clip_rows(rows, self.largest)
 
     def share(self, rows: Tensor, clients: NDArray[np.int64], norm: float, round: int) -> Tensor:
         return rows
@@ -53,7 +56,7 @@ class NotPrivate:
     def finish(self, total: Tensor, norm: float, round: int) -> Tensor:
         return total
 
-    def release(self, norm: float, round: int, sent: int) -> Release | None:
+    def release(self, norm: float, round: int, sent: int, uploads: int) -> Release | None:
         return None
 
     def next_norm(self, norm: float, centred_count: float, round: int) -> float:
@@ -66,11 +69,18 @@ class ClientLevelGaussian:
 
     Claim: a round is the Gaussian mechanism of noise multiplier `noise_multiplier` on the sampler's cohort, under
     `adjacency` with the client as the unit. placement "server" adds the noise once to the sum; "clients" adds
-    N(0, (z C)^2 / r) to each of exactly r rows, which needs a cohort of known size: with Poisson sampling the noise
-    would grow and shrink with the secret cohort, so that is refused; "uploads" adds N(0, (z C)^2) to every row,
+    a share of it to each of exactly r rows, which needs a cohort of known size: with Poisson sampling the noise
+    would grow and shrink with the secret cohort, so that is refused, and so is add-remove, where a client more is a
+    share more; "uploads" adds N(0, (z C)^2) to every row,
     whatever is done to it afterwards, so each upload by itself is the Gaussian mechanism: it may be seen, sampling
     hides nothing, and a round is charged to everybody as if it took part. With `adaptive`, the noisy count of clients
     inside the bound is part of the same release and its cost is inside `noise_multiplier`.
+
+    shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
+               (more of it is post-processing). The caller releases no sum of fewer.
+    charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
+               is lost does not depend on data, and every released round is charged.
+    sensitivity: of a row after rounding to integers, in units of C: the server's noise is that much larger
     """
 
     noise_multiplier: float
@@ -79,8 +89,16 @@ class ClientLevelGaussian:
     randomness: Randomness
     placement: Placement = "server"
     adaptive: AdaptiveClip | None = None
+    shares: int | None = None
+    charged: bool = False
+    sensitivity: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
+            raise ConfigError(
+                "privacy.placement='clients' with privacy.adjacency='add-remove': a client more or less is a share of "
+                "noise more or less, which no account covers. Use adjacency 'zero-out' or 'replace-one'."
+            )
         if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling):
             raise ConfigError(
                 "privacy.placement='clients' with federation.sampling='poisson': the noise of the sum would depend on "
@@ -100,13 +118,13 @@ class ClientLevelGaussian:
             return self.noise_multiplier
         return self.adaptive.update_noise_multiplier(self.noise_multiplier)
 
-    def mechanism(self) -> SingleRelease:
-        """One round, for the accountant, from the noise that is really drawn."""
-        multipliers = [self.update_noise_multiplier]
+    def mechanism(self, noise: float = 1.0) -> SingleRelease:
+        """One round, for the accountant, from the noise that is really drawn, times `noise` where some is missing."""
+        multipliers = [noise * self.update_noise_multiplier]
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
         joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
-        plain = Gaussian(noise_multiplier=self.noise_multiplier, adjacency=self.adjacency)
+        plain = Gaussian(noise_multiplier=noise * self.noise_multiplier, adjacency=self.adjacency)
         if self.placement == "uploads":
             return plain
         return subsample(joint or plain, self.sampler.law)
@@ -116,26 +134,29 @@ class ClientLevelGaussian:
 
     def share(self, rows: Tensor, clients: NDArray[np.int64], norm: float, round: int) -> Tensor:
         if self.placement != "server":
-            shares = self.sampler.expected if self.placement == "clients" else 1.0
-            std = self.update_noise_multiplier * norm / shares**0.5
+            std = self._share_std(norm)
             for row, client in zip(rows, clients, strict=True):
                 row.add_(self._normal(row, "noise.share", round, int(client)), alpha=std)
         return rows
 
     def finish(self, total: Tensor, norm: float, round: int) -> Tensor:
         if self.placement == "server":
-            total.add_(self._normal(total, "noise.sum", round), alpha=self.update_noise_multiplier * norm)
+            std = self.update_noise_multiplier * norm * self.sensitivity
+            total.add_(self._normal(total, "noise.sum", round), alpha=std)
         return total
 
-    def release(self, norm: float, round: int, sent: int) -> Release:
+    def release(self, norm: float, round: int, sent: int, uploads: int) -> Release:
         detail: dict[str, float] = {"dimension": sent, "divided_by": self.sampler.expected}
         if self.adaptive is not None:
             detail["count_noise_std"] = self.adaptive.count_noise_std
+        if self.placement == "clients":
+            detail |= {"shares": uploads, "share_std": self._share_std(norm)}
+        arrived = (uploads / self.sampler.expected) ** 0.5 if self.charged else 1.0
         return Release(
             round=round,
-            mechanism=self.mechanism(),
+            mechanism=self.mechanism(arrived),
             clip_norm=norm,
-            noise_std=self.update_noise_multiplier * norm,
+            noise_std=self.update_noise_multiplier * norm * self.sensitivity * arrived,
             noise_placement=self.placement,
             detail=detail,
         )
@@ -145,6 +166,10 @@ class ClientLevelGaussian:
             return norm
         noise = float(self.randomness.normal(1, "noise.count", round)[0])
         return self.adaptive.next_norm(norm, centred_count, noise, self.sampler.expected)
+
+    def _share_std(self, norm: float) -> float:
+        shares = (self.shares or self.sampler.expected) if self.placement == "clients" else 1.0
+        return float(self.update_noise_multiplier * norm / shares**0.5)
 
     def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))

@@ -49,7 +49,7 @@ class ClientLevelCoins:
     def finish(self, total: Tensor, norm: float, round: int) -> Tensor:
         return total
 
-    def release(self, norm: float, round: int, sent: int) -> Release:
+    def release(self, norm: float, round: int, sent: int, uploads: int) -> Release:
         detail: dict[str, float] = {"dimension": sent, "edge": self.edge}
         if self.linf_clip is not None:
             detail["linf_clip"] = self.linf_clip

@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from dpfed.secagg.dropouts import Dropouts
+from dpfed.secagg.steps import Step
+from dpfed.secagg.summed import Summed, arrivals, require_enough, senders
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainSums:
+    """No cryptography: rows are added up as they come, float32 or integers; lost clients are lost all the same.
+
+    tolerance: the fraction of uploads that may be missing; None: any
+    """
+
+    dropouts: Dropouts
+    tolerance: float | None = None
+
+    def open(self, participants: NDArray[np.int64], *, size: int, device: torch.device, round: int) -> PlainSum:
+        return PlainSum(
+            participants, self.dropouts.draw(participants, round), size=size, device=device, tolerance=self.tolerance
+        )
+
+    def overhead_bits(self, participants: int) -> int:
+        """Bits that a client sends beside its row."""
+        return 0
 
 
 class PlainSum:
-    """Weighted sum of rows in float32, group by group."""
+    """The sum of one round, group by group."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        participants: NDArray[np.int64],
+        lost: Mapping[int, Step],
+        *,
+        size: int,
+        device: torch.device,
+        tolerance: float | None,
+    ) -> None:
+        self.senders = senders(participants, lost)
+        self._participants, self._included = participants, arrivals(participants, lost)
+        self._tolerance = tolerance
         self._total = torch.zeros(size, device=device)
 
-    def add(self, rows: Tensor, weights: Tensor | None = None) -> None:
-        """Add rows [c, size], each times its weight [c] (1 where none are given)."""
+    def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
+        """Add rows [c, size] of the clients, each times its weight [c] (1 where none are given)."""
+        came = np.isin(clients, self._included)
+        if not came.all():
+            kept = torch.from_numpy(came).to(rows.device)
+            rows, weights = rows[kept], None if weights is None else weights[kept]
+        if not rows.is_floating_point() and self._total.is_floating_point():
+            self._total = self._total.long()
         self._total += rows.sum(dim=0) if weights is None else weights.to(rows.dtype) @ rows
 
-    def close(self) -> Tensor:
-        """The total [size]."""
-        return self._total
+    def close(self) -> Summed:
+        """The total [size] of those that arrived. SecureSumAborted if more are missing than is tolerated."""
+        require_enough(len(self._included), len(self._participants), self._tolerance)
+        return Summed(total=self._total, included=self._included)
