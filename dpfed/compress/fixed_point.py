@@ -1,0 +1,201 @@
+"""Real rows as whole numbers for a sum modulo 2^b: scaled, rotated or not, rounded at random within a norm.
+
+Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation"
+(ICML 2021), Algorithm 1. What integer noise hides is a sum of integer vectors, so its sensitivity is the norm of what
+was rounded, not of what was clipped: `FixedPoint.encode` never returns a longer row than the accountant is told of.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.fixed_point import padded_dimension, rounded_l2_squared
+from dpfed.compress import counter
+from dpfed.compress.rotation import hadamard
+from dpfed.errors import ConfigError
+from dpfed.randomness import Randomness
+
+DRAWS = 20
+_LONGEST = float(1 << 31)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoded:
+    """Integers int32 [c, padded] on the CPU, and how many rows became zero: not finite, or too long in every draw.
+
+    `gave_up` depends on the rows: it is for the operator, and no epsilon covers it.
+    """
+
+    integers: Tensor
+    gave_up: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedPoint:
+    """y = s R x rounded to whole numbers, s = `steps_per_unit`; x has `size` = d entries, y has `padded` = n.
+
+    rotate: R = H D / √n, H the Hadamard matrix and D random signs from the round's public seed, the same for all
+    clients, over n = the next power of two: an isometry after which a coordinate of x is subgaussian with variance
+    ||x||² / n, for x chosen before the signs, so that the sum needs few bits (`accounting.fixed_point.sum_bits`). One
+    factor is enough for that bound. Otherwise R = 1 and n = d.
+    """
+
+    size: int
+    steps_per_unit: float
+    rotate: bool
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"size={self.size} of a fixed-point code: must be at least 1.")
+        if not 0 < self.steps_per_unit < math.inf:
+            raise ConfigError(f"steps_per_unit={self.steps_per_unit}: must be a positive number.")
+
+    @property
+    def padded(self) -> int:
+        """Integers that a client sends."""
+        return padded_dimension(self.size, rotate=self.rotate)
+
+    def largest_squared_norm(self, clip_norm: float) -> int:
+        """What the squared L2 norm of encoded rows never exceeds, for rows clipped to `clip_norm`.
+
+        ConfigError where rows would not fit the 32 bits of an integer, and the exact sum of squares 64.
+        """
+        clip = self.steps_per_unit * clip_norm
+        if not 0 < clip + math.sqrt(self.padded) < _LONGEST:
+            raise ConfigError(
+                f"steps_per_unit={self.steps_per_unit} times clip_norm={clip_norm}: with {self.padded} integers the "
+                "product must be positive and its sum with their square root below 2^31. Use fewer steps per unit."
+            )
+        return rounded_l2_squared(clip, self.padded)
+
+    def encode(
+        self,
+        rows: Tensor,
+        *,
+        clip_norm: float,
+        rotation_seed: int,
+        randomness: Randomness,
+        clients: NDArray[np.int64],
+        round: int,
+    ) -> Encoded:
+        """Rows [c, size] of norm at most `clip_norm` to integers whose mean over the draws is s R x.
+
+        Claim: every returned row y has ||y||² <= `largest_squared_norm(clip_norm)`, checked in integers, whatever came
+        in. Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by the client's own
+        randomness. A row that is too long is drawn again, at most 20 times, and then becomes zero; so does one that is
+        not finite. Let a draw be too long with probability b: at most e^-1/2 at norm C, so that less than 5e-5 of such
+        rows are lost, in practice none. Drawing again moves the mean by at most √n b / (1 - b). A row longer than
+        `clip_norm` is shortened to it; a row of zeros stays zeros.
+        """
+        if rows.shape[1:] != (self.size,):
+            raise ConfigError(f"rows of shape {tuple(rows.shape)} in a fixed-point code of {self.size} entries a row.")
+        largest = self.largest_squared_norm(clip_norm)
+        signs = self._signs(rotation_seed).to(rows.device)
+        integers = np.zeros((len(rows), self.padded), dtype=np.int32)
+        gave_up = 0
+        for row, out, client in zip(rows, integers, clients, strict=True):
+            scaled = self._scaled(self._rotated(row, signs), clip_norm)
+            path = ("fixed-point.rounding", round, int(client))
+            gave_up += scaled is None or not _round_within(scaled, largest, out, randomness, *path)
+        return Encoded(integers=torch.from_numpy(integers), gave_up=gave_up)
+
+    def decode(self, total: Tensor, *, rotation_seed: int) -> Tensor:
+        """From the sum of integers [padded], noise and all, to the sum of rows, float32 [size], on the same device."""
+        units = total.double() / self.steps_per_unit
+        if self.rotate:
+            units = hadamard(units) * self._signs(rotation_seed).to(units) * self.padded**-0.5
+        return units[: self.size].float()
+
+    def _signs(self, rotation_seed: int) -> Tensor:
+        if not self.rotate:
+            return torch.ones(1)
+        return counter.rademacher(counter.client_seeds(rotation_seed, 1), "fixed-point.rotation", self.padded)[0]
+
+    def _rotated(self, row: Tensor, signs: Tensor) -> Tensor:
+        if not self.rotate:
+            return row
+        padded = row.new_zeros(self.padded)
+        padded[: self.size] = row
+        return hadamard(padded.mul_(signs)).mul_(self.padded**-0.5)
+
+    def _scaled(self, row: Tensor, clip_norm: float) -> NDArray[np.float64] | None:
+        """s x in float64, no longer than s times the clip norm; None where x is not finite.
+
+        Privacy does not rest on this bound. It keeps rows from being redrawn in vain that float32 has lengthened.
+        """
+        scaled: NDArray[np.float64] = row.to("cpu", torch.float64, copy=True).numpy()
+        length = float(np.linalg.norm(scaled))
+        if not math.isfinite(length):
+            return None
+        scaled *= self.steps_per_unit * min(1.0, clip_norm / length if length else 1.0)
+        return scaled
+
+
+def _round_within(
+    values: NDArray[np.float64], largest: int, out: NDArray[np.int32], randomness: Randomness, purpose: str, *path: int
+) -> bool:
+    """Whether a rounding of squared norm at most `largest` was found, which then is in `out`."""
+    for attempt in range(DRAWS):
+        rounded = randomness.uniform(len(values), purpose, *path, attempt)
+        rounded += values
+        np.floor(rounded, out=rounded)
+        integers = rounded.astype(np.int64)
+        if int(integers @ integers) <= largest:  # below 2^62: see largest_squared_norm
+            out[:] = integers
+            return True
+    return False
+
+
+def to_ring(integers: NDArray[np.integer] | Tensor, bits: int) -> NDArray[np.uint32]:
+    """Integers modulo 2^bits, uint32 of the same shape. Their sums in uint32 stay right modulo 2^bits."""
+    _check_bits(bits)
+    values = integers.cpu().numpy() if isinstance(integers, Tensor) else integers
+    return values.astype(np.uint32, casting="unsafe") & np.uint32((1 << bits) - 1)
+
+
+def from_ring(total: NDArray[np.uint32], bits: int) -> NDArray[np.int64]:
+    """The integer of [-2^(bits-1), 2^(bits-1)) that is `total` modulo 2^bits."""
+    _check_bits(bits)
+    half = np.int64(1 << (bits - 1))
+    return ((total.astype(np.int64) + half) & np.int64((1 << bits) - 1)) - half
+
+
+def saturated(total: NDArray[np.int64], bits: int) -> int:
+    """How many entries of a centred sum lie in the outer 1/64 of the ring, at least one value at either end.
+
+    A wrapped sum looks like any other: no count can tell. Where sums come near the ends of the ring, though, they land
+    about as often just inside as just outside; so a count above zero says that entries probably wrapped, and zero in
+    many that few did. What bounds the probability beforehand is `accounting.fixed_point.sum_bits`. It is taken from
+    the noisy sum, so it may be published with it.
+    """
+    _check_bits(bits)
+    half = 1 << (bits - 1)
+    edge = max(1, half // 64)
+    return int(np.count_nonzero((total < edge - half) | (total >= half - edge)))
+
+
+def check_upload_fits(code: FixedPoint, clip_norm: float, bits: int) -> None:
+    """ConfigError where one upload alone, without noise, is sure to leave [-2^(bits-1), 2^(bits-1)).
+
+    Not rotated: an update of norm C in one coordinate is s C there. Rotated: some coordinate of an update of norm C is
+    at least s C / √n. Passing says nothing about a sum; `accounting.fixed_point.sum_bits` does.
+    """
+    _check_bits(bits)
+    largest = code.steps_per_unit * clip_norm / (math.sqrt(code.padded) if code.rotate else 1.0)
+    if math.floor(largest) >= 1 << (bits - 1):
+        raise ConfigError(
+            f"{bits} bits an integer: a single update of norm {clip_norm} in {code.steps_per_unit} steps per unit "
+            f"already reaches {math.floor(largest)}, beyond 2^{bits - 1}. Use more bits "
+            "(accounting.fixed_point.sum_bits says how many), a rotation, or fewer steps per unit."
+        )
+
+
+def _check_bits(bits: int) -> None:
+    if not 1 <= bits <= 32:
+        raise ConfigError(f"{bits} bits an integer: the ring is Z modulo 2^bits with bits from 1 to 32.")
