@@ -1,0 +1,156 @@
+"""Privacy profiles: everything that an account claims, delta at every epsilon, in one callable.
+
+An (epsilon, delta) pair is one point of it. A test of the claim needs the whole: at delta = 1e-5 alone an audit has
+almost no power.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from accounting import gaussian, loss_grid, pld, rdp
+from accounting.coins import BernoulliAggregate, BernoulliChannel
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.half_lines import Floats
+from accounting.mechanisms import Gaussian, Mechanism, Subsampled
+
+_KNOTS = 4001
+_NOTHING = 1e-15  # below this the numerical convolution says nothing more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """delta(epsilon) of a claim, for all neighbours in both orders; call it with any array of real numbers.
+
+    `above_zero` gives it at epsilon >= 0. Below zero: delta(-e) = 1 - e^-e + e^-e delta(e), as for every pair of laws,
+    the order of the pair exchanged (the claim holds for both). `method` names the account.
+    """
+
+    above_zero: Callable[[Floats], Floats]
+    method: str
+
+    def __call__(self, epsilon: ArrayLike) -> Floats:
+        """Shape: that of `epsilon`; infinities are allowed. Between max(0, 1 - e^epsilon) and 1."""
+        eps = np.asarray(epsilon, dtype=float)
+        if np.isnan(eps).any():
+            raise InvalidParameter("epsilon=nan: must be real numbers, infinities included.")
+        size = np.abs(eps).ravel()
+        delta = np.clip(self.above_zero(size), 0.0, 1.0).reshape(eps.shape)
+        mirrored = -np.expm1(-np.abs(eps)) + np.exp(-np.abs(eps)) * delta
+        return np.asarray(np.where(eps >= 0, delta, mirrored))
+
+
+def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] = "best") -> Profile:
+    """The profile that the accountant claims for `mechanism`.
+
+    Claim: for all neighbours under the mechanism's adjacency, both orders, and every event S,
+    P(S) <= e^epsilon Q(S) + delta(epsilon), epsilon any real number. Direction of error: upper bound (plain Gaussians:
+    exact to rounding, as mu-Gaussian composition is closed).
+    pld: the composed privacy loss distribution, at knots joined by chords in e^epsilon (delta is convex in it).
+    rdp: the least over the orders of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne, Kamath, Steinke 2020,
+    Prop. 12, solved for delta). best: the smaller of what applies.
+    Errors: UnsupportedMechanism where the accountant has no bound.
+    """
+    mu = _plain_shift(mechanism)
+    if accountant == "best" and mu is not None:
+        shift = mu
+        return Profile(above_zero=lambda eps: gaussian.privacy_profile(eps, mu=shift), method="analytic-gaussian")
+    makers = {"pld": _pld, "rdp": _rdp}
+    if accountant != "best":
+        if accountant not in makers:
+            raise InvalidParameter(f"accountant={accountant!r}: must be 'best', 'pld' or 'rdp'.")
+        return Profile(above_zero=makers[accountant](mechanism), method=accountant)
+    found, refusals = {}, []
+    for name, maker in makers.items():
+        try:
+            found[name] = maker(mechanism)
+        except (UnsupportedMechanism, InvalidParameter) as refusal:
+            refusals.append(str(refusal))
+    if not found:
+        raise UnsupportedMechanism("accountant='best': no accountant has a profile. " + " ".join(refusals))
+    curves = list(found.values())
+    return Profile(above_zero=lambda eps: np.min([curve(eps) for curve in curves], axis=0), method="+".join(found))
+
+
+def _plain_shift(mechanism: Mechanism) -> float | None:
+    """mu of plain Gaussians composed, which are one Gaussian; None if anything else is in it."""
+    parts = loss_grid.parts_of(mechanism)
+    squares = [count * part.mu**2 for part, count in parts if isinstance(part, Gaussian)]
+    return math.sqrt(sum(squares)) if len(squares) == len(parts) else None
+
+
+def _pld(mechanism: Mechanism) -> Callable[[Floats], Floats]:
+    if not pld.supports(mechanism):
+        raise UnsupportedMechanism(f"{type(mechanism).__name__}: no privacy loss distribution is implemented.")
+    rounds = sum(count for _, count in loss_grid.parts_of(mechanism))
+    if rounds > pld.MOST_ROUNDS:
+        raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
+    with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
+        law = pld.distribution(mechanism, loss_grid.interval(mechanism))
+    slack = pld.composition_slack(rounds)
+    knots = np.linspace(0.0, _end(law, max(slack, _NOTHING)), _KNOTS)
+    values = np.minimum(np.maximum(law.get_delta_for_epsilon(knots), 0.0) * (1 + 1e-9) + slack, 1.0)
+    return lambda eps: _chords(eps, knots, values)
+
+
+def _end(law: object, negligible: float) -> float:
+    """An epsilon at which delta has come down to what it keeps for ever, or is negligible."""
+    at = getattr(law, "get_delta_for_epsilon")  # noqa: B009 - dp-accounting has no types
+    end, last = 1.0, float(at(math.inf))
+    while float(at(end)) > 2 * last + negligible and end < 1e6:
+        end *= 1.5
+    return end
+
+
+def _chords(eps: Floats, knots: Floats, values: Floats) -> Floats:
+    """Joined linearly in e^epsilon, from above since a profile is convex in it; the last value from there on."""
+    right = np.clip(np.searchsorted(knots, eps, side="right"), 1, len(knots) - 1)
+    low, high = knots[right - 1], knots[right]
+    share = np.expm1(np.minimum(eps, high) - low) / np.expm1(high - low)
+    return np.asarray(values[right - 1] + share * (values[right] - values[right - 1]))
+
+
+def _rdp(mechanism: Mechanism) -> Callable[[Floats], Floats]:
+    orders = _orders(mechanism)
+    rho = rdp.curve(mechanism, orders)
+    known = np.isfinite(rho)
+    if not known.any():
+        raise UnsupportedMechanism(f"{type(mechanism).__name__}: its Renyi curve is infinite at every order.")
+    extra = _overflow(mechanism)
+    return lambda eps: delta_from_curve(eps, orders[known], rho[known]) + extra
+
+
+def delta_from_curve(epsilon: ArrayLike, orders: ArrayLike, rho: ArrayLike) -> Floats:
+    """The delta at `epsilon` that Renyi bounds `rho` at `orders` imply: the least over the orders, at most 1.
+
+    delta = exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a   (Canonne, Kamath, Steinke 2020, Prop. 12)
+
+    Valid at every real epsilon, in the direction of `rho`. Shape: that of `epsilon`. Direction of error: upper bound.
+    """
+    eps, a, curve = np.asarray(epsilon, dtype=float), np.asarray(orders, dtype=float), np.asarray(rho, dtype=float)
+    if a.ndim != 1 or a.shape != curve.shape or not a.size or not np.all(a > 1) or not np.all(curve >= 0):
+        raise InvalidParameter(
+            f"orders of shape {a.shape}, rho of shape {curve.shape}: must be lists of one length, orders above 1 and "
+            "divergences of at least 0."
+        )
+    logs = (a - 1) * (curve - eps[..., None] + np.log1p(-1 / a)) - np.log(a)
+    return np.asarray(np.exp(np.minimum(logs.min(axis=-1), 0.0)))
+
+
+def _orders(mechanism: Mechanism) -> Floats:
+    """Those of `accounting.accountant`: coins are costly at each order, sampled ones hardly."""
+    parts = [part for part, _ in loss_grid.parts_of(mechanism)]
+    inner = [part.mechanism if isinstance(part, Subsampled) else part for part in parts]
+    if not any(isinstance(part, BernoulliAggregate | BernoulliChannel) for part in inner):
+        return rdp.ORDERS
+    return rdp.SAMPLED_COIN_ORDERS if all(isinstance(part, Subsampled) for part in parts) else rdp.COIN_ORDERS
+
+
+def _overflow(mechanism: Mechanism) -> float:
+    """Probability that some release of coins had more clients than slots, about which its curve is silent."""
+    parts = [(part.mechanism if isinstance(part, Subsampled) else part, n) for part, n in loss_grid.parts_of(mechanism)]
+    return math.fsum(count * part.overflow for part, count in parts if isinstance(part, BernoulliAggregate))
