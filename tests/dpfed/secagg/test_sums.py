@@ -1,0 +1,125 @@
+"""Sums come out exactly, or not at all: every pattern of dropouts, both graphs, every ring, both ways of masking."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpfed.errors import ConfigError, SecureSumAborted
+from dpfed.secagg.masked import MaskedSum
+from dpfed.secagg.protocol import ProtocolSum
+from dpfed.secagg.steps import Step
+
+KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])
+IN_SUM = (None, Step.UNMASK)
+
+
+def summed(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, group=3, seed=0):
+    terms = {"size": rows.shape[1], "bits": bits, "threshold": threshold, "neighbours": neighbours, "graph_seed": seed}
+    one = kind(clients=ids, dropouts=lost, **terms)
+    for start in range(0, len(ids), group):
+        one.add(ids[start : start + group], rows[start : start + group])
+    return one.close()
+
+
+def draw_rows(count, size, bits, seed=0):
+    return np.random.default_rng(seed).integers(0, 1 << bits, (count, size), dtype=np.uint64).astype(np.uint32)
+
+
+def expected(ids, rows, lost, bits):
+    """Whose rows are in the sum, and the sum, in Python's integers."""
+    inside = [place for place, client in enumerate(ids) if lost.get(int(client)) in IN_SUM]
+    total = [sum(int(rows[place, column]) for place in inside) % (1 << bits) for column in range(rows.shape[1])]
+    return sorted(int(ids[place]) for place in inside), total
+
+
+def check(result, ids, rows, lost, bits):
+    included, total = expected(ids, rows, lost, bits)
+    assert result.included.tolist() == included
+    assert result.total.dtype == np.uint32
+    assert result.total.tolist() == total
+
+
+STEPS = st.sampled_from([None, None, None, *Step])
+
+
+@KINDS
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_all_to_all_is_exact_while_enough_are_left_and_ends_otherwise(kind, data):
+    count = data.draw(st.integers(2, 9))
+    ids = np.array(data.draw(st.lists(st.integers(0, 1 << 40), min_size=count, max_size=count, unique=True)))
+    lost = {int(client): step for client in ids if (step := data.draw(STEPS))}
+    bits, threshold = data.draw(st.integers(1, 32)), data.draw(st.sampled_from([0.51, 0.6, 2 / 3, 0.9, 1.0]))
+    rows = draw_rows(count, data.draw(st.integers(1, 20)), bits, seed=count)
+    left = sum(lost.get(int(client)) is None for client in ids)
+    enough = left >= max(2, math.floor(count / 2) + 1, math.ceil(round(threshold * count, 6)))
+    if enough:
+        check(summed(kind, ids, rows, lost, bits=bits, threshold=threshold), ids, rows, lost, bits)
+    else:
+        with pytest.raises(SecureSumAborted, match=r"came.* needed"):
+            summed(kind, ids, rows, lost, bits=bits, threshold=threshold)
+
+
+@KINDS
+@pytest.mark.parametrize("neighbours", [None, 6])
+@pytest.mark.parametrize("bits", [8, 16, 17, 32])
+def test_masks_longer_than_a_chunk(kind, neighbours, bits):
+    ids = np.arange(12) * 5 + 1
+    rows = draw_rows(12, 300_007, bits)
+    lost = {1: Step.UPLOAD, 16: Step.LATE, 31: Step.UNMASK}
+    result = summed(kind, ids, rows, lost, bits=bits, neighbours=neighbours, threshold=0.51)
+    total = rows[[place for place in range(12) if place not in (0, 3)]].sum(axis=0, dtype=np.uint64) % (1 << bits)
+    np.testing.assert_array_equal(result.total, total)
+
+
+@KINDS
+def test_a_row_that_never_comes_is_a_dropout(kind):
+    ids = np.arange(5)
+    rows = draw_rows(5, 4, 10)
+    one = kind(clients=ids, size=4, bits=10, threshold=0.6, dropouts={}, graph_seed=0)
+    one.add(ids[:4], rows[:4])
+    check(one.close(), ids, rows, {4: Step.UPLOAD}, 10)
+
+
+@KINDS
+@pytest.mark.parametrize("count", [0, 1])
+def test_nobody_to_hide_among(kind, count):
+    with pytest.raises(SecureSumAborted, match=f"{count} of {count} clients came, 2 are needed"):
+        summed(kind, np.arange(count), draw_rows(count, 3, 8), {})
+
+
+@KINDS
+def test_rows_that_cannot_be(kind):
+    ids = np.arange(5)
+    one = kind(clients=ids, size=4, bits=10, threshold=0.6, dropouts={}, graph_seed=0)
+    rows = draw_rows(5, 4, 10)
+    one.add(ids[:2], rows[:2])
+    for clients, wrong in [(ids[:1], rows[:1]), (ids[:1] + 9, rows[:1]), (ids[2:], rows[2:, :3]), (ids, rows + 0.5)]:
+        with pytest.raises(ConfigError):
+            one.add(clients, wrong)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"bits": 0},
+        {"bits": 33},
+        {"threshold": 0.5},
+        {"threshold": 1.01},
+        {"size": 0},
+        {"neighbours": 3},
+        {"neighbours": 0},
+        {"neighbours": 2},
+        {"clients": np.array([1, 1])},
+        {"clients": np.array([-1, 1])},
+    ],
+    ids=str,
+)
+def test_terms_that_cannot_be(kind, terms):
+    right = {"clients": np.arange(8), "size": 3, "bits": 8, "threshold": 0.6, "dropouts": {}, "graph_seed": 0}
+    with pytest.raises(ConfigError):
+        kind(**(right | terms))
