@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from accounting import coin_pairs, lower_bound, pld, rdp, require
-from accounting.coins import BernoulliAggregate
+from accounting import coin_pairs, discrete_gaussian, lower_bound, pld, rdp, require
+from accounting.coins import BernoulliAggregate, BernoulliChannel
+from accounting.discrete_gaussian import Continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.fed_smp import Reading, lemma_3, theorem_1
 from accounting.gaussian import smallest_epsilon
@@ -107,27 +108,26 @@ def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conv
         case "rdp":
             return _rdp(mechanism, delta, conversion)
         case "pld":
-            return _Bound(epsilon=pld.epsilon(mechanism, delta=delta), method="pld")
+            return _pld(mechanism, delta)
         case "exact":
-            return _Bound(epsilon=coin_pairs.epsilon(mechanism, delta=delta), method="exact")
+            return _exact(mechanism, delta)
         case "fed-smp-theorem" | "fed-smp-lemma":
             return _fed_smp(mechanism, delta, accountant, conversion)
     raise InvalidParameter(f"accountant={accountant!r}: must be one of {', '.join(ACCOUNTANTS)}.")
 
 
 def _best(mechanism: Mechanism, delta: float) -> _Bound:
-    shift = _plain_shift(mechanism)
-    if shift is not None:
-        return _Bound(epsilon=smallest_epsilon(delta, mu=shift), method="analytic-gaussian")
+    if _plain_shift(mechanism) is not None:
+        return _analytic(mechanism, delta)
     candidates = []
     refusals = []
-    for accountant in ("pld", "rdp", "exact"):
+    for accountant in (_analytic, _pld, _rdp_improved, _exact):
         try:
-            candidates.append(_bound(mechanism, delta, accountant, "improved"))
+            candidates.append(accountant(mechanism, delta))
         except (UnsupportedMechanism, InvalidParameter) as refusal:
             refusals.append(str(refusal))
     if not candidates:
-        raise UnsupportedMechanism("accountant='best': no accountant has a bound. " + " ".join(refusals))
+        raise UnsupportedMechanism("accountant='best': no accountant has a bound. " + " ".join(dict.fromkeys(refusals)))
     return min(candidates, key=lambda bound: bound.epsilon)
 
 
@@ -138,10 +138,40 @@ def _plain_shift(mechanism: Mechanism) -> float | None:
     return math.sqrt(sum(squares)) if len(squares) == len(parts) else None
 
 
+def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
+    near, target = _nearly_gaussian(mechanism, delta)
+    shift = _plain_shift(near.mechanism)
+    if shift is None:
+        raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
+    return _Bound(epsilon=smallest_epsilon(target, mu=shift) + 2 * near.closeness, method="analytic-gaussian")
+
+
+def _pld(mechanism: Mechanism, delta: float) -> _Bound:
+    near, target = _nearly_gaussian(mechanism, delta)
+    return _Bound(epsilon=pld.epsilon(near.mechanism, delta=target) + 2 * near.closeness, method="pld")
+
+
+def _exact(mechanism: Mechanism, delta: float) -> _Bound:
+    return _Bound(epsilon=coin_pairs.epsilon(mechanism, delta=delta), method="exact")
+
+
+def _nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:
+    """The mechanism with continuous noise, and the delta to ask it at: its epsilon plus 2 closeness is a bound."""
+    near = discrete_gaussian.continuous(mechanism)
+    target = _without_overflow(mechanism, delta) * math.exp(-near.closeness)
+    if target < 1e-300:
+        raise UnsupportedMechanism(
+            f"discrete noise within e^{near.closeness:.3g} of a Gaussian: too far for any delta. Raise the scale."
+        )
+    return near, target
+
+
 def _orders(mechanism: Mechanism) -> Floats:
-    if not pld.supports(mechanism):
+    kinds = {type(part) for part in _unsampled(mechanism)}
+    if kinds & {BernoulliChannel, BernoulliAggregate}:
         return rdp.SAMPLED_COIN_ORDERS if _sampled_only(mechanism) else rdp.COIN_ORDERS
-    return rdp.ORDERS if _plain_shift(mechanism) is None else rdp.FAR_ORDERS
+    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    return rdp.ORDERS if any(isinstance(part, Subsampled) for part, _ in parts) else rdp.FAR_ORDERS
 
 
 def _sampled_only(mechanism: Mechanism) -> bool:
@@ -149,21 +179,37 @@ def _sampled_only(mechanism: Mechanism) -> bool:
     return all(isinstance(part, Subsampled) for part, _ in parts)
 
 
-def _overflow(mechanism: Mechanism) -> float:
-    """Probability that some release of coins had more clients than slots: the account is silent about that event."""
+def _unsampled(mechanism: Mechanism) -> list[Mechanism]:
+    """The parts of a composition, without their sampling."""
     parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
-    coins = [(part.mechanism if isinstance(part, Subsampled) else part, count) for part, count in parts]
-    return math.fsum(count * part.overflow for part, count in coins if isinstance(part, BernoulliAggregate))
+    return [part.mechanism if isinstance(part, Subsampled) else part for part, _ in parts]
 
 
-def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
-    orders = _orders(mechanism)
+def _overflow(mechanism: Mechanism) -> float:
+    """Probability that some release had more clients than slots: the account is silent about that event."""
+    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    counts = [count for _, count in parts]
+    each = [getattr(part, "overflow", 0.0) for part in _unsampled(mechanism)]
+    return math.fsum(count * overflow for count, overflow in zip(counts, each, strict=True))
+
+
+def _without_overflow(mechanism: Mechanism, delta: float) -> float:
+    """What of delta is left to the account."""
     target = delta - _overflow(mechanism)
     if target <= 0:
         raise UnsupportedMechanism(
             f"delta={delta}: the cohort overflows its slots with probability {_overflow(mechanism):.3g} over the run, "
             "which alone is more. Use more slots."
         )
+    return target
+
+
+def _rdp_improved(mechanism: Mechanism, delta: float) -> _Bound:
+    return _rdp(mechanism, delta, "improved")
+
+
+def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
+    orders, target = _orders(mechanism), _without_overflow(mechanism, delta)
     best = rdp.epsilon_from_curve(orders, rdp.curve(mechanism, orders), delta=target, conversion=conversion)
     notes = (f"order {best.order:g} is an end of the grid: a longer grid might lower epsilon",) if best.at_end else ()
     return _Bound(epsilon=best.epsilon, method="rdp", conversion=conversion, order=best.order, notes=notes)
@@ -205,17 +251,18 @@ def epsilons(
 
     `rounds` is how many are planned. Equal to `epsilon` of the composition within the tolerance of the grid.
     """
-    shift = _plain_shift(mechanism)
-    if shift is not None:
-        return (smallest_epsilon(delta, mu=shift * math.sqrt(count)) for count in itertools.count(1))
     streams: list[Iterator[float]] = []
-    if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA and pld.supports(mechanism):
-        streams.append(pld.epsilons(mechanism, delta=delta, rounds=rounds))
+    plain = _plain_shift(mechanism) is not None
+    gaussian = _gaussian_epsilons(mechanism, delta, rounds) if plain or accountant in ("best", "pld") else None
+    if gaussian is not None:
+        streams.append(gaussian)
+    if plain:
+        return streams[0]
     if accountant == "exact" or (accountant == "best" and coin_pairs.supports(Composed(parts=((mechanism, rounds),)))):
         streams.append(_exact_epsilons(mechanism, delta))
     try:
         if accountant in ("best", "rdp"):
-            streams.append(_rdp_epsilons(mechanism, delta))
+            streams.append(_rdp_epsilons(mechanism, delta, rounds))
     except UnsupportedMechanism:
         if not streams:
             raise
@@ -232,9 +279,34 @@ def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
         yield coin_pairs.epsilon(run, delta=delta) if coin_pairs.supports(run) else math.inf
 
 
-def _rdp_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
-    orders = _orders(mechanism)
-    curve, overflow = rdp.curve(mechanism, orders), _overflow(mechanism)
+def _gaussian_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float] | None:
+    """The closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
+    try:
+        near = discrete_gaussian.continuous(Composed(parts=((mechanism, rounds),)))
+    except UnsupportedMechanism:
+        return None
+    assert isinstance(near.mechanism, Composed)
+    ((twin, _),) = near.mechanism.parts
+    each = near.closeness / rounds
+    lost = _overflow(mechanism) + delta * each  # (delta - T overflow) e^(-T each) >= delta - T lost
+    if isinstance(twin, Gaussian):
+        stream = _analytic_epsilons(twin, delta, lost)
+    elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
+        stream = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost)
+    else:
+        return None
+    return (epsilon + 2 * count * each for count, epsilon in enumerate(stream, start=1))
+
+
+def _analytic_epsilons(mechanism: Gaussian, delta: float, lost: float) -> Iterator[float]:
+    for count in itertools.count(1):
+        target = delta - count * lost
+        yield smallest_epsilon(target, mu=mechanism.mu * math.sqrt(count)) if target > 0 else math.inf
+
+
+def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
+    orders, overflow = _orders(mechanism), _overflow(mechanism)
+    curve = rdp.curve(Composed(parts=((mechanism, rounds),)), orders) / rounds
     return (
         rdp.epsilon_from_curve(orders, count * curve, delta=delta - count * overflow).epsilon
         if delta > count * overflow

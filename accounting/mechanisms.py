@@ -267,11 +267,12 @@ def _unsampled_from(record: Any) -> Unsampled:
     match record:
         case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest:
             return Gaussian(noise_multiplier=z, adjacency=adjacency)
-        case {"kind": str(kind), **fields} if kind in _BY_KIND:
+        case {"kind": str(kind), **rest} if kind in _BY_KIND:
+            fields: Any = rest
             try:
                 return _BY_KIND[kind](**fields)
             except TypeError:
-                raise _unknown("mechanism", fields) from None
+                raise _unknown("mechanism", record) from None
     raise _unknown("mechanism", record)
 
 

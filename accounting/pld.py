@@ -144,16 +144,17 @@ def _library() -> Any:
     return privacy_loss_distribution
 
 
-def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int) -> Iterator[float]:
+def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float = 0.0) -> Iterator[float]:
     """Epsilon after 1, 2, ... rounds of `mechanism`, on the grid of `rounds` rounds; each an upper bound.
 
-    One convolution a round; may be drawn beyond `rounds`. Domain and direction of error: those of `epsilon`.
+    `lost` is taken off delta for every round: what its account is silent about. One convolution a round; may be drawn
+    beyond `rounds`. Domain and direction of error: those of `epsilon`.
     """
     require.open_probability(delta=delta)
     one = distribution(mechanism, loss_grid.interval(Composed(parts=((mechanism, rounds),))))
     total = one
     for count in itertools.count(1):
-        target = delta - 2 * composition_slack(count)
+        target = delta - count * lost - 2 * composition_slack(count)
         yield _smallest_epsilon(total, target) if target > 0 else math.inf
         with np.errstate(over="ignore"):
             total = total.compose(one, tail_mass_truncation=1e-15)

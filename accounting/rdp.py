@@ -8,16 +8,17 @@ sampling at orders up to 256 only, and never a nested event.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, singledispatch
-from typing import Literal
+from functools import lru_cache, partial, singledispatch
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import require, subsampling
+from accounting import discrete_gaussian, require, skellam, subsampling
 from accounting.adjacency import Adjacency
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.mechanisms import (
     Composed,
     FixedSizeSampling,
@@ -25,6 +26,7 @@ from accounting.mechanisms import (
     Mechanism,
     PoissonSampling,
     Sampling,
+    SingleRelease,
     Subsampled,
 )
 
@@ -80,7 +82,8 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     is infinite, which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7).
     Poisson: Mironov, Talwar, Zhang 2019 (add-remove; zero-out has the same pair of output laws).
     Fixed size: Wang, Balle, Kasiviswanathan 2019, Thm 27 (replace-one, shift 2C; zero-out is a special case).
-    Composition: the sum.
+    Integer noise: `accounting.discrete_gaussian`, `accounting.skellam`; sampled, the first is a Gaussian nearly and the
+    second has the generic bounds of `accounting.subsampling`. Composition: the sum.
     """
     raise UnsupportedMechanism(f"{type(mechanism).__name__}: no Renyi curve is implemented.")
 
@@ -136,53 +139,104 @@ def _(mechanism: BernoulliAggregate, orders: ArrayLike) -> Floats:
 
 
 @curve.register
+def _(mechanism: DiscreteGaussian, orders: ArrayLike) -> Floats:
+    return discrete_gaussian.renyi(_valid(orders), mechanism)
+
+
+@curve.register
+def _(mechanism: Skellam, orders: ArrayLike) -> Floats:
+    return skellam.renyi(_valid(orders), mechanism)
+
+
+@curve.register
 def _(mechanism: Composed, orders: ArrayLike) -> Floats:
-    return np.asarray(np.sum([count * curve(part, orders) for part, count in mechanism.parts], axis=0))
+    return np.asarray(np.sum([_repeated(part, count, orders) for part, count in mechanism.parts], axis=0))
 
 
 @curve.register
 def _(mechanism: Subsampled, orders: ArrayLike) -> Floats:
+    return _repeated(mechanism, 1, orders)
+
+
+def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
+    """The curve of `count` times `part`."""
+    if not isinstance(part, Subsampled):
+        return count * curve(part, orders)
     given = _valid(orders)
-    return np.array(_sampled_curve(mechanism, tuple(np.atleast_1d(given).tolist()))).reshape(given.shape)
+    near = discrete_gaussian.continuous(Composed(parts=((part, count),)))
+    ((sampled, _),) = near.mechanism.parts if isinstance(near.mechanism, Composed) else ((part, count),)
+    values = np.array(_sampled_curve(sampled, tuple(np.atleast_1d(given).tolist()))).reshape(given.shape)
+    return np.asarray(count * values + discrete_gaussian.penalty(given, near.closeness))
 
 
 @lru_cache(maxsize=512)
 def _sampled_curve(mechanism: Subsampled, orders: tuple[float, ...]) -> tuple[float, ...]:
-    if isinstance(mechanism.mechanism, BernoulliAggregate):
-        return _sampled_coins_curve(mechanism.mechanism, mechanism.sampling, orders)
+    match mechanism.mechanism:
+        case BernoulliAggregate() as coins:
+            return _amplified(_chords(_for_lemma(coins, mechanism.sampling)), COIN_ORDERS[-1], mechanism, orders)
+        case Skellam() as noise:
+            base = _for_lemma(noise, mechanism.sampling)
+            return _amplified(partial(skellam.renyi, mechanism=base), subsampling.LARGEST_ORDER, mechanism, orders)
+        case Gaussian(noise_multiplier=z):
+            return _sampled_gaussian_curve(mechanism, z, orders)
+    raise UnsupportedMechanism(f"{type(mechanism.mechanism).__name__}, sampled: no Renyi curve is implemented.")
+
+
+def _sampled_gaussian_curve(
+    mechanism: Subsampled, noise_multiplier: float, orders: tuple[float, ...]
+) -> tuple[float, ...]:
     match mechanism.sampling:
         case PoissonSampling(probability=q):
-            if mechanism.adjacency is Adjacency.REPLACE_ONE:
-                raise UnsupportedMechanism(
-                    "accountant='rdp' with Poisson sampling and replace-one: no Renyi bound is implemented. "
-                    "Use accountant 'pld' (exact for this case), or adjacency 'add-remove' or 'zero-out'."
-                )
-            return _poisson_curve(q, mechanism.mechanism.noise_multiplier, orders)
+            _refuse_replacement_under_poisson(mechanism, "Use accountant 'pld' (exact for this case), or")
+            return _poisson_curve(q, noise_multiplier, orders)
         case FixedSizeSampling() as sampling:
             # Under zero-out the displaced client still moves the sum by 2C, so both adjacencies use 2C here.
-            return _fixed_size_curve(sampling, mechanism.mechanism.noise_multiplier / 2, orders)
+            return _fixed_size_curve(sampling, noise_multiplier / 2, orders)
     raise UnsupportedMechanism(f"sampling={mechanism.sampling!r}: no Renyi curve is implemented.")
 
 
-def _sampled_coins_curve(coins: BernoulliAggregate, sampling: Sampling, orders: tuple[float, ...]) -> tuple[float, ...]:
-    """The generic amplification bounds, at integer orders up to COIN_ORDERS' largest; infinite at the others."""
+def _refuse_replacement_under_poisson(mechanism: Subsampled, remedy: str) -> None:
+    if mechanism.adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedMechanism(
+            "accountant='rdp' with Poisson sampling and replace-one: no Renyi bound is implemented. "
+            f"{remedy} adjacency 'add-remove' or 'zero-out'."
+        )
+
+
+_Lemma = TypeVar("_Lemma", BernoulliAggregate, Skellam)
+
+
+def _for_lemma(mechanism: _Lemma, sampling: Sampling) -> _Lemma:
+    """The neighbours that the sampling lemma asks of its base curve: replace-one under fixed size, which covers
+    zero-out."""
+    return replace(mechanism, adjacency=Adjacency.REPLACE_ONE) if isinstance(sampling, FixedSizeSampling) else mechanism
+
+
+def _amplified(
+    base: subsampling.RenyiCurve, largest: float, mechanism: Subsampled, orders: tuple[float, ...]
+) -> tuple[float, ...]:
+    """The generic amplification bounds, at integer orders up to `largest`; infinite at the others."""
     given = np.array(orders)
-    inside = (given == np.round(given)) & (given >= 2) & (given <= COIN_ORDERS[-1])
+    inside = (given == np.round(given)) & (given >= 2) & (given <= largest)
     result = np.full(len(given), np.inf)
-    if isinstance(sampling, FixedSizeSampling):
-        coins = replace(coins, adjacency=Adjacency.REPLACE_ONE)  # what the sampling lemma needs; covers zero-out
+    if isinstance(mechanism.sampling, FixedSizeSampling):
         amplify = subsampling.fixed_size
     else:
+        _refuse_replacement_under_poisson(mechanism, "Use")
         amplify = subsampling.poisson
+    if inside.any():
+        result[inside] = amplify(given[inside], base, sampling_probability=mechanism.sampling.probability)
+    return tuple(result.tolist())
+
+
+def _chords(coins: BernoulliAggregate) -> subsampling.RenyiCurve:
     computed = _knots(coins)
 
     def between(at: Floats) -> Floats:
         # (alpha - 1) rho is convex in alpha, so its chords are upper bounds.
         return np.interp(at, COIN_ORDERS, (COIN_ORDERS - 1) * computed) / (at - 1)
 
-    if inside.any():
-        result[inside] = amplify(given[inside], between, sampling_probability=sampling.probability)
-    return tuple(result.tolist())
+    return between
 
 
 @lru_cache(maxsize=64)
