@@ -146,8 +146,18 @@ def _placement(book: Book | None) -> str | None:
     """Where the noise was, by the ledger: server, clients (shares), uploads, coins; "local steps" for records."""
     if book is None:
         return None
-    last = book.ledger.releases[-1]
-    return last.noise_placement if isinstance(last, Release) else "local steps"
+    kinds = [one.noise_placement if isinstance(one, Release) else "local steps" for one in book.ledger.releases]
+    return kinds[-1] if kinds else None
+
+
+def _law(experiment: Experiment, book: Book | None) -> str | None:
+    """What the noise is: gaussian, discrete-gaussian, skellam, coins."""
+    if book is None:
+        return None
+    goal = _goal(experiment)
+    if goal.noise_multiplier is None:
+        return "coins"
+    return goal.integers.kind if isinstance(goal, PrivacyGoal) and goal.integers is not None else "gaussian"
 
 
 def _summary(
@@ -186,6 +196,9 @@ def _summary(
         "noise_multiplier": goal.noise_multiplier if goal else None,
         "clip_norm": state.clip_norm if goal else None,
         "noise_placement": _placement(book),
+        "noise": _law(experiment, book),
+        "aggregation": config.aggregation.kind,
+        "aborted_rounds": sum("aborted" in record for record in metrics),
         "randomness": experiment.parts.randomness.name,
         "not_protected": list(experiment.not_protected),
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,

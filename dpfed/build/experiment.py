@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dpfed import data
 from dpfed.build.checks import check_method, check_statistics, check_switches
@@ -14,13 +15,17 @@ from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_c
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, public_samples
 from dpfed.build.schemes import is_linear, sparsity_schedule
-from dpfed.build.sums import sums_of
+from dpfed.build.sums import check_sums, filled_to, slots_of, sums_of
 from dpfed.build.training import course, frozen_network, local_training, model_options, network_of
 from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
 from dpfed.compress.code import Code
+from dpfed.compress.integer_upload import IntegerUpload
+from dpfed.compress.summed_symbols import SummedSymbols
+from dpfed.compress.upload import Upload
 from dpfed.config import Config, Mask
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError
+from dpfed.local.training import LocalTraining
 from dpfed.mask_file import Recipe
 from dpfed.methods import Method, method
 from dpfed.models.flat import FlatModel
@@ -65,6 +70,7 @@ def build(config: Config) -> Experiment:
     check_method(config, chosen)
     check_switches(config)
     check_records(config)
+    check_sums(config)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device)
     whole = data.load(config.data.name, config.data.root)
@@ -81,20 +87,22 @@ def build(config: Config) -> Experiment:
     map_ = signs_map(config, chosen, local) if signs_by_coins(config, chosen) else map_of(config, local, public)
     goal = goal_of(config, chosen, map_.sent) if config.privacy is not None else None
     code = code_of(config, chosen, goal, map_, model, device, randomness, seeds)
-    weighted = goal is None and not chosen.coins and config.method.purge != "clients"  # a vote counts once
+    whole_numbers = isinstance(code, IntegerUpload)
     parts = Parts(
         sampler=who,
         randomness=randomness,
         map=map_,
         local=local,
-        privacy=privacy_of(config, goal, who, randomness),
+        privacy=privacy_of(config, goal, who, randomness, code),
         code=code,
-        sums=sums_of(config, code, who, seeds),
+        sums=sums_of(config, code, seeds),
         server=_server(config, chosen, model, device),
         group=config.run.group if model.size > 100_000 else max(config.run.group, 100),
-        client_weights=local.partition.sizes.astype(np.float64) if weighted else None,
+        client_weights=_weights(config, chosen, goal, code, local),
         divisor=who.expected if goal else None,
-        slots=code.slots,
+        slots=slots_of(goal) if goal else None,
+        fill=filled_to(config, goal),
+        weigh_first=whole_numbers,
         decode_first=goal is not None and _decodes_first(config, chosen, code),
     )
     stated = goal or records
@@ -120,9 +128,19 @@ def build(config: Config) -> Experiment:
     )
 
 
+def _weights(
+    config: Config, chosen: Method, goal: PrivacyGoal | None, code: Code, local: LocalTraining
+) -> NDArray[np.float64] | None:
+    """Numbers of examples; None where every client counts the same: private, votes, masks, sums of symbols."""
+    if goal is not None or chosen.coins or config.method.purge == "clients" or isinstance(code, SummedSymbols):
+        return None
+    sizes = local.partition.sizes.astype(np.float64)
+    return sizes / max(sizes.max(), 1.0) if isinstance(code, IntegerUpload) else sizes
+
+
 def _decodes_first(config: Config, chosen: Method, code: Code) -> bool:
     """Whether a private sum needs a trusted server that decodes every upload before it clips."""
-    return code.slots is None and not is_linear(config, chosen) and seen(config) == "sum"
+    return isinstance(code, Upload) and not is_linear(config, chosen) and seen(config) == "sum"
 
 
 def _device(name: str) -> torch.device:

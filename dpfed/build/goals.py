@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,18 +11,47 @@ from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
 from accounting.budget import Plan
 from accounting.coin_budget import CoinPlan
-from accounting.mechanisms import SingleRelease
+from accounting.integer_noise import DiscreteGaussian, Skellam
+from accounting.mechanisms import FullParticipation, SingleRelease, Subsampled, subsample
+from dpfed.compress.code import Code
+from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.config import Config, Mask, PrivacyTable
 from dpfed.errors import ConfigError
 from dpfed.methods import METHODS, Method
 from dpfed.privacy.adaptive_clip import AdaptiveClip
 from dpfed.privacy.client_level import ClientLevelGaussian, NotPrivate, Privacy
 from dpfed.privacy.coins import ClientLevelCoins
+from dpfed.privacy.integer_noise import DiscreteGaussianLaw, IntegerLaw, SkellamLaw
+from dpfed.privacy.integer_sums import ClientLevelIntegers
 from dpfed.randomness import Randomness
 from dpfed.sampling import Sampler
+from dpfed.secagg.dropouts import most_missing
+from dpfed.secagg.summed import least_uploads
 
 _EDGE_OF_SIGNS = 0.1
 """privacy.edge where none is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegerNoise:
+    """Noise on sums of integers: as drawn, of `uploads` clients or of the server.
+
+    share_variance: of every draw, in squared steps; shares_drawn: how many if nobody is lost
+    least:          draws that must arrive
+    """
+
+    kind: Literal["discrete-gaussian", "skellam"]
+    placement: Literal["server", "clients"]
+    uploads: int
+    share_variance: int
+    least: int
+
+    @property
+    def shares_drawn(self) -> int:
+        return self.uploads if self.placement == "clients" else 1
+
+    def law(self) -> IntegerLaw:
+        return (DiscreteGaussianLaw if self.kind == "discrete-gaussian" else SkellamLaw)(self.share_variance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +69,7 @@ class PrivacyGoal:
     noise_multiplier: float | None
     clip_norm: float
     varies: bool = False
+    integers: IntegerNoise | None = None
     unit: Literal["client"] = "client"
 
 
@@ -52,6 +83,15 @@ def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
         raise ConfigError(f"privacy.{named[0]} with method.name={chosen.name!r}: is for fedpm's coins. Remove it.")
     if table.clip_norm is None:
         raise ConfigError("privacy.clip_norm: is missing and has no default.")
+    if table.noise in ("discrete-gaussian", "skellam"):
+        return _integer_goal(config, table, sent)
+    if table.missing_shares == "charged" and table.placement != "clients":
+        raise ConfigError("privacy.missing_shares without privacy.placement='clients': the server's noise is whole.")
+    if table.placement == "clients" and config.aggregation.kind != "plain":
+        raise ConfigError(
+            f"privacy.placement='clients' with aggregation.kind={config.aggregation.kind!r} and Gaussian noise: "
+            "numbers with a point do not add up modulo 2^b. Use privacy.noise 'discrete-gaussian' or 'skellam'."
+        )
     plan = _plan(config, table)
     z = table.noise_multiplier
     if z is None:
@@ -69,6 +109,10 @@ def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
         noise_multiplier=z,
         clip_norm=table.clip_norm,
     )
+
+
+def _integer_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
+    raise NotImplementedError
 
 
 def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
@@ -129,10 +173,12 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
     )
 
 
-def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomness: Randomness) -> Privacy:
+def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomness: Randomness, code: Code) -> Privacy:
     table = config.privacy
     if table is None or goal is None:
-        return NotPrivate()
+        return NotPrivate(largest=code.clip_norm if isinstance(code, IntegerUpload) else math.inf)
+    if goal.integers is not None:
+        return _integer_privacy(goal, goal.integers, code)
     if goal.noise_multiplier is None:
         return ClientLevelCoins(
             mechanism=goal.mechanism,
@@ -145,6 +191,7 @@ def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomnes
         # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would cost too much.
         std = table.adaptive.count_noise_std or max(who.expected / 20, goal.noise_multiplier)
         adaptive = AdaptiveClip(quantile=table.adaptive.quantile, rate=table.adaptive.rate, count_noise_std=std)
+    shares = least_uploads(int(who.expected), tolerance_of(config) or 0.0)
     return ClientLevelGaussian(
         noise_multiplier=goal.noise_multiplier,
         adjacency=goal.mechanism.adjacency,
@@ -152,7 +199,52 @@ def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomnes
         randomness=randomness,
         placement="uploads" if seen(config) == "uploads" else table.placement,
         adaptive=adaptive,
+        shares=shares if table.placement == "clients" and not goal.varies else None,
+        charged=goal.varies,
+        sensitivity=code.lengthened if isinstance(code, IntegerUpload) else 1.0,
     )
+
+
+def _integer_privacy(goal: PrivacyGoal, integers: IntegerNoise, code: Code) -> ClientLevelIntegers:
+    """Rounds as the ledger gets them: with the shares that the account needs, or with those that arrived."""
+    assert isinstance(code, IntegerUpload)
+    inside = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
+    assert isinstance(inside, DiscreteGaussian | Skellam)
+    sampling = goal.mechanism.sampling if isinstance(goal.mechanism, Subsampled) else FullParticipation()
+
+    def shares(uploads: int) -> int:
+        return uploads if goal.varies else inside.shares
+
+    def mechanism(uploads: int) -> SingleRelease:
+        return subsample(replace(inside, shares=shares(uploads)), sampling)
+
+    def noise_std(uploads: int) -> float:
+        return math.sqrt(shares(uploads) * inside.share_variance) / code.fixed_point.steps_per_unit
+
+    detail = {
+        "noise": integers.kind,
+        "steps_per_unit": code.fixed_point.steps_per_unit,
+        "integers": code.fixed_point.padded,
+        "bits": code.bits,
+    }
+    return ClientLevelIntegers(mechanism=mechanism, noise_std=noise_std, placement=integers.placement, detail=detail)
+
+
+def tolerance_of(config: Config) -> float | None:
+    """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest."""
+    table, federation = config.aggregation, config.federation
+    if table.tolerance is not None or config.privacy is None or config.privacy.placement != "clients":
+        return table.tolerance
+    uploads = federation.clients if federation.sampling == "all" else federation.cohort
+    if table.lost:
+        return min(sum(table.lost.values()) / uploads, 0.99)
+    return most_missing(uploads, table.dropout) / uploads
+
+
+def integer_noise(config: Config) -> Literal["discrete-gaussian", "skellam"] | None:
+    """The law of integer noise that a configuration asks for."""
+    noise = config.privacy.noise if config.privacy is not None else None
+    return noise if noise in ("discrete-gaussian", "skellam") else None
 
 
 def signs_by_coins(config: Config, chosen: Method) -> bool:

@@ -1,28 +1,158 @@
-"""How uploads are summed, from [aggregation]."""
+"""How uploads are summed, from [aggregation]: who takes part, in which ring, and what is refused."""
 
 from __future__ import annotations
 
+from accounting.coins import BernoulliAggregate, slots_for
+from accounting.fixed_point import least_scale, padded_dimension, sum_bits
+from accounting.mechanisms import Subsampled
+from dpfed.build.goals import PrivacyGoal, integer_noise, seen, tolerance_of
 from dpfed.compress.code import Code
+from dpfed.compress.coins import Coins
+from dpfed.compress.fixed_point import FixedPoint
+from dpfed.compress.integer_upload import IntegerUpload
+from dpfed.compress.summed_symbols import SummedSymbols
 from dpfed.config import Config
-from dpfed.sampling import Sampler
+from dpfed.errors import ConfigError
+from dpfed.randomness import Randomness
 from dpfed.secagg.dropouts import Dropouts
 from dpfed.secagg.plain import PlainSums
+from dpfed.secagg.secure import SecureSums
 from dpfed.secagg.steps import Step
 from dpfed.secagg.summed import Sums
 from dpfed.seeds import Seeds
 
+_ROUNDING_LOSS = 1e-4
+"""By how much rounding may lengthen the bound on an update where nothing is private: 1.4% of its norm is rounding."""
 
-def sums_of(config: Config, code: Code, who: Sampler, seeds: Seeds) -> Sums:
+_PRIVATE_ROUNDING_LOSS = 0.01
+"""The same where noise drowns the rounding: 1% more noise, or 1% less privacy."""
+
+_MOST_BITS = 32
+
+_OVERFULL = 1e-6
+"""Chance that more clients are drawn than a secure sum is filled up to, where the sum may hold more."""
+
+
+def sums_of(config: Config, code: Code, seeds: Seeds) -> Sums:
     table = config.aggregation
-    dropouts = dropouts_of(config, seeds)
-    return PlainSums(dropouts=dropouts, tolerance=table.tolerance)
-
-
-def dropouts_of(config: Config, seeds: Seeds) -> Dropouts:
-    table = config.aggregation
-    return Dropouts(
+    dropouts = Dropouts(
         seeds=seeds,
         probability=table.dropout,
         at=None if table.dropout_at == "any" else Step(table.dropout_at),
         lost={Step(name): count for name, count in table.lost.items()},
     )
+    if table.kind == "plain":
+        return PlainSums(dropouts=dropouts, tolerance=tolerance_of(config))
+    assert isinstance(code, Coins | IntegerUpload | SummedSymbols)
+    assert code.bits is not None
+    return SecureSums(
+        kind=table.kind,
+        bits=code.bits,
+        neighbours=table.neighbours or None,
+        threshold=table.threshold,
+        dropouts=dropouts,
+        tolerance=tolerance_of(config),
+        seeds=seeds,
+    )
+
+
+def check_sums(config: Config) -> None:
+    """Choices of [aggregation] that cannot work with the rest."""
+    table, privacy = config.aggregation, config.privacy
+    if table.lost and table.dropout:
+        raise ConfigError("aggregation.lost with aggregation.dropout: say who is lost in one way. Remove one of them.")
+    if privacy is not None and seen(config) == "uploads" and (table.kind != "plain" or table.tolerance is not None):
+        raise ConfigError(
+            f"aggregation.kind={table.kind!r} or aggregation.tolerance with privacy.release='uploads': every upload is "
+            "seen and charged, sum or no sum. Use kind 'plain' without a tolerance, or release 'sum'."
+        )
+    if privacy is not None and privacy.adaptive is not None and in_integers(config):
+        raise ConfigError(
+            "privacy.adaptive with integer sums: the steps are fixed to one clip norm. Use aggregation.kind='plain' "
+            "and Gaussian noise, or a fixed clip norm."
+        )
+
+
+def in_integers(config: Config) -> bool:
+    """Whether rows of numbers become integers before they are summed."""
+    return config.aggregation.kind != "plain" or integer_noise(config) is not None
+
+
+def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
+    """How many clients take part in every sum, drawn or not; None: those who were drawn.
+
+    A private sum under Poisson sampling, if it is a secure one or the clients add the noise: whoever counts uploads
+    must not learn how many were drawn, and the shares of noise must always be as many.
+    """
+    federation = config.federation
+    if goal is None or federation.sampling != "poisson" or seen(config) == "uploads":
+        return None
+    slots = slots_of(goal)
+    if slots is not None:
+        return slots if in_integers(config) else None
+    if config.aggregation.kind == "plain":
+        return None
+    return slots_for(federation.cohort, federation.clients, allowed=_OVERFULL)[0]
+
+
+def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
+    """The most rows that a sum holds; under Poisson sampling without [privacy], everybody's."""
+    federation = config.federation
+    if federation.sampling != "poisson":
+        return federation.clients if federation.sampling == "all" else federation.cohort
+    return filled_to(config, goal) or federation.clients
+
+
+def slots_of(goal: PrivacyGoal) -> int | None:
+    """The fixed number of uploads that the account of a round rests on, if it does."""
+    release = goal.mechanism
+    inside = release.mechanism if isinstance(release, Subsampled) else release
+    if isinstance(inside, BernoulliAggregate):
+        return inside.cohort
+    return goal.integers.uploads if goal.integers is not None and goal.integers.placement == "clients" else None
+
+
+def integer_upload(
+    config: Config, goal: PrivacyGoal | None, sent: int, randomness: Randomness, seeds: Seeds
+) -> IntegerUpload:
+    """The code of rows of `sent` numbers: steps, ring and noise, from the plan that is accounted."""
+    table = config.aggregation
+    padded = padded_dimension(sent, rotate=table.rotation)
+    clip = goal.clip_norm if goal is not None else table.clip_norm
+    if clip is None:
+        raise ConfigError(
+            f"aggregation.kind={table.kind!r} without [privacy]: integers have a range, so updates need a bound. Set "
+            "aggregation.clip_norm; longer updates are shortened to it and counted in diagnostics.jsonl."
+        )
+    integers = goal.integers if goal is not None else None
+    steps = steps_of(config, padded)
+    bits = sum_bits(
+        law="skellam" if integer_noise(config) == "skellam" else "discrete-gaussian",
+        uploads=most_uploads(config, goal),
+        dimension=padded,
+        scaled_clip=steps,
+        noise_variance=integers.share_variance * integers.shares_drawn if integers is not None else 0.0,
+        rotate=table.rotation,
+        wrap_probability=table.wrap_probability,
+    )
+    if bits > _MOST_BITS:
+        raise ConfigError(
+            f"aggregation.steps={steps}: a sum of {most_uploads(config, goal)} such updates with their noise needs "
+            f"{bits} bits, at most {_MOST_BITS} can be summed. Use fewer steps, or aggregation.rotation=true."
+        )
+    return IntegerUpload(
+        fixed_point=FixedPoint(size=sent, steps_per_unit=steps / clip, rotate=table.rotation),
+        clip_norm=clip,
+        bits=bits,
+        seeds=seeds,
+        randomness=randomness,
+        noise=None if integers is None else integers.law(),
+        shared=integers is not None and integers.placement == "clients",
+    )
+
+
+def steps_of(config: Config, padded: int) -> int:
+    """Integer steps to the clip norm: those given, or the fewest that rounding does not cost much with."""
+    if config.aggregation.steps is not None:
+        return config.aggregation.steps
+    return least_scale(padded, overhead=_ROUNDING_LOSS if config.privacy is None else _PRIVATE_ROUNDING_LOSS)

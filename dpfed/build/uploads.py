@@ -13,13 +13,16 @@ from accounting.mechanisms import Subsampled
 from dpfed import compress
 from dpfed.build.goals import PrivacyGoal, edge_of, seen, signs_by_coins
 from dpfed.build.samples import Public
-from dpfed.build.schemes import scheme, sparse_scheme
+from dpfed.build.schemes import is_linear, scheme, sparse_scheme
+from dpfed.build.sums import in_integers, integer_upload, most_uploads
 from dpfed.compress.code import Code
 from dpfed.compress.coins import Coins
+from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.compress.masked_noise import FedMrnSigned
 from dpfed.compress.masks import MapChoice, PublicSigns, PublicTopMask, RandomSharedMask, SendAll, kept_coordinates
 from dpfed.compress.projection import FedScalar
 from dpfed.compress.shared_projection import SharedProjection
+from dpfed.compress.summed_symbols import SummedSymbols, symbol_bits
 from dpfed.compress.upload import Upload
 from dpfed.config import Config
 from dpfed.errors import ConfigError
@@ -81,6 +84,8 @@ def code_of(
 ) -> Code:
     if chosen.scheme is None or signs_by_coins(config, chosen):
         return _coins(config, chosen, goal, randomness)
+    if in_integers(config):
+        return _whole_numbers(config, chosen, goal, map_, model, randomness, seeds)
     pruned = chosen.local_training == "pruned"
     dense = model.indices("bias", "normalisation", "statistic") if pruned else model.dense
     if chosen.scheme == "dense" or isinstance(map_, SharedProjection):
@@ -98,6 +103,41 @@ def code_of(
     )
 
 
+def _whole_numbers(
+    config: Config,
+    chosen: Method,
+    goal: PrivacyGoal | None,
+    map_: MapChoice,
+    model: FlatModel,
+    randomness: Randomness,
+    seeds: Seeds,
+) -> IntegerUpload | SummedSymbols:
+    """Codes whose sums are sums of integers; ConfigError for a method that has none."""
+    if is_linear(config, chosen):
+        return integer_upload(config, goal, map_.sent, randomness, seeds)
+    kind = config.aggregation.kind
+    if goal is not None:
+        raise ConfigError(
+            f"aggregation.kind={kind!r} or integer noise with method.name={chosen.name!r} and [privacy]: its uploads "
+            "cannot be decoded from their sum, so the clip would not bound it. Use dp-fedavg, fed-smp-randk, "
+            "fed-smp-topk, fedpm, fedscalar with method.shared=true, or privacy.noise='coins' where signs are tossed."
+        )
+    if len(model.dense):
+        raise ConfigError(
+            f"aggregation.kind={kind!r} with method.name={chosen.name!r} and BatchNorm: its statistics are sent as "
+            "floats. Use a model without BatchNorm, or kind 'plain'."
+        )
+    if config.method.error_feedback:
+        raise ConfigError(f"method.error_feedback with aggregation.kind={kind!r}: is not built. Remove one of them.")
+    made = scheme(config, chosen, map_.sent)
+    return SummedSymbols(
+        scheme=made,
+        bits=symbol_bits(made, map_.sent, most_uploads(config, goal)),
+        seeds=seeds,
+        seed_purpose=NOISE_PURPOSE if chosen.local_training == "masked noise" else "code",
+    )
+
+
 def _sent_as(config: Config, chosen: Method, map_: MapChoice, dense: int) -> compress.Scheme:
     if isinstance(map_, SharedProjection):
         return compress.get("dense")
@@ -111,8 +151,11 @@ def _coins(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness:
             f"method.options, method.shared or method.error_feedback with method.name={chosen.name!r}: masks have none "
             "of them; their settings are in [mask]. Remove the keys."
         )
+    secure = config.aggregation.kind != "plain"
+    bits = most_uploads(config, goal).bit_length() if secure else None
     if config.privacy is None or goal is None:
-        return Coins(randomness=randomness, edge=0.0, stochastic=chosen.name != "fedmask")
+        stochastic = chosen.name != "fedmask"
+        return Coins(randomness=randomness, edge=0.0, stochastic=stochastic, summed=secure, bits=bits)
     coins = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
     return Coins(
         randomness=randomness,
@@ -121,6 +164,7 @@ def _coins(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness:
         correction=config.privacy.correction or "linear",
         slots=coins.cohort if isinstance(coins, BernoulliAggregate) else None,
         summed=isinstance(coins, BernoulliAggregate),
+        bits=bits,
     )
 
 

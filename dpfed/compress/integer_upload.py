@@ -1,0 +1,90 @@
+"""Fixed point as the code of a round: whole numbers that are summed modulo 2^b, with their noise inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.compress.code import Arrived
+from dpfed.compress.fixed_point import FixedPoint
+from dpfed.privacy.integer_noise import IntegerLaw
+from dpfed.randomness import Randomness
+from dpfed.secagg.ring import centred
+from dpfed.seeds import Seeds
+
+_ROOM_FOR_FLOATS = 1 + 1e-5
+"""Decoded sums are rounded to float32."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IntegerUpload:
+    """Rows of norm at most `clip_norm` are scaled, rotated, rounded at random; the sum is scaled and rotated back.
+
+    bits:      of the ring Z_{2^b}. A sum that leaves it wraps around: wrong, never less private.
+    noise:     the law of integer noise: a share on every row (`shared`), or one draw on the sum; None: it is added
+               elsewhere, or nothing is private
+    """
+
+    fixed_point: FixedPoint
+    clip_norm: float
+    bits: int
+    seeds: Seeds
+    randomness: Randomness
+    noise: IntegerLaw | None = None
+    shared: bool = True
+
+    @property
+    def slots(self) -> None:
+        return None
+
+    @property
+    def lengthened(self) -> float:
+        """The bound on a decoded row over the clip norm: what noise on the decoded sum must be sized for."""
+        squared = self.fixed_point.largest_squared_norm(self.clip_norm)
+        return math.sqrt(squared) / (self.fixed_point.steps_per_unit * self.clip_norm) * _ROOM_FOR_FLOATS
+
+    def width(self, size: int) -> int:
+        return self.fixed_point.padded
+
+    def fixed_bits(self, size: int) -> int:
+        return self.fixed_point.padded * self.bits
+
+    def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+        encoded = self.fixed_point.encode(
+            rows,
+            clip_norm=self.clip_norm,
+            rotation_seed=self._rotation(round),
+            randomness=self.randomness,
+            clients=clients,
+            round=round,
+        )
+        integers = encoded.integers.to(torch.int64)
+        if self.noise is not None and self.shared:
+            for row, client in zip(integers, clients, strict=True):
+                row += self._noise("noise.share", round, int(client)).to(row.device)
+        return Arrived(rows=integers, uplink_bytes=None, not_finite=encoded.gave_up)
+
+    def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
+        if self.noise is not None and not self.shared:
+            total = total.to(torch.int64) + self._noise("noise.sum", round).to(total.device)
+        return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(round))
+
+    def keep(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        pass
+
+    def _rotation(self, round: int) -> int:
+        return self.seeds.integer("fixed_point.rotation", round)
+
+    def _noise(self, purpose: Literal["noise.share", "noise.sum"], *path: int) -> Tensor:
+        assert self.noise is not None
+        return torch.from_numpy(self.noise.sample(self.fixed_point.padded, self.randomness, purpose, *path))
