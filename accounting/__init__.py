@@ -31,6 +31,7 @@ from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import AccountingError
 from accounting.histories import Histories, Steps
 from accounting.integer_noise import DiscreteGaussian, Skellam
+from accounting.integer_plan import IntegerPlan
 from accounting.ledger import Aborted, Header, Ledger, LocalRelease, Release
 from accounting.mechanisms import (
     Composed,
@@ -60,6 +61,7 @@ __all__ = [
     "Guarantee",
     "Header",
     "Histories",
+    "IntegerPlan",
     "Ledger",
     "LocalRelease",
     "Plan",

@@ -1,6 +1,7 @@
 """Budget before training: epsilon, noise multiplier or rounds, whichever is missing, for a plan of sampled rounds."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.fed_smp import lemma_3, theorem_1
+from accounting.integer_plan import IntegerPlan
 from accounting.mechanisms import (
     Composed,
     FixedSizeSampling,
@@ -61,7 +63,10 @@ class Plan:
         object.__setattr__(self, "delta", self.clients**-1.1 if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
         if self.mechanism not in ("gaussian", "distributed-gaussian"):
-            raise InvalidParameter(f"mechanism={self.mechanism!r}: must be 'gaussian' or 'distributed-gaussian'.")
+            raise InvalidParameter(
+                f"mechanism={self.mechanism!r}: must be 'gaussian' or 'distributed-gaussian'. Integer noise has a plan "
+                "of its own, IntegerPlan."
+            )
         if not 0 <= require.real("a fraction in [0, 1)", dropout=self.dropout) < 1:
             raise InvalidParameter(f"dropout={self.dropout}: must be a fraction in [0, 1).")
         if self.dropout and self.mechanism == "gaussian":
@@ -84,15 +89,32 @@ class Plan:
             return FullParticipation()
         return PoissonSampling(probability=self.cohort / self.clients)
 
+    @property
+    def noise_kept(self) -> float:
+        """Fraction of the noise variance asked for that is accounted."""
+        return 1 - self.dropout
+
     def round(self, noise_multiplier: float) -> Any:
         """The mechanism of one round."""
         assert self.adjacency is not None
-        z = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(1 - self.dropout)
+        z = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(self.noise_kept)
         return subsample(Gaussian(noise_multiplier=z, adjacency=self.adjacency), self.sampler)
 
     def run(self, noise_multiplier: float, rounds: int) -> Composed:
         """The mechanism of all rounds."""
         return Composed(parts=((self.round(noise_multiplier), require.count(rounds=rounds)),))
+
+    def details(self, noise_multiplier: float) -> Mapping[str, Any]:
+        """What a budget's JSON has besides."""
+        return {}
+
+    def notes(self, noise_multiplier: float, rounds: int) -> tuple[str, ...]:
+        """What a reader of the epsilon should know."""
+        return (f"at most {self.dropout:.0%} of the noise shares missing",) if self.dropout else ()
+
+
+NoisePlan = Plan | IntegerPlan
+"""What has a noise multiplier to solve for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,18 +157,20 @@ class Budget:
             "lower_bound": self.lower_bound,
             "valid": self.valid,
             "notes": list(self.notes),
-            **self._coins(),
+            **self._details(),
         }
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
-    def _coins(self) -> dict[str, Any]:
-        """What a plan of coin uploads has besides."""
+    def _details(self) -> Mapping[str, Any]:
+        """What a plan of integer noise or of coin uploads has besides."""
+        if isinstance(self.plan, NoisePlan):
+            return self.plan.details(float(self.noise_multiplier or 0))
         names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std")
-        return {name: getattr(self.plan, name) for name in names if hasattr(self.plan, "edge")}
+        return {name: getattr(self.plan, name) for name in names}
 
 
 def epsilon(
-    plan: Plan,
+    plan: NoisePlan,
     *,
     noise_multiplier: float,
     rounds: int,
@@ -162,7 +186,6 @@ def epsilon(
         conversion=conversion,
         with_lower_bound=with_lower_bound,
     )
-    dropout = (f"at most {plan.dropout:.0%} of the noise shares missing",) if plan.dropout else ()
     return Budget(
         plan=plan,
         noise_multiplier=noise_multiplier,
@@ -173,12 +196,12 @@ def epsilon(
         order=stated.order,
         lower_bound=stated.lower_bound,
         valid=stated.valid,
-        notes=stated.notes + dropout,
+        notes=stated.notes + plan.notes(noise_multiplier, rounds),
     )
 
 
 def noise_multiplier(
-    plan: Plan,
+    plan: NoisePlan,
     *,
     epsilon_target: float,
     rounds: int,
@@ -197,7 +220,7 @@ def noise_multiplier(
 
 
 def rounds(
-    plan: Plan,
+    plan: NoisePlan,
     *,
     epsilon_target: float,
     noise_multiplier: float,
@@ -219,7 +242,7 @@ def rounds(
     return epsilon(plan, noise_multiplier=noise_multiplier, rounds=count, accountant=accountant, conversion=conversion)
 
 
-def _epsilon_only(plan: Plan, z: float, count: int, accountant: Accountant, conversion: Conversion) -> float:
+def _epsilon_only(plan: NoisePlan, z: float, count: int, accountant: Accountant, conversion: Conversion) -> float:
     return accountants.guarantee(
         plan.run(z, count),
         delta=float(plan.delta or 0),
@@ -229,13 +252,14 @@ def _epsilon_only(plan: Plan, z: float, count: int, accountant: Accountant, conv
     ).epsilon
 
 
-def _guess(plan: Plan, epsilon_target: float, rounds: int) -> float:
+def _guess(plan: NoisePlan, epsilon_target: float, rounds: int) -> float:
     """A noise multiplier near the answer, from the central limit: mu = q sqrt(T (e^(s^2/z^2) - 1)). Speed only."""
     delta, sampler = float(plan.delta or 0), plan.sampler
     wanted = 1 / _std_for(epsilon_target, delta)
-    shift = 2.0 if plan.sampling == "fixed" else plan.round(1.0).adjacency.sensitivity_in_clips
+    assert plan.adjacency is not None
+    shift = 2.0 if plan.sampling == "fixed" else plan.adjacency.sensitivity_in_clips
     per_round = math.log1p((wanted / sampler.probability) ** 2 / rounds)
-    return min(max(shift / math.sqrt(per_round) / math.sqrt(1 - plan.dropout), 1e-3), 1e6)
+    return min(max(shift / math.sqrt(per_round) / math.sqrt(plan.noise_kept), 1e-3), 1e6)
 
 
 def _std_for(epsilon_target: float, delta: float) -> float:

@@ -10,8 +10,10 @@ from accounting import budget as budgets
 from accounting import coin_budget
 from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
-from accounting.budget import Budget, Plan
+from accounting.budget import Budget, NoisePlan, Plan
 from accounting.coin_budget import CoinPlan
+from accounting.fixed_point import NoiseLaw
+from accounting.integer_plan import IntegerPlan, Placement
 from accounting.rdp import Conversion
 from dpfed.cli.output import console, number, print_json
 from dpfed.errors import ConfigError
@@ -29,9 +31,19 @@ def budget(
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
-    mechanism: Literal["gaussian", "distributed-gaussian", "bernoulli-channel", "bernoulli-aggregate"] = "gaussian",
+    mechanism: Literal[
+        "gaussian",
+        "distributed-gaussian",
+        "discrete-gaussian",
+        "skellam",
+        "bernoulli-channel",
+        "bernoulli-aggregate",
+    ] = "gaussian",
     dropout: float = 0.0,
     dimension: int | None = None,
+    scale: float | None = None,
+    rotate: bool | None = None,
+    placement: Literal["clients", "server"] | None = None,
     edge: float | None = None,
     clip_norm: float | None = None,
     l2_sensitivity: float | None = None,
@@ -70,12 +82,20 @@ def budget(
     conversion
         From Renyi to (epsilon, delta); for rdp and fed-smp-lemma.
     mechanism
-        Noise added by the server, or in shares by the clients; or coins (masks, signs): sums of exactly K of them, or
-        uploads seen one by one.
+        Gaussian noise added by the server, or in shares by the clients; integer noise for secure sums of rounded
+        uploads (discrete Gaussian, Skellam); or coins (masks, signs): sums of exactly K, or uploads seen one by one.
     dropout
-        Fraction of noise shares that may be missing (distributed-gaussian).
+        Fraction of noise shares that may be missing. distributed-gaussian: the noise shrinks by them. Integer noise:
+        the shares are larger, so that it does not.
     dimension
-        Coins: number of coordinates, d.
+        Integer noise and coins: number of coordinates, d.
+    scale
+        Integer noise: steps per clip norm. Default: the least with which rounding costs 1%.
+    rotate
+        Integer noise: a random Hadamard rotation before rounding (the default) saves bits and fills d up to a power of
+        two.
+    placement
+        Integer noise: in shares by the clients (the default), or added by the server.
     edge
         Coins: c, all probabilities lie in [c, 1-c].
     clip_norm
@@ -87,7 +107,8 @@ def budget(
     noise_std
         Coins: Gaussian noise on the probabilities before they are clipped.
     slots
-        Coins under poisson: the fixed number of coins that the server pads to.
+        Under poisson, with coins: the fixed number of coins that the server pads to; with noise shares: the fixed
+        number of uploads, some of noise alone.
     compare
         One row for every accountant and reading, each with the sampler it belongs to.
     plot
@@ -95,8 +116,12 @@ def budget(
     json
         One JSON document on standard output.
     """
+    integer = {"scale": scale, "rotate": rotate, "placement": placement}
+    coin = {"edge": edge, "clip_norm": clip_norm, "l2_sensitivity": l2_sensitivity, "linf_clip": linf_clip}
+    coin["noise_std"] = noise_std or None
     if mechanism in ("bernoulli-channel", "bernoulli-aggregate"):
         _refuse_for_coins(noise_multiplier=noise_multiplier, accountant=accountant, compare=compare, dropout=dropout)
+        _refuse(f"--mechanism {mechanism}: for integer noise", **integer)
         coins = _coin_plan(
             clients, cohort, sampling, adjacency, delta, mechanism, dimension, edge, clip_norm, l2_sensitivity,
             linf_clip, noise_std, slots,
@@ -104,28 +129,41 @@ def budget(
         coin_answer = _solve_coins(coins, rounds, epsilon, accountant)
         _report(coins, coin_answer, [coin_answer], plot=plot, json=json, compare=False)
         return
-    _refuse_without_coins(
-        dimension=dimension, edge=edge, clip_norm=clip_norm, l2_sensitivity=l2_sensitivity, linf_clip=linf_clip,
-        noise_std=noise_std or None, slots=slots,
-    )  # fmt: skip
-    plan = Plan(
-        clients=clients,
-        cohort=clients if sampling == "all" else cohort,
-        sampling=sampling,
-        adjacency=Adjacency(adjacency) if adjacency else None,
-        delta=delta,
-        mechanism=mechanism,
-        dropout=dropout,
-    )
+    plan: NoisePlan
+    if mechanism in ("discrete-gaussian", "skellam"):
+        _refuse(
+            f"--mechanism {mechanism}: for coins or, --compare, for Gaussian noise",
+            **coin,
+            compare=compare or None,
+        )
+        plan = _integer_plan(
+            clients, cohort, sampling, adjacency, delta, mechanism, dropout, dimension, scale, rotate, placement, slots
+        )
+    else:
+        _refuse(
+            f"--mechanism {mechanism}: for coins (bernoulli-channel, bernoulli-aggregate) or integer noise "
+            "(discrete-gaussian, skellam). With Gaussian noise the sensitivity follows from the adjacency, in units of "
+            "the clip norm",
+            **coin, **integer, dimension=dimension, slots=slots,
+        )  # fmt: skip
+        plan = Plan(
+            clients=clients,
+            cohort=clients if sampling == "all" else cohort,
+            sampling=sampling,
+            adjacency=Adjacency(adjacency) if adjacency else None,
+            delta=delta,
+            mechanism=mechanism,
+            dropout=dropout,
+        )
     answer = _solve(plan, rounds, noise_multiplier, epsilon, accountant, conversion)
     rows = [answer]
-    if compare:
+    if compare and isinstance(plan, Plan):
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     _report(plan, answer, rows, plot=plot, json=json, compare=compare)
 
 
 def _report(
-    plan: Plan | CoinPlan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool
+    plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool
 ) -> None:
     if plot is not None:
         from dpfed.plots.budget import plot_budget
@@ -146,13 +184,42 @@ def _refuse_for_coins(**given: object) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} with coins: it is for Gaussian noise. Remove it.")
 
 
-def _refuse_without_coins(**given: object) -> None:
+def _refuse(why: str, **given: object) -> None:
     named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if named:
-        raise ConfigError(
-            f"{', '.join(named)} without --mechanism bernoulli-channel or bernoulli-aggregate: for coins only. With "
-            "Gaussian noise the sensitivity follows from the adjacency, in units of the clip norm."
-        )
+        raise ConfigError(f"{', '.join(named)} with {why}. Remove it.")
+
+
+def _integer_plan(
+    clients: int,
+    cohort: int,
+    sampling: str,
+    adjacency: str | None,
+    delta: float | None,
+    mechanism: NoiseLaw,
+    dropout: float,
+    dimension: int | None,
+    scale: float | None,
+    rotate: bool | None,
+    placement: Placement | None,
+    slots: int | None,
+) -> IntegerPlan:
+    if dimension is None:
+        raise ConfigError(f"--mechanism {mechanism} needs --dimension: rounding costs depend on it.")
+    return IntegerPlan(
+        clients=clients,
+        cohort=clients if sampling == "all" else cohort,
+        dimension=dimension,
+        mechanism=mechanism,
+        sampling=sampling,
+        adjacency=Adjacency(adjacency) if adjacency else None,
+        delta=delta,
+        scale=scale,
+        rotate=rotate is not False,
+        placement=placement or "clients",
+        dropout=dropout,
+        slots=slots,
+    )
 
 
 def _coin_plan(
@@ -203,7 +270,7 @@ def _solve_coins(plan: CoinPlan, rounds: int | None, epsilon: float | None, acco
 
 
 def _solve(
-    plan: Plan,
+    plan: NoisePlan,
     rounds: int | None,
     noise_multiplier: float | None,
     epsilon: float | None,
@@ -225,7 +292,7 @@ def _solve(
     )
 
 
-def _show(plan: Plan | CoinPlan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
+def _show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
     out = console()
     out.print(
         f"[bold]epsilon {number(answer.epsilon)}[/]  {_strength(answer)}  "
@@ -258,7 +325,7 @@ def _strength(answer: Budget) -> str:
     return f"{record['mechanism']} of d = {record['dimension']:,} coins in [{record['edge']:g}, {1 - record['edge']:g}]"
 
 
-def _sampler_words(plan: Plan | CoinPlan) -> str:
+def _sampler_words(plan: NoisePlan | CoinPlan) -> str:
     if plan.sampling == "poisson":
         return (
             f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {plan.sampler.probability:.6g})"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from accounting import budget, coin_budget
-from accounting.budget import Budget, Plan
+from accounting.budget import Budget, NoisePlan
 from accounting.coin_budget import CoinPlan
 from accounting.errors import UnsupportedMechanism
 from dpfed.plots.figure import figure
@@ -14,7 +14,7 @@ _POINTS = 12
 _LINES = (("best", "improved"), ("rdp", "improved"), ("rdp", "classical"))
 
 
-def plot_budget(plan: Plan | CoinPlan, answer: Budget, path: Path) -> None:
+def plot_budget(plan: NoisePlan | CoinPlan, answer: Budget, path: Path) -> None:
     """Write the figure; the shaded band lies between the best account and the lower bound."""
     rounds = np.unique(np.linspace(1, answer.rounds, _POINTS).round().astype(int))
     with figure(path) as axes:
@@ -39,13 +39,13 @@ def plot_budget(plan: Plan | CoinPlan, answer: Budget, path: Path) -> None:
         axes.legend(frameon=False, fontsize=9)
 
 
-def _strength(plan: Plan | CoinPlan, answer: Budget) -> str:
+def _strength(plan: NoisePlan | CoinPlan, answer: Budget) -> str:
     if isinstance(plan, CoinPlan):
         return f"{plan.dimension:,} coins in [{plan.edge:g}, {1 - plan.edge:g}]"
     return f"noise multiplier {answer.noise_multiplier:.4g}"
 
 
-def _at(plan: Plan | CoinPlan, answer: Budget, rounds: int, accountant: str, conversion: str) -> Budget:
+def _at(plan: NoisePlan | CoinPlan, answer: Budget, rounds: int, accountant: str, conversion: str) -> Budget:
     if isinstance(plan, CoinPlan):
         return coin_budget.epsilon(plan, rounds=rounds)
     return budget.epsilon(

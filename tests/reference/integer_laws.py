@@ -67,7 +67,7 @@ def smallest_epsilon(pair: tuple[np.ndarray, np.ndarray], delta: float) -> float
 
 
 def renyi(pair: tuple[np.ndarray, np.ndarray], order: float, floor: float = 1e-250) -> float:
-    """The larger of both orders' divergences, without the cells that hold less than `floor` in either (a lower bound)."""
+    """The larger of both orders' divergences, without cells that hold less than `floor` in either (a lower bound)."""
     p, q = (np.asarray(law) for law in pair)
     kept = (p > floor) & (q > floor)
     log_p, log_q = np.log(p[kept]), np.log(q[kept])
