@@ -35,18 +35,14 @@ class Agreement:
     threshold: float
     session: bytes = field(default_factory=lambda: secrets.token_bytes(16))
 
-    def least(self, group: int) -> int:
-        """How many of a group of this size are needed: always more than half."""
-        return max(math.ceil(self.threshold * group - 1e-9), group // 2 + 1)
-
     def shares_needed(self, client: int) -> int:
         """t of the t-of-n shares of this client's secrets."""
-        return self.least(len(self.graph.neighbours(client)) + 1)
+        return shares_needed(len(self.graph.neighbours(client)) + 1, self.threshold)
 
     def require_all(self, step: Step, alive: Collection[int]) -> None:
         """SecureSumAborted unless enough of all clients are alive after the step; two at least, to hide one another."""
         total, came = len(self.graph.circle), len(alive)
-        needed = max(self.least(total), 2)
+        needed = max(shares_needed(total, self.threshold), 2)
         if came < needed:
             _abort(step, f"{came} of {total} clients came, {needed} are needed")
 
@@ -65,6 +61,11 @@ class Agreement:
                 f"{len(survivors)} of {len(self.graph.circle)} clients came, and more are needed: no masks connect "
                 "them into one sum",
             )
+
+
+def shares_needed(group: int, threshold: float) -> int:
+    """How many of a group of this size are needed: always more than half."""
+    return max(math.ceil(threshold * group - 1e-9), group // 2 + 1)
 
 
 def agree(

@@ -44,11 +44,11 @@ def unpack(content: memoryview, size: int, bits: int) -> NDArray[Any]:
     packed = np.frombuffer(content, np.uint8)
     for place in range(whole):
         columns[:, place] = packed[place * size : (place + 1) * size]
-    planes = packed[whole * size :].reshape(rest, -1)
-    last = np.zeros(size, np.uint8)
-    for plane in range(rest):
-        last |= np.unpackbits(planes[plane], count=size) << np.uint8(plane)
-    columns[:, whole] = last
+    if rest:
+        last = np.zeros(size, np.uint8)
+        for plane, its_bits in enumerate(packed[whole * size :].reshape(rest, -1)):
+            last |= np.unpackbits(its_bits, count=size) << np.uint8(plane)
+        columns[:, whole] = last
     return words.astype(word, copy=False)
 
 
