@@ -7,7 +7,7 @@ almost no power.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,7 +52,7 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
     exact to rounding, as mu-Gaussian composition is closed).
     pld: the composed privacy loss distribution, at knots joined by chords in e^epsilon (delta is convex in it).
     rdp: the least over the orders of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne, Kamath, Steinke 2020,
-    Prop. 12, solved for delta). best: the smaller of what applies.
+    Prop. 12, solved for delta); a bound, which need not be the profile of a pair. best: the smaller of what applies.
     Errors: UnsupportedMechanism where the accountant has no bound.
     """
     mu = _plain_shift(mechanism)
@@ -91,17 +91,24 @@ def _pld(mechanism: Mechanism) -> Callable[[Floats], Floats]:
         raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
     with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
         law = pld.distribution(mechanism, loss_grid.interval(mechanism))
-    slack = pld.composition_slack(rounds)
+    return profile_of_distribution(law, slack=pld.composition_slack(rounds), method="pld").above_zero
+
+
+def profile_of_distribution(law: Any, *, slack: float, method: str) -> Profile:
+    """The profile of dp-accounting's PrivacyLossDistribution `law`, the worse of its orders, from above.
+
+    At knots joined by chords in e^epsilon, in which every profile is convex. `slack`: what rounding of its convolutions
+    may misplace; added to every delta.
+    """
     knots = np.linspace(0.0, _end(law, max(slack, _NOTHING)), _KNOTS)
     values = np.minimum(np.maximum(law.get_delta_for_epsilon(knots), 0.0) * (1 + 1e-9) + slack, 1.0)
-    return lambda eps: _chords(eps, knots, values)
+    return Profile(above_zero=lambda eps: _chords(eps, knots, values), method=method)
 
 
-def _end(law: object, negligible: float) -> float:
+def _end(law: Any, negligible: float) -> float:
     """An epsilon at which delta has come down to what it keeps for ever, or is negligible."""
-    at = getattr(law, "get_delta_for_epsilon")  # noqa: B009 - dp-accounting has no types
-    end, last = 1.0, float(at(math.inf))
-    while float(at(end)) > 2 * last + negligible and end < 1e6:
+    end, last = 1.0, float(law.get_delta_for_epsilon(math.inf))
+    while float(law.get_delta_for_epsilon(end)) > 1.001 * last + negligible and end < 1e6:
         end *= 1.5
     return end
 

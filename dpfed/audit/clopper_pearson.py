@@ -22,6 +22,8 @@ def upper_limit(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> Flo
     level = require.open_probability(alpha=alpha)
     k, n = np.broadcast_arrays(np.asarray(successes, dtype=float), np.asarray(trials, dtype=float))
     if not np.all((n > 0) & (k >= 0) & (k <= n)):
-        raise ConfigError(f"successes={successes!r}, trials={trials!r}: must be 0 <= successes <= trials, trials above 0.")
+        raise ConfigError(
+            f"successes={successes!r}, trials={trials!r}: must be 0 <= successes <= trials, trials above 0."
+        )
     inside = k < n
     return np.asarray(np.where(inside, betaincinv(k + 1, np.where(inside, n - k, 1.0), 1 - level), 1.0))

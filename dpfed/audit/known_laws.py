@@ -5,7 +5,6 @@ probability. Their privacy losses add up, so the law of the sum is a convolution
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import loss_grid, require
 from accounting.bernoulli_exact import LARGEST_LAW, channel_epsilon, channel_profile
 from accounting.errors import UnsupportedMechanism
+from accounting.profiles import Profile, profile_of_distribution
+from dpfed.audit.loss_sums import spacing, sum_of_losses
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
 
-_LARGEST_GRID = 1_000_000
-_BROADENING = 0.01  # grid spacing over the root mean square spread of one coordinate's loss
-_CUT = 1e-16  # tails that one convolution moves to safer places
-_EXACT_OUTCOMES = 200_000
+_EXACT_OUTCOMES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +58,13 @@ class KnownPair:
         """Whether the law is small enough to be enumerated: coins of few different pairs (p, q)."""
         return self.p.shape[1] == 2 and _outcomes(self.p[:, 1], self.q[:, 1]) <= min(LARGEST_LAW, _EXACT_OUTCOMES)
 
-    def profile(self, epsilon: ArrayLike) -> Floats:
-        """delta at `epsilon` (real, any shape). Exact to rounding if `is_exact`; else an upper bound, see `epsilon`."""
-        eps = np.asarray(epsilon, dtype=float)
-        if np.isnan(eps).any():
-            raise ConfigError("epsilon: must be real numbers, not NaN.")
+    def profile(self) -> Profile:
+        """delta at every epsilon. Exact to rounding if `is_exact`; else an upper bound, see `epsilon`."""
         if self.is_exact:
-            return np.asarray(channel_profile(eps, p=self.p[:, 1], q=self.q[:, 1]))
+            ones = {"p": self.p[:, 1], "q": self.q[:, 1]}
+            return Profile(above_zero=lambda eps: channel_profile(eps, **ones), method="exact")
         law, slack = self._composed()
-        values = [max(float(law.get_delta_for_epsilon(abs(e))), 0.0) for e in eps.ravel().tolist()]
-        size, delta = np.abs(eps), np.minimum(np.array(values) + slack, 1.0).reshape(eps.shape)
-        return np.asarray(np.where(eps >= 0, delta, -np.expm1(-size) + np.exp(-size) * delta))
+        return profile_of_distribution(law, slack=slack, method="pld")
 
     def epsilon(self, *, delta: float) -> float:
         """The smallest epsilon >= 0 at `delta`, both orders.
@@ -98,9 +92,9 @@ class KnownPair:
     def _composed(self) -> tuple[Any, float]:
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-        spacing = _spacing(self.p, self.q)
-        forth, back = _sum_of_losses(self.p, self.q, spacing), _sum_of_losses(self.q, self.p, spacing)
-        return PrivacyLossDistribution(forth, back), 1e-14 + 2e-16 * len(self.p)
+        at = spacing(self.p, self.q)
+        law = PrivacyLossDistribution(sum_of_losses(self.p, self.q, at), sum_of_losses(self.q, self.p, at))
+        return law, 1e-14 + 2e-16 * len(self.p)
 
 
 def masks(p: ArrayLike, q: ArrayLike) -> KnownPair:
@@ -149,66 +143,3 @@ def masked_noise(
 def _outcomes(p: Floats, q: Floats) -> float:
     _, counts = np.unique(np.stack([p, q], axis=1)[p != q], axis=0, return_counts=True)
     return math.prod(float(n) + 1 for n in counts)
-
-
-def _losses(p: Floats, q: Floats) -> Floats:
-    """log p/q; +inf where only q is 0, -inf where p is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        loss = np.log(p) - np.log(q)
-    return np.where(p > 0, loss, -np.inf)
-
-
-def _spacing(p: Floats, q: Floats) -> float:
-    """Fine against one coordinate's spread of loss, coarse enough for the sum's support to fit in memory."""
-    widths, variances = [], []
-    for one, other in ((p, q), (q, p)):
-        loss = _losses(one, other)
-        finite = np.where(np.isfinite(loss), loss, 0.0)
-        mean = (one * finite).sum(axis=1, keepdims=True)
-        variances.append(float((one * np.square(finite - mean) * np.isfinite(loss)).sum()))
-        widths.append(float((finite.max(axis=1) - finite.min(axis=1)).sum()))
-    spread = math.sqrt(max(variances) / len(p))
-    return max(_BROADENING * spread, min(max(widths), 60 * math.sqrt(max(variances))) / _LARGEST_GRID, 1e-12)
-
-
-def _sum_of_losses(p: Floats, q: Floats, spacing: float) -> Any:
-    """The law under P of the summed loss, dominating it: equal coordinates by powers, then pairwise like a tree."""
-    pairs, counts = np.unique(np.concatenate([p, q], axis=1), axis=0, return_counts=True)
-    half = p.shape[1]
-    laws = [_one_coordinate(row[:half], row[half:], spacing) for row in pairs]
-    with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-        laws = [
-            law.self_compose(int(n), tail_mass_truncation=_CUT) if n > 1 else law
-            for law, n in zip(laws, counts, strict=True)
-        ]
-    while len(laws) > 1:
-        laws = list(_neighbours_composed(laws))
-    return laws[0]
-
-
-def _neighbours_composed(laws: list[Any]) -> Iterator[Any]:
-    for i in range(0, len(laws) - 1, 2):
-        yield laws[i].compose(laws[i + 1], tail_mass_truncation=_CUT)
-    if len(laws) % 2:
-        yield laws[-1]
-
-
-def _one_coordinate(p: Floats, q: Floats, spacing: float) -> Any:
-    """The losses of one coordinate, each split over the two grid points around it.
-
-    An atom (P, Q) of loss l between a = k spacing and b = a + spacing becomes (u, u e^-a) and (P - u, (P - u) e^-b)
-    with u e^-a + (P - u) e^-b = Q, so u = P (e^(a-l) - e^(a-b)) / (1 - e^(a-b)).
-    """
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-
-    loss = _losses(p, q)
-    finite = np.isfinite(loss)
-    if not finite.any():
-        return DensePLDPmf(spacing, 0, np.zeros(1), 1.0, True)
-    cells = np.floor(loss[finite] / spacing).astype(int)
-    rest = np.clip(loss[finite] - cells * spacing, 0.0, spacing)
-    share = np.exp(-rest) * np.expm1(rest - spacing) / np.expm1(-spacing)
-    masses = np.zeros(int(cells.max() - cells.min()) + 2)
-    np.add.at(masses, cells - cells.min(), p[finite] * share)
-    np.add.at(masses, cells - cells.min() + 1, p[finite] * (1 - share))
-    return DensePLDPmf(spacing, int(cells.min()), masses, float(p[np.isposinf(loss)].sum()), True)

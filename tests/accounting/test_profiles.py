@@ -1,0 +1,165 @@
+"""Privacy profiles: the whole claim of an account, against its epsilons and against exact laws."""
+
+import math
+
+import numpy as np
+import pytest
+from reference import normal
+
+from accounting import (
+    Adjacency,
+    BernoulliAggregate,
+    BernoulliChannel,
+    Composed,
+    FixedSizeSampling,
+    Gaussian,
+    PoissonSampling,
+    Subsampled,
+    fixed_size,
+    guarantee,
+    poisson,
+    rdp,
+)
+from accounting.bernoulli_exact import channel_profile
+from accounting.errors import AccountingError, InvalidParameter, UnsupportedMechanism
+from accounting.profiles import delta_from_curve, profile
+
+PLAIN = Gaussian(noise_multiplier=1.4, adjacency=Adjacency.ADD_REMOVE)
+POISSON = Subsampled(mechanism=PLAIN, sampling=PoissonSampling(probability=1 / 60))
+FIXED = Subsampled(
+    mechanism=Gaussian(noise_multiplier=1.4, adjacency=Adjacency.REPLACE_ONE),
+    sampling=FixedSizeSampling(cohort=100, clients=6000),
+)
+ZEROED = Subsampled(
+    mechanism=Gaussian(noise_multiplier=0.9, adjacency=Adjacency.ZERO_OUT),
+    sampling=FixedSizeSampling(cohort=3, clients=10),
+)
+COINS = BernoulliChannel(dimension=6, floor=0.2, adjacency=Adjacency.REPLACE_ONE, linf_clip=0.05)
+
+
+def composed(part, count):
+    return Composed(parts=((part, count),))
+
+
+@pytest.mark.parametrize("epsilon", [-3.0, -0.1, 0.0, 0.5, 4.0])
+def test_plain_gaussians_are_one_gaussian_exactly(epsilon):
+    value = float(profile(composed(PLAIN, 9))(epsilon))
+    assert value == pytest.approx(float(normal.profile(epsilon, 3 / 1.4)), rel=1e-12)
+
+
+@pytest.mark.parametrize("part", [POISSON, FIXED, ZEROED, COINS])
+@pytest.mark.parametrize("rounds", [1, 40])
+@pytest.mark.parametrize("accountant", ["best", "pld", "rdp"])
+def test_the_profile_runs_through_the_accountants_epsilons(part, rounds, accountant):
+    """From above, and within the grid's tolerance; `best` at least as low as each."""
+    run = composed(part, rounds)
+    if part is COINS and accountant != "rdp":
+        accountant = "rdp"
+    claim = profile(run, accountant=accountant)
+    for delta in (1e-7, 1e-5, 1e-2):
+        epsilon = guarantee(run, delta=delta, accountant=accountant, with_lower_bound=False).epsilon
+        if epsilon > 0:
+            assert float(claim(epsilon)) == pytest.approx(delta, rel=5e-3)
+
+
+@pytest.mark.parametrize("part", [POISSON, ZEROED])
+def test_best_is_the_smaller_of_both(part):
+    run = composed(part, 20)
+    eps = np.linspace(-2, 6, 81)
+    both = np.minimum(profile(run, accountant="pld")(eps), profile(run, accountant="rdp")(eps))
+    assert profile(run)(eps) == pytest.approx(both, abs=0)
+    assert profile(run).method == "pld+rdp"
+
+
+@pytest.mark.parametrize("q", [0.01, 0.3])
+@pytest.mark.parametrize("z", [0.7, 2.0])
+def test_one_sampled_round_is_just_above_its_exact_profiles(q, z):
+    eps = np.linspace(-3, 3, 61)
+    options = {"sampling_probability": q, "noise_multiplier": z}
+    mechanism = Subsampled(
+        mechanism=Gaussian(noise_multiplier=z, adjacency=Adjacency.ADD_REMOVE),
+        sampling=PoissonSampling(probability=q),
+    )
+    exact = np.maximum(poisson.removal_profile(eps, **options), poisson.addition_profile(eps, **options))
+    value = profile(mechanism)(eps)
+    assert np.all(value >= exact * (1 - 1e-9))
+    seen = exact > 1e-6
+    assert value[seen] == pytest.approx(exact[seen], rel=2e-3)
+
+
+def test_one_fixed_size_round_is_just_above_its_exact_profile():
+    eps = np.linspace(-2, 2, 41)
+    exact = fixed_size.replacement_profile(eps, sampling_probability=1 / 60, noise_multiplier=1.4)
+    value = profile(FIXED)(eps)
+    assert np.all(value >= exact * (1 - 1e-9))
+    assert value == pytest.approx(exact, rel=2e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize("up", [0, 3, 6])
+def test_coins_are_above_the_exact_law_of_what_a_client_may_do(up):
+    """Replace-one moves each probability by at most 0.1; here `up` of six rise from 0.2 and the others fall to it."""
+    p, q = np.where(np.arange(6) < up, 0.3, 0.2), np.where(np.arange(6) < up, 0.2, 0.3)
+    eps = np.linspace(-3, 3, 61)
+    assert np.all(profile(COINS)(eps) >= channel_profile(eps, p=p, q=q) * (1 - 1e-12))
+
+
+@pytest.mark.parametrize("part", [PLAIN, POISSON, FIXED, ZEROED, COINS])
+def test_every_profile_is_one_of_an_unordered_pair(part):
+    """Between max(0, 1 - e^epsilon) and 1, its own reverse, 0 (or its tail) at infinity, and falling where it is nearly
+    that of a pair (a Renyi bound need not be)."""
+    claim = profile(composed(part, 3))
+    eps = np.linspace(-9, 9, 361)
+    value = claim(eps)
+    assert part is COINS or np.all(np.diff(value) <= 1e-12)
+    assert np.all((value >= np.maximum(0, -np.expm1(eps)) - 1e-12) & (value <= 1))
+    assert value[:180] == pytest.approx(-np.expm1(eps[:180]) + np.exp(eps[:180]) * value[:180:-1], abs=1e-12)
+    assert claim([-math.inf, math.inf]) == pytest.approx([1.0, 0.0], abs=1e-11)
+    assert claim(np.zeros((2, 3))).shape == (2, 3)
+
+
+def test_an_overflowing_cohort_keeps_its_delta():
+    coins = BernoulliAggregate(
+        dimension=50, floor=0.1, adjacency=Adjacency.ZERO_OUT, linf_clip=0.01, cohort=20, overflow=1e-4
+    )
+    run = composed(Subsampled(mechanism=coins, sampling=PoissonSampling(probability=0.1)), 10)
+    assert float(profile(run)(math.inf)) == pytest.approx(1e-3)
+    epsilon = guarantee(run, delta=2e-3, accountant="rdp").epsilon
+    assert float(profile(run)(epsilon)) == pytest.approx(2e-3, rel=1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
+def test_delta_from_a_curve_inverts_epsilon_from_it(delta):
+    orders = np.arange(2.0, 65)
+    curve = 0.1 * orders
+    epsilon = rdp.epsilon_from_curve(orders, curve, delta=delta).epsilon
+    assert float(delta_from_curve(epsilon, orders, curve)) == pytest.approx(delta, rel=1e-9)
+
+
+def test_delta_from_a_curve_is_above_the_gaussian_it_is_the_curve_of():
+    eps, mu = np.linspace(-2, 8, 101), 0.8
+    orders = np.linspace(1.01, 80, 400)
+    value = delta_from_curve(eps, orders, orders * mu * mu / 2)
+    assert np.all(value >= profile(Gaussian(noise_multiplier=1 / mu, adjacency=Adjacency.ADD_REMOVE))(eps))
+
+
+@pytest.mark.parametrize(("orders", "rho"), [([1.0], [0.1]), ([2.0, 3.0], [0.1]), ([2.0], [-0.1]), ([], [])])
+def test_what_is_no_curve_is_refused(orders, rho):
+    with pytest.raises(InvalidParameter, match="orders of shape"):
+        delta_from_curve(1.0, orders, rho)
+
+
+def test_wrong_input_is_refused():
+    with pytest.raises(InvalidParameter, match="epsilon=nan"):
+        profile(PLAIN)([0.0, math.nan])
+    with pytest.raises(InvalidParameter, match="accountant='exact'"):
+        profile(PLAIN, accountant="exact")
+    with pytest.raises(UnsupportedMechanism, match="no privacy loss distribution"):
+        profile(COINS, accountant="pld")
+    with pytest.raises(AccountingError):
+        profile(
+            Subsampled(
+                mechanism=Gaussian(noise_multiplier=1.0, adjacency=Adjacency.REPLACE_ONE),
+                sampling=PoissonSampling(probability=0.1),
+            ),
+            accountant="rdp",
+        )
