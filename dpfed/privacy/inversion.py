@@ -103,22 +103,20 @@ def _table(law: SymmetricLaw, bits: int) -> _Table:
 
 def _floors(law: SymmetricLaw, bits: int) -> NDArray[np.int64]:
     """The integer part of G(k) 2^bits, k = 0, 1, ... until it is 2^bits - 1."""
-    accuracy = bits + WORD
-    while True:
-        sums = _sums(law.weights(accuracy))
-        floors = _sure_floors(sums, bits)
-        if floors is not None:
-            return floors
-        accuracy += WORD
+    guard, floors = 0, None
+    while floors is None:
+        guard += _GUARD
+        floors = _sure_floors(_sums(law.weights(bits + guard + _GUARD)), bits, guard)
+    return floors
 
 
-def _sure_floors(sums: list[int], bits: int) -> NDArray[np.int64] | None:
-    """None where the error of the sums could change one."""
+def _sure_floors(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | None:
+    """From sums that are right to bits + guard places and more; None where their error could change an integer part."""
     floors = []
     top = (1 << bits) - 1
     for partial in sums:
-        scaled = (partial << bits + _GUARD) // sums[-1]  # of G(k) 2^(bits + guard), to less than 2
-        low, high = (max(scaled - 2, 0)) >> _GUARD, (scaled + 2) >> _GUARD
+        scaled = (partial << bits + guard) // sums[-1]  # G(k) 2^(bits + guard), to less than 2
+        low, high = max(scaled - 2, 0) >> guard, (scaled + 2) >> guard
         if low != min(high, top):  # G(k) < 1
             return None
         floors.append(low)
@@ -147,7 +145,7 @@ def _settle(
 
 def _cell(law: SymmetricLaw, head: int, bits: int) -> int:
     """The k that every U in [head, head + 1) 2^-bits has, -1 where they may differ."""
-    sums = _accurate_sums(law, bits + WORD)
+    sums = _accurate_sums(law, bits + 2 * _GUARD)
     total = sums[-1]
     k = bisect_right(sums, (head * total) >> bits)
     if k == len(sums):
