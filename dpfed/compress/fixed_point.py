@@ -67,7 +67,7 @@ class FixedPoint:
         ConfigError where rows would not fit the 32 bits of an integer, and the exact sum of squares 64.
         """
         clip = self.steps_per_unit * clip_norm
-        if not 0 < clip + math.sqrt(self.padded) < _LONGEST:
+        if not clip > 0 or clip + math.sqrt(self.padded) >= _LONGEST:
             raise ConfigError(
                 f"steps_per_unit={self.steps_per_unit} times clip_norm={clip_norm}: with {self.padded} integers the "
                 "product must be positive and its sum with their square root below 2^31. Use fewer steps per unit."

@@ -1,0 +1,349 @@
+"""Rows become integers that are unbiased and never longer than what the accountant is told."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from accounting.fixed_point import rounded_l2, sum_bits
+from dpfed.compress import fixed_point
+from dpfed.compress.fixed_point import FixedPoint, check_upload_fits, from_ring, saturated, to_ring
+from dpfed.errors import ConfigError
+from dpfed.randomness import Secure, Simulated
+from dpfed.seeds import Seeds
+
+SIMULATED = Simulated(seeds=Seeds(root=3))
+
+
+def encode(code, rows, *, clip_norm=1.0, seed=7, randomness=SIMULATED, round=0, clients=None):
+    ids = np.arange(len(rows)) if clients is None else np.array(clients)
+    return code.encode(rows, clip_norm=clip_norm, rotation_seed=seed, randomness=randomness, clients=ids, round=round)
+
+
+def random_rows(count, size, norm=1.0, seed=0):
+    rows = torch.randn(count, size, generator=torch.Generator().manual_seed(seed))
+    return rows * (norm / rows.double().norm(dim=1, keepdim=True)).float()
+
+
+def adversarial_rows(size, steps):
+    """Of norm 1: all equal, one-hot, halves (rounding adds most), all just above a whole number, spread over a few."""
+    whole = steps / math.sqrt(size)
+    halves = (math.floor(whole) + 0.5) / steps if whole >= 0.5 else 0.5 / steps
+    held = min(size, math.floor(1 / halves**2))
+    few = max(1, size // 10)
+    rows = torch.zeros(5, size)
+    rows[0] = size**-0.5
+    rows[1, size // 2] = 1.0
+    rows[2, :held] = halves
+    rows[3] = (math.floor(whole) + 1e-3) / steps
+    rows[4, :few] = few**-0.5
+    return rows
+
+
+class Always:
+    """The largest uniform there is: everything is rounded up."""
+
+    name = "always"
+
+    def uniform(self, count, purpose, *path):
+        return np.full(count, 1 - 2.0**-53)
+
+
+# --- the norm ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
+@pytest.mark.parametrize("steps", [0.3, 2.5, 40.0, 3000.0])
+@pytest.mark.parametrize("size", [1, 2, 37, 1000])
+def test_no_row_is_ever_longer_than_the_accountant_is_told(size, steps, rotate):
+    code = FixedPoint(size=size, steps_per_unit=steps, rotate=rotate)
+    told = Fraction(rounded_l2(steps, code.padded)) ** 2
+    for round in range(20):
+        encoded = encode(code, adversarial_rows(size, steps), round=round)
+        for row in encoded.integers.tolist():
+            assert sum(entry**2 for entry in row) <= told
+    assert encoded.integers.dtype == torch.int32
+    assert encoded.integers.shape == (5, code.padded)
+
+
+@pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
+def test_rows_that_nobody_has_clipped_are_within_the_norm_too(rotate):
+    code = FixedPoint(size=50, steps_per_unit=100.0, rotate=rotate)
+    rows = random_rows(3, 50) * torch.tensor([[1.001], [1e6], [1e37]])
+    encoded = encode(code, rows)
+    squares = encoded.integers.double().square().sum(dim=1)
+    assert encoded.gave_up == 0
+    assert (squares <= code.largest_squared_norm(1.0)).all()
+    assert (squares > 0.9e4).all()  # shortened, not lost
+
+
+@pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_rows_at_the_norm_are_not_lost(size, rotate):
+    """Up to the largest steps that fit: float32 lengthens a rotated row by more than the bound leaves."""
+    for steps in (1.0, 1e3, 1e6, 2.0**31 - 100):
+        code = FixedPoint(size=size, steps_per_unit=steps, rotate=rotate)
+        assert encode(code, random_rows(10, size)).gave_up == 0
+
+
+def test_rounding_without_the_condition_breaks_the_bound():
+    """The planted fault: what is drawn first of rows of halves is too long once in seventy times."""
+    code = FixedPoint(size=37, steps_per_unit=3.0, rotate=False)
+    values = adversarial_rows(37, 3.0)[2].double().numpy() * 3.0
+    largest = code.largest_squared_norm(1.0)
+    squares = [int((np.floor(values + SIMULATED.uniform(37, "fault", draw)) ** 2).sum()) for draw in range(2000)]
+    assert max(squares) > largest
+    out = np.zeros(37, dtype=np.int32)
+    for draw in range(2000):
+        assert fixed_point._round_within(values, largest, out, SIMULATED, "check", draw)
+        assert int(out @ out) <= largest
+
+
+def test_a_row_that_is_always_too_long_becomes_zero_and_is_counted():
+    code = FixedPoint(size=1000, steps_per_unit=3.0, rotate=False)
+    rows = torch.stack([torch.full((1000,), 1000**-0.5), torch.zeros(1000)])
+    encoded = encode(code, rows, randomness=Always())
+    assert encoded.gave_up == 1
+    assert not encoded.integers.any()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
+def test_rows_that_are_not_finite_become_zero_and_leave_the_others_alone(rotate, bad):
+    code = FixedPoint(size=20, steps_per_unit=50.0, rotate=rotate)
+    rows = random_rows(3, 20)
+    alone = encode(code, rows[::2], clients=[0, 2]).integers
+    rows[1, 5] = bad
+    encoded = encode(code, rows)
+    assert encoded.gave_up == 1
+    assert not encoded.integers[1].any()
+    assert torch.equal(encoded.integers[::2], alone)
+
+
+@pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
+def test_a_row_of_zeros_stays_zeros(rotate):
+    code = FixedPoint(size=20, steps_per_unit=50.0, rotate=rotate)
+    encoded = encode(code, torch.zeros(2, 20))
+    assert encoded.gave_up == 0
+    assert not encoded.integers.any()
+
+
+@pytest.mark.parametrize("steps", [1000.0, 6000.0])
+def test_the_bound_is_within_one_per_cent_of_what_rows_of_the_full_norm_have(steps):
+    code = FixedPoint(size=100_000, steps_per_unit=steps, rotate=True)
+    encoded = encode(code, random_rows(2, 100_000))
+    lengths = encoded.integers.double().norm(dim=1)
+    assert (lengths > 0.99 * rounded_l2(steps, code.padded)).all()
+    assert encoded.gave_up == 0
+
+
+# --- the mean ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
+@pytest.mark.parametrize("source", [SIMULATED, Secure()], ids=lambda source: source.name)
+def test_the_mean_over_draws_is_the_row(rotate, source):
+    """Half the full norm, so that no draw is too long; every coordinate within 6.1 standard errors: 1e-9 each."""
+    code = FixedPoint(size=11, steps_per_unit=3.0, rotate=rotate)
+    row = random_rows(1, 11, norm=0.5)
+    draws = 20_000
+    encoded = encode(code, row.expand(draws, 11), randomness=source)
+    mean = code.decode(encoded.integers.long().sum(dim=0), rotation_seed=7) / draws
+    standard_error = 0.5 / 3.0 / math.sqrt(draws)  # of a coin; a rotated sum of such errors is no larger
+    assert (mean - row[0]).abs().max() < 6.1 * standard_error
+
+
+def test_rounding_to_nearest_is_caught_as_biased():
+    """The planted fault, by the test above."""
+    row = random_rows(1, 11, norm=0.5)
+    nearest = (row * 3.0).round() / 3.0
+    assert (nearest - row).abs().max() > 6.1 * 0.5 / 3.0 / math.sqrt(20_000)
+
+
+def test_the_bias_of_drawing_again_is_within_its_bound():
+    """At the full norm: sqrt(n) b / (1 - b) with b the part of draws that are too long, and 6.1 standard errors."""
+    code = FixedPoint(size=36, steps_per_unit=3.0, rotate=False)
+    row = torch.full((1, 36), 1 / 6)
+    largest = code.largest_squared_norm(1.0)
+    draws = 20_000
+    ones = np.random.default_rng(4).binomial(36, 0.5, draws)
+    too_long = (ones > largest).mean()
+    mean = encode(code, row.expand(draws, 36)).integers.double().mean(dim=0)
+    assert 0.005 < too_long < math.exp(-0.5)
+    assert (mean - 0.5).norm() < 6 * too_long / (1 - too_long) + 6 * 6.1 * 0.5 / math.sqrt(draws)
+
+
+@pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
+def test_the_error_is_that_of_coins(rotate):
+    """E||decoded - x||² = Σ f (1 - f) / s² over the fractions f of s R x; without rotation they are known."""
+    code = FixedPoint(size=5000, steps_per_unit=200.0, rotate=rotate)
+    row = random_rows(1, 5000, norm=0.9)
+    error = code.decode(encode(code, row).integers[0].long(), rotation_seed=7) - row[0]
+    fractions = (row[0].double() * 200.0) % 1
+    expected = float((fractions * (1 - fractions)).sum())
+    if rotate:  # the filled-up coordinates carry error too; of a normal value the mean of f (1 - f) is known
+        spread = 0.9 * 200.0 / math.sqrt(code.padded)
+        f = torch.randn(100_000, generator=torch.Generator().manual_seed(1)).double() * spread % 1
+        expected = float((f * (1 - f)).mean()) * 5000
+    measured = float(error.double().square().sum()) * 200.0**2
+    assert measured == pytest.approx(expected, rel=6.1 * math.sqrt(2 / 5000))
+
+
+# --- the rotation -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 64, 65, 1000])
+def test_the_rotation_is_an_isometry_and_turns_back(size):
+    code = FixedPoint(size=size, steps_per_unit=1e6, rotate=True)
+    row = random_rows(1, size)
+    integers = encode(code, row).integers
+    assert code.padded == 2 ** math.ceil(math.log2(size))
+    # Rounding moves every entry by less than one step of 1e-6; float32 a norm by 1e-6 of it.
+    assert integers.double().norm().item() == pytest.approx(1e6, abs=math.sqrt(code.padded) + 1)
+    assert torch.allclose(code.decode(integers[0].long(), rotation_seed=7), row[0], atol=3e-6)
+
+
+def test_the_rotation_flattens_one_coordinate():
+    code = FixedPoint(size=4096, steps_per_unit=64_000.0, rotate=True)
+    one_hot = torch.zeros(1, 4096)
+    one_hot[0, 17] = 1.0
+    assert set(encode(code, one_hot).integers[0].abs().tolist()) <= {999, 1000, 1001}
+    assert encode(FixedPoint(size=4096, steps_per_unit=64_000.0, rotate=False), one_hot).integers.max() == 64_000
+
+
+def test_the_same_public_seed_for_all_and_another_in_another_round():
+    code = FixedPoint(size=300, steps_per_unit=1e5, rotate=True)
+    rows = random_rows(3, 300, norm=0.3)
+    first, second = encode(code, rows, seed=1).integers, encode(code, rows, seed=2).integers
+    assert not torch.equal(first, second)
+    total = code.decode(first.long().sum(dim=0), rotation_seed=1)
+    assert torch.allclose(total, rows.sum(dim=0), atol=1e-4)
+    assert not torch.allclose(code.decode(first.long().sum(dim=0), rotation_seed=2), rows.sum(dim=0), atol=1e-1)
+
+
+def test_a_client_rounds_alike_whoever_else_is_in_the_group_and_anew_in_another_round():
+    code = FixedPoint(size=100, steps_per_unit=10.0, rotate=True)
+    rows = random_rows(3, 100)
+    together = encode(code, rows, clients=[4, 8, 6]).integers
+    assert torch.equal(encode(code, rows[1:2], clients=[8]).integers[0], together[1])
+    assert not torch.equal(encode(code, rows[1:2], clients=[9]).integers[0], together[1])
+    assert not torch.equal(encode(code, rows[1:2], clients=[8], round=1).integers[0], together[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_floats_are_read_and_left_as_they_are(dtype):
+    code = FixedPoint(size=8, steps_per_unit=100.0, rotate=False)
+    rows = random_rows(2, 8, norm=0.5).to(dtype)
+    before = rows.clone()
+    integers = encode(code, rows).integers
+    assert torch.equal(rows, before)
+    assert (integers / 100.0 - rows.double()).abs().max() < 0.01
+
+
+# --- the ring ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", range(1, 33))
+def test_the_ring_keeps_its_integers_and_wraps_at_its_ends(bits):
+    half = 1 << (bits - 1)
+    inside = np.unique([-half, -half // 2, -1, 0, half // 2, half - 1]) if bits > 1 else np.array([-1, 0])
+    assert from_ring(to_ring(inside, bits), bits).tolist() == inside.tolist()
+    assert to_ring(inside, bits).max() < 1 << bits
+    wrapped = from_ring(to_ring(np.array([half, -half - 1, 3 * half + 1]), bits), bits)
+    assert wrapped.tolist() == [-half, half - 1, (half + 1 + half) % (2 * half) - half]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 17, 31, 32])
+def test_sums_of_words_are_right_modulo_the_ring(bits):
+    """Words of 32 bits wrap around by themselves; reducing at the end is enough. Python's integers are right."""
+    rng = np.random.default_rng(bits)
+    rows = rng.integers(-(2**31), 2**31, (50, 40))
+    total = np.add.reduce([to_ring(row, bits) for row in rows], dtype=np.uint32)
+    half = 1 << (bits - 1)
+    right = [(sum(column) + half) % (2 * half) - half for column in rows.T.tolist()]
+    assert from_ring(total, bits).tolist() == right
+
+
+def test_tensors_of_32_and_64_bits_are_taken():
+    values = torch.tensor([-5, 0, 7], dtype=torch.int32)
+    assert to_ring(values, 4).tolist() == to_ring(values.long(), 4).tolist() == [11, 0, 7]
+
+
+@pytest.mark.parametrize("bits", [0, 33])
+def test_a_ring_that_does_not_fit_a_word_is_refused(bits):
+    for use in (lambda: to_ring(np.zeros(1, int), bits), lambda: from_ring(np.zeros(1, np.uint32), bits)):
+        with pytest.raises(ConfigError, match="from 1 to 32"):
+            use()
+
+
+def test_sums_within_the_promised_bits_do_not_wrap_and_with_three_fewer_the_count_tells():
+    """40 clients that agree, noise of each: `sum_bits` for one wrap in a million, and a ring an eighth as large."""
+    code = FixedPoint(size=2000, steps_per_unit=300.0, rotate=True)
+    row = random_rows(1, 2000)
+    integers = encode(code, row.expand(40, 2000)).integers.long().numpy()
+    noise = np.random.default_rng(2).normal(scale=400.0, size=code.padded).round().astype(np.int64)
+    right = integers.sum(axis=0) + noise
+    bits = sum_bits(
+        law="discrete-gaussian",
+        uploads=40,
+        dimension=code.padded,
+        scaled_clip=300.0,
+        noise_variance=400.0**2,
+        rotate=True,
+    )
+    for fewer in (0, 3):
+        total = from_ring(
+            np.add.reduce([to_ring(one, bits - fewer) for one in [*integers, noise]], dtype=np.uint32), bits - fewer
+        )
+        assert np.array_equal(total, right) == (fewer == 0)
+        assert (saturated(total, bits - fewer) > 0) == (fewer == 3)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 6, 8, 16, 32])
+def test_what_counts_as_near_the_ends(bits):
+    half = 1 << (bits - 1)
+    edge = max(1, half // 64)
+    near = np.array([-half, edge - half - 1, half - edge, half - 1])
+    assert saturated(near, bits) == 4
+    if bits > 2:
+        assert saturated(np.array([edge - half, half - edge - 1, 0]), bits) == 0
+
+
+def test_an_upload_that_does_not_fit_by_itself_is_refused():
+    plain = FixedPoint(size=4096, steps_per_unit=1000.0, rotate=False)
+    rotated = FixedPoint(size=4096, steps_per_unit=1000.0, rotate=True)
+    check_upload_fits(plain, 1.0, 11)
+    check_upload_fits(rotated, 1.0, 5)
+    with pytest.raises(ConfigError, match=r"10 bits.*already reaches 1000"):
+        check_upload_fits(plain, 1.0, 10)
+    with pytest.raises(ConfigError, match=r"4 bits.*already reaches 15"):
+        check_upload_fits(rotated, 1.0, 4)
+
+
+# --- errors and size --------------------------------------------------------------------------------------------------
+
+
+def test_impossible_codes_and_rows_are_refused():
+    with pytest.raises(ConfigError, match="size=0"):
+        FixedPoint(size=0, steps_per_unit=1.0, rotate=True)
+    for steps in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="steps_per_unit"):
+            FixedPoint(size=3, steps_per_unit=steps, rotate=True)
+    code = FixedPoint(size=3, steps_per_unit=1e9, rotate=True)
+    for clip_norm in (3.0, 0.0, -1.0, math.nan):
+        with pytest.raises(ConfigError, match="below 2\\^31"):
+            encode(code, torch.zeros(1, 3), clip_norm=clip_norm)
+    for shape in ((1, 4), (1, 1), (3,)):
+        with pytest.raises(ConfigError, match="3 entries a row"):
+            encode(code, torch.zeros(shape), clients=[0])
+
+
+def test_a_large_model_once():
+    code = FixedPoint(size=1_600_000, steps_per_unit=8000.0, rotate=True)
+    row = random_rows(1, 1_600_000)
+    encoded = encode(code, row)
+    assert encoded.gave_up == 0
+    error = code.decode(encoded.integers[0].long(), rotation_seed=7) - row[0]
+    assert error.double().norm().item() == pytest.approx(math.sqrt(1_600_000 / 6) / 8000.0, rel=0.01)
