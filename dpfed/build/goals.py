@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from accounting import budget, coin_budget
 from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
 from accounting.budget import Plan
 from accounting.coin_budget import CoinPlan
+from accounting.fixed_point import NoiseLaw
 from accounting.integer_noise import DiscreteGaussian, Skellam
+from accounting.integer_plan import IntegerPlan
 from accounting.mechanisms import FullParticipation, SingleRelease, Subsampled, subsample
 from dpfed.compress.code import Code
 from dpfed.compress.integer_upload import IntegerUpload
@@ -28,6 +30,9 @@ from dpfed.sampling import Sampler
 from dpfed.secagg.dropouts import most_missing
 from dpfed.secagg.summed import least_uploads
 
+_OF_COINS = ("linf_clip", "noise_std", "slots", "correction")
+"""Keys of [privacy] that say how coins are tossed."""
+
 _EDGE_OF_SIGNS = 0.1
 """privacy.edge where none is given."""
 
@@ -36,19 +41,16 @@ _EDGE_OF_SIGNS = 0.1
 class IntegerNoise:
     """Noise on sums of integers: as drawn, of `uploads` clients or of the server.
 
-    share_variance: of every draw, in squared steps; shares_drawn: how many if nobody is lost
-    least:          draws that must arrive
+    share_variance: of every draw, in squared steps
+    scale, bits:    integer steps to the clip norm, and of the ring
     """
 
-    kind: Literal["discrete-gaussian", "skellam"]
+    kind: NoiseLaw
     placement: Literal["server", "clients"]
     uploads: int
     share_variance: int
-    least: int
-
-    @property
-    def shares_drawn(self) -> int:
-        return self.uploads if self.placement == "clients" else 1
+    scale: float
+    bits: int
 
     def law(self) -> IntegerLaw:
         return (DiscreteGaussianLaw if self.kind == "discrete-gaussian" else SkellamLaw)(self.share_variance)
@@ -78,14 +80,20 @@ def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     assert table is not None
     if chosen.coins or signs_by_coins(config, chosen):
         return _coin_goal(config, table, sent)
-    named = [name for name in ("linf_clip", "noise_std", "slots", "correction") if getattr(table, name)]
+    own = ("linf_clip", "noise_std", "correction") if table.noise in get_args(NoiseLaw) else _OF_COINS
+    named = [name for name in own if getattr(table, name)]
     if named:
         raise ConfigError(f"privacy.{named[0]} with method.name={chosen.name!r}: is for fedpm's coins. Remove it.")
-    if table.clip_norm is None:
-        raise ConfigError("privacy.clip_norm: is missing and has no default.")
-    if table.noise in ("discrete-gaussian", "skellam"):
-        return _integer_goal(config, table, sent)
-    if table.missing_shares == "charged" and table.placement != "clients":
+    kind = integer_noise(config)
+    if kind is not None:
+        return _integer_goal(config, table, sent, kind)
+    return _gaussian_goal(config, table)
+
+
+def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
+    clip = _clip_norm(table)
+    charged = table.missing_shares == "charged"
+    if charged and table.placement != "clients":
         raise ConfigError("privacy.missing_shares without privacy.placement='clients': the server's noise is whole.")
     if table.placement == "clients" and config.aggregation.kind != "plain":
         raise ConfigError(
@@ -93,26 +101,88 @@ def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
             "numbers with a point do not add up modulo 2^b. Use privacy.noise 'discrete-gaussian' or 'skellam'."
         )
     plan = _plan(config, table)
-    z = table.noise_multiplier
-    if z is None:
-        if table.epsilon is None:
-            raise ConfigError("[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
-        calibrated = budget.noise_multiplier(
-            plan, epsilon_target=table.epsilon, rounds=config.federation.rounds, accountant=table.accountant
-        )
-        z = float(calibrated.noise_multiplier or 0)
+    z = table.noise_multiplier or _calibrated(plan, table, config.federation.rounds)
+    worst = z
+    if charged:
+        uploads = plan.cohort
+        z *= 1.0 if table.noise_multiplier else (1 - config.aggregation.dropout) ** -0.5
+        worst = z * math.sqrt(least_uploads(uploads, tolerance_of(config) or 0.0) / uploads)
     return PrivacyGoal(
-        mechanism=plan.round(z),
+        mechanism=plan.round(worst),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,
         noise_multiplier=z,
-        clip_norm=table.clip_norm,
+        clip_norm=clip,
+        varies=charged,
     )
 
 
-def _integer_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
-    raise NotImplementedError
+def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw) -> PrivacyGoal:
+    if seen(config) == "uploads":
+        raise ConfigError(
+            f"privacy.noise={kind!r} with privacy.release='uploads': integer noise is for sums. Use 'gaussian', or "
+            "release 'sum'."
+        )
+    federation, sums = config.federation, config.aggregation
+    charged, tolerance = table.missing_shares == "charged", tolerance_of(config) or 0.0
+    if table.placement == "server" and (charged or sums.tolerance):
+        raise ConfigError(
+            "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's noise "
+            "does not get lost. Remove them, or let the clients add the noise."
+        )
+    plan = IntegerPlan(
+        clients=federation.clients,
+        cohort=federation.clients if federation.sampling == "all" else federation.cohort,
+        dimension=sent,
+        mechanism=kind,
+        sampling=federation.sampling,
+        adjacency=Adjacency(table.adjacency) if table.adjacency else None,
+        delta=table.delta,
+        scale=sums.steps,
+        rotate=sums.rotation,
+        placement=table.placement,
+        dropout=0.0 if charged else tolerance,
+        slots=table.slots,
+        wrap_probability=sums.wrap_probability,
+    )
+    z = table.noise_multiplier
+    if z is None:
+        z = _calibrated(replace(plan, dropout=sums.dropout) if charged else plan, table, federation.rounds)
+        z /= math.sqrt(1 - sums.dropout) if charged else 1.0
+    noise = plan.noise(z)
+    least = replace(noise, shares=least_uploads(plan.uploads, tolerance)) if charged else noise
+    return PrivacyGoal(
+        mechanism=subsample(least, plan.sampler),
+        delta=float(plan.delta or 0),
+        budget=table.epsilon,
+        accountant=table.accountant,
+        noise_multiplier=z,
+        clip_norm=_clip_norm(table),
+        varies=charged,
+        integers=IntegerNoise(
+            kind=kind,
+            placement=table.placement,
+            uploads=plan.uploads,
+            share_variance=int(noise.share_variance),
+            scale=float(plan.scale or 0),
+            bits=plan.bits(z),
+        ),
+    )
+
+
+def _clip_norm(table: PrivacyTable) -> float:
+    if table.clip_norm is None:
+        raise ConfigError("privacy.clip_norm: is missing and has no default.")
+    return table.clip_norm
+
+
+def _calibrated(plan: Plan | IntegerPlan, table: PrivacyTable, rounds: int) -> float:
+    """The smallest noise multiplier for the epsilon that is asked for."""
+    if table.epsilon is None:
+        raise ConfigError("[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
+    answer = budget.noise_multiplier(plan, epsilon_target=table.epsilon, rounds=rounds, accountant=table.accountant)
+    return float(answer.noise_multiplier or 0)
 
 
 def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
@@ -163,7 +233,9 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
     """Single uploads are charged in every round to every client: who takes part is seen."""
     federation = config.federation
     everybody = federation.sampling == "all" or seen(config) == "uploads"
-    default = Adjacency.ZERO_OUT if seen(config) == "uploads" else None
+    # A client more or less would be a share of noise, or an upload, more or less.
+    add_remove_fails = seen(config) == "uploads" or (table.placement == "clients" and federation.sampling == "all")
+    default = Adjacency.ZERO_OUT if add_remove_fails else None
     return Plan(
         clients=federation.clients,
         cohort=federation.clients if everybody else federation.cohort,
@@ -178,7 +250,7 @@ def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomnes
     if table is None or goal is None:
         return NotPrivate(largest=code.clip_norm if isinstance(code, IntegerUpload) else math.inf)
     if goal.integers is not None:
-        return _integer_privacy(goal, goal.integers, code)
+        return _integer_privacy(goal, goal.integers, code, who.expected)
     if goal.noise_multiplier is None:
         return ClientLevelCoins(
             mechanism=goal.mechanism,
@@ -205,7 +277,7 @@ def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomnes
     )
 
 
-def _integer_privacy(goal: PrivacyGoal, integers: IntegerNoise, code: Code) -> ClientLevelIntegers:
+def _integer_privacy(goal: PrivacyGoal, integers: IntegerNoise, code: Code, divided_by: float) -> ClientLevelIntegers:
     """Rounds as the ledger gets them: with the shares that the account needs, or with those that arrived."""
     assert isinstance(code, IntegerUpload)
     inside = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
@@ -222,6 +294,7 @@ def _integer_privacy(goal: PrivacyGoal, integers: IntegerNoise, code: Code) -> C
         return math.sqrt(shares(uploads) * inside.share_variance) / code.fixed_point.steps_per_unit
 
     detail = {
+        "divided_by": divided_by,
         "noise": integers.kind,
         "steps_per_unit": code.fixed_point.steps_per_unit,
         "integers": code.fixed_point.padded,
@@ -241,7 +314,7 @@ def tolerance_of(config: Config) -> float | None:
     return most_missing(uploads, table.dropout) / uploads
 
 
-def integer_noise(config: Config) -> Literal["discrete-gaussian", "skellam"] | None:
+def integer_noise(config: Config) -> NoiseLaw | None:
     """The law of integer noise that a configuration asks for."""
     noise = config.privacy.noise if config.privacy is not None else None
     return noise if noise in ("discrete-gaussian", "skellam") else None

@@ -125,19 +125,23 @@ def integer_upload(
             "aggregation.clip_norm; longer updates are shortened to it and counted in diagnostics.jsonl."
         )
     integers = goal.integers if goal is not None else None
-    steps = steps_of(config, padded)
-    bits = sum_bits(
-        law="skellam" if integer_noise(config) == "skellam" else "discrete-gaussian",
-        uploads=most_uploads(config, goal),
-        dimension=padded,
-        scaled_clip=steps,
-        noise_variance=integers.share_variance * integers.shares_drawn if integers is not None else 0.0,
-        rotate=table.rotation,
-        wrap_probability=table.wrap_probability,
+    steps = integers.scale if integers is not None else _steps(config, padded)
+    bits = (
+        integers.bits
+        if integers is not None
+        else sum_bits(
+            law="discrete-gaussian",
+            uploads=most_uploads(config, goal),
+            dimension=padded,
+            scaled_clip=steps,
+            noise_variance=0.0,
+            rotate=table.rotation,
+            wrap_probability=table.wrap_probability,
+        )
     )
     if bits > _MOST_BITS:
         raise ConfigError(
-            f"aggregation.steps={steps}: a sum of {most_uploads(config, goal)} such updates with their noise needs "
+            f"aggregation.steps={steps:g}: a sum of {most_uploads(config, goal)} such updates with their noise needs "
             f"{bits} bits, at most {_MOST_BITS} can be summed. Use fewer steps, or aggregation.rotation=true."
         )
     return IntegerUpload(
@@ -151,7 +155,7 @@ def integer_upload(
     )
 
 
-def steps_of(config: Config, padded: int) -> int:
+def _steps(config: Config, padded: int) -> int:
     """Integer steps to the clip norm: those given, or the fewest that rounding does not cost much with."""
     if config.aggregation.steps is not None:
         return config.aggregation.steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -55,7 +56,7 @@ def arrivals(participants: NDArray[np.int64], lost: Mapping[int, Step]) -> NDArr
 
 def least_uploads(participants: int, tolerance: float) -> int:
     """How many of so many uploads must arrive if the fraction `tolerance` may be missing."""
-    return participants - int(tolerance * participants + 1e-9)
+    return participants - math.floor(tolerance * participants)  # as `accounting.integer_plan` counts shares
 
 
 def require_enough(arrived: int, participants: int, tolerance: float | None) -> None:
