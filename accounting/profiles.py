@@ -12,14 +12,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from accounting import gaussian, loss_grid, pld, rdp
+from accounting import discrete_gaussian, gaussian, loss_grid, pld, rdp
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.half_lines import Floats
 from accounting.mechanisms import Gaussian, Mechanism, Subsampled
 
 _KNOTS = 4001
+_FARTHEST = 50.0
 _NOTHING = 1e-15  # below this the numerical convolution says nothing more
+
+Curve = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,7 @@ class Profile:
     the order of the pair exchanged (the claim holds for both). `method` names the account.
     """
 
-    above_zero: Callable[[Floats], Floats]
+    above_zero: Curve
     method: str
 
     def __call__(self, epsilon: ArrayLike) -> Floats:
@@ -53,17 +56,17 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
     pld: the composed privacy loss distribution, at knots joined by chords in e^epsilon (delta is convex in it).
     rdp: the least over the orders of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne, Kamath, Steinke 2020,
     Prop. 12, solved for delta); a bound, which need not be the profile of a pair. best: the smaller of what applies.
-    Errors: UnsupportedMechanism where the accountant has no bound.
+    Discrete Gaussians within e^±c of Gaussians: e^c delta_Gaussian(epsilon - 2c) (`accounting.discrete_gaussian`).
+    Cohorts that may overflow their slots add that probability to delta. Errors: UnsupportedMechanism where the
+    accountant has no bound.
     """
-    mu = _plain_shift(mechanism)
-    if accountant == "best" and mu is not None:
-        shift = mu
-        return Profile(above_zero=lambda eps: gaussian.privacy_profile(eps, mu=shift), method="analytic-gaussian")
-    makers = {"pld": _pld, "rdp": _rdp}
+    makers: dict[str, Callable[[Mechanism], Curve]] = {"analytic-gaussian": _analytic, "pld": _pld, "rdp": _rdp}
+    if accountant not in ("best", "pld", "rdp"):
+        raise InvalidParameter(f"accountant={accountant!r}: must be 'best', 'pld' or 'rdp'.")
     if accountant != "best":
-        if accountant not in makers:
-            raise InvalidParameter(f"accountant={accountant!r}: must be 'best', 'pld' or 'rdp'.")
         return Profile(above_zero=makers[accountant](mechanism), method=accountant)
+    if _plain_shift(mechanism) is not None:
+        return Profile(above_zero=_analytic(mechanism), method="analytic-gaussian")
     found, refusals = {}, []
     for name, maker in makers.items():
         try:
@@ -83,15 +86,35 @@ def _plain_shift(mechanism: Mechanism) -> float | None:
     return math.sqrt(sum(squares)) if len(squares) == len(parts) else None
 
 
-def _pld(mechanism: Mechanism) -> Callable[[Floats], Floats]:
-    if not pld.supports(mechanism):
+def _analytic(mechanism: Mechanism) -> Curve:
+    near = discrete_gaussian.continuous(mechanism)
+    mu = _plain_shift(near.mechanism)
+    if mu is None:
+        raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
+    shift = mu
+    return _as_near(lambda eps: gaussian.privacy_profile(eps, mu=shift), near.closeness, _overflow(mechanism))
+
+
+def _pld(mechanism: Mechanism) -> Curve:
+    near = discrete_gaussian.continuous(mechanism)
+    if not pld.supports(near.mechanism):
         raise UnsupportedMechanism(f"{type(mechanism).__name__}: no privacy loss distribution is implemented.")
-    rounds = sum(count for _, count in loss_grid.parts_of(mechanism))
+    rounds = sum(count for _, count in loss_grid.parts_of(near.mechanism))
     if rounds > pld.MOST_ROUNDS:
         raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
     with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-        law = pld.distribution(mechanism, loss_grid.interval(mechanism))
-    return profile_of_distribution(law, slack=pld.composition_slack(rounds), method="pld").above_zero
+        law = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
+    exact = profile_of_distribution(law, slack=pld.composition_slack(rounds), method="pld")
+    return _as_near(exact, near.closeness, _overflow(mechanism))
+
+
+def _as_near(curve: Curve, closeness: float, extra: float) -> Curve:
+    """The curve of a mechanism whose laws are within e^±closeness of those of `curve`, but for an event `extra`."""
+    if closeness > _FARTHEST:
+        raise UnsupportedMechanism(
+            f"discrete noise within e^{closeness:.3g} of a Gaussian: too far for any delta. Raise the scale."
+        )
+    return lambda eps: math.exp(closeness) * curve(eps - 2 * closeness) + extra
 
 
 def profile_of_distribution(law: Any, *, slack: float, method: str) -> Profile:
@@ -121,7 +144,7 @@ def _chords(eps: Floats, knots: Floats, values: Floats) -> Floats:
     return np.asarray(values[right - 1] + share * (values[right] - values[right - 1]))
 
 
-def _rdp(mechanism: Mechanism) -> Callable[[Floats], Floats]:
+def _rdp(mechanism: Mechanism) -> Curve:
     orders = _orders(mechanism)
     rho = rdp.curve(mechanism, orders)
     known = np.isfinite(rho)
@@ -150,14 +173,18 @@ def delta_from_curve(epsilon: ArrayLike, orders: ArrayLike, rho: ArrayLike) -> F
 
 def _orders(mechanism: Mechanism) -> Floats:
     """Those of `accounting.accountant`: coins are costly at each order, sampled ones hardly."""
-    parts = [part for part, _ in loss_grid.parts_of(mechanism)]
-    inner = [part.mechanism if isinstance(part, Subsampled) else part for part in parts]
-    if not any(isinstance(part, BernoulliAggregate | BernoulliChannel) for part in inner):
-        return rdp.ORDERS
-    return rdp.SAMPLED_COIN_ORDERS if all(isinstance(part, Subsampled) for part in parts) else rdp.COIN_ORDERS
+    sampled = [isinstance(part, Subsampled) for part, _ in loss_grid.parts_of(mechanism)]
+    if any(isinstance(part, BernoulliAggregate | BernoulliChannel) for part, _ in _unsampled(mechanism)):
+        return rdp.SAMPLED_COIN_ORDERS if all(sampled) else rdp.COIN_ORDERS
+    return rdp.ORDERS if any(sampled) else rdp.FAR_ORDERS
+
+
+def _unsampled(mechanism: Mechanism) -> list[tuple[Any, int]]:
+    """The parts of a composition, without their sampling."""
+    parts = loss_grid.parts_of(mechanism)
+    return [(part.mechanism if isinstance(part, Subsampled) else part, count) for part, count in parts]
 
 
 def _overflow(mechanism: Mechanism) -> float:
-    """Probability that some release of coins had more clients than slots, about which its curve is silent."""
-    parts = [(part.mechanism if isinstance(part, Subsampled) else part, n) for part, n in loss_grid.parts_of(mechanism)]
-    return math.fsum(count * part.overflow for part, count in parts if isinstance(part, BernoulliAggregate))
+    """Probability that some release had more clients than slots, about which its account is silent."""
+    return math.fsum(count * getattr(part, "overflow", 0.0) for part, count in _unsampled(mechanism))

@@ -11,9 +11,11 @@ from accounting import (
     BernoulliAggregate,
     BernoulliChannel,
     Composed,
+    DiscreteGaussian,
     FixedSizeSampling,
     Gaussian,
     PoissonSampling,
+    Skellam,
     Subsampled,
     fixed_size,
     guarantee,
@@ -125,6 +127,47 @@ def test_an_overflowing_cohort_keeps_its_delta():
     assert float(profile(run)(math.inf)) == pytest.approx(1e-3)
     epsilon = guarantee(run, delta=2e-3, accountant="rdp").epsilon
     assert float(profile(run)(epsilon)) == pytest.approx(2e-3, rel=1e-9)
+
+
+def integer_noise(kind, variance=400.0, **options):
+    return kind(dimension=100, l2_bound=30.0, share_variance=variance, adjacency=Adjacency.ZERO_OUT, **options)
+
+
+@pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam])
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("overflow", [0.0, 1e-6])
+def test_integer_noise_runs_through_its_epsilons(kind, sampled, overflow):
+    noise = integer_noise(kind, overflow=overflow)
+    part = Subsampled(mechanism=noise, sampling=PoissonSampling(probability=0.05)) if sampled else noise
+    run = composed(part, 10)
+    for delta in (1e-4, 1e-2):
+        epsilon = guarantee(run, delta=delta, with_lower_bound=False).epsilon
+        assert float(profile(run)(epsilon)) == pytest.approx(delta, rel=5e-3)
+    assert float(profile(run)(math.inf)) == pytest.approx(10 * overflow, abs=1e-11)
+
+
+@pytest.mark.parametrize("variance", [0.3, 0.6, 2.0, 9.0])
+@pytest.mark.parametrize("shares", [1, 2])
+def test_discrete_gaussians_are_above_their_own_exact_law(variance, shares):
+    """One coordinate, neighbours three steps apart, summed over the integers; also where the lattice is felt."""
+    noise = DiscreteGaussian(
+        dimension=1, l2_bound=3.0, share_variance=variance, shares=shares, adjacency=Adjacency.ZERO_OUT
+    )
+    x = np.arange(-80.0, 81.0)
+    law = np.exp(-(x**2) / (2 * variance))
+    law /= law.sum()
+    total = law
+    for _ in range(shares - 1):
+        total = np.convolve(total, law)
+    p, q = np.append(np.zeros(3), total), np.append(total, np.zeros(3))
+    eps = np.linspace(-2, 6, 33)
+    exact = np.maximum(p - np.exp(eps)[:, None] * q, 0).sum(axis=1)
+    for accountant in ("best", "pld", "rdp"):
+        try:
+            assert np.all(profile(noise, accountant=accountant)(eps) >= exact * (1 - 1e-9))
+        except UnsupportedMechanism:
+            assert accountant == "pld"
+            assert variance * shares < 1
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
