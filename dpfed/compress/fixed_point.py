@@ -152,32 +152,19 @@ def _round_within(
     return False
 
 
-def to_ring(integers: NDArray[np.integer] | Tensor, bits: int) -> NDArray[np.uint32]:
-    """Integers modulo 2^bits, uint32 of the same shape. Their sums in uint32 stay right modulo 2^bits."""
-    _check_bits(bits)
-    values = integers.cpu().numpy() if isinstance(integers, Tensor) else integers
-    return values.astype(np.uint32, casting="unsafe") & np.uint32((1 << bits) - 1)
+def saturated(total: Tensor, bits: int) -> int:
+    """How many entries of a sum lie in the outer 1/64 of the ring, at least one value at either end; an estimate.
 
-
-def from_ring(total: NDArray[np.uint32], bits: int) -> NDArray[np.int64]:
-    """The integer of [-2^(bits-1), 2^(bits-1)) that is `total` modulo 2^bits."""
-    _check_bits(bits)
-    half = np.int64(1 << (bits - 1))
-    return ((total.astype(np.int64) + half) & np.int64((1 << bits) - 1)) - half
-
-
-def saturated(total: NDArray[np.int64], bits: int) -> int:
-    """How many entries of a centred sum lie in the outer 1/64 of the ring, at least one value at either end.
-
-    A wrapped sum looks like any other: no count can tell. Where sums come near the ends of the ring, though, they land
-    about as often just inside as just outside; so a count above zero says that entries probably wrapped, and zero in
-    many that few did. What bounds the probability beforehand is `accounting.fixed_point.sum_bits`. It is taken from
-    the noisy sum, so it may be published with it.
+    total: int64 in [-2^(bits-1), 2^(bits-1)), noise and all (`dpfed.secagg.ring.centred`); so the count may be
+    published with it. A sum that has wrapped around looks like any other, so nothing can count wraps. But sums that
+    go beyond the ends of the ring do not stop short of them either: a count above zero says that some probably
+    wrapped, none in many entries that hardly any did. `accounting.fixed_point.sum_bits` bounds the probability
+    beforehand.
     """
     _check_bits(bits)
     half = 1 << (bits - 1)
     edge = max(1, half // 64)
-    return int(np.count_nonzero((total < edge - half) | (total >= half - edge)))
+    return int(((total < edge - half) | (total >= half - edge)).sum())
 
 
 def check_upload_fits(code: FixedPoint, clip_norm: float, bits: int) -> None:

@@ -9,9 +9,11 @@ import torch
 
 from accounting.fixed_point import rounded_l2, sum_bits
 from dpfed.compress import fixed_point
-from dpfed.compress.fixed_point import FixedPoint, check_upload_fits, from_ring, saturated, to_ring
+from dpfed.compress.fixed_point import FixedPoint, check_upload_fits, saturated
 from dpfed.errors import ConfigError
+from dpfed.privacy.integer_noise import DiscreteGaussianLaw
 from dpfed.randomness import Secure, Simulated
+from dpfed.secagg.ring import centred, to_ring
 from dpfed.seeds import Seeds
 
 SIMULATED = Simulated(seeds=Seeds(root=3))
@@ -49,6 +51,16 @@ class Always:
 
     def uniform(self, count, purpose, *path):
         return np.full(count, 1 - 2.0**-53)
+
+
+def words_of(integers, bits):
+    return torch.from_numpy(to_ring(integers, bits).astype(np.int64))
+
+
+def sum_of_words(rows, bits):
+    """Of [c, n], in words of 32 bits that overflow."""
+    total = np.add.reduce([to_ring(row, bits) for row in rows], dtype=np.uint32)
+    return torch.from_numpy(total.astype(np.int64))
 
 
 # --- the norm ---------------------------------------------------------------------------------------------------------
@@ -248,43 +260,28 @@ def test_other_floats_are_read_and_left_as_they_are(dtype):
 @pytest.mark.parametrize("bits", range(1, 33))
 def test_the_ring_keeps_its_integers_and_wraps_at_its_ends(bits):
     half = 1 << (bits - 1)
-    inside = np.unique([-half, -half // 2, -1, 0, half // 2, half - 1]) if bits > 1 else np.array([-1, 0])
-    assert from_ring(to_ring(inside, bits), bits).tolist() == inside.tolist()
-    assert to_ring(inside, bits).max() < 1 << bits
-    wrapped = from_ring(to_ring(np.array([half, -half - 1, 3 * half + 1]), bits), bits)
+    inside = torch.tensor(sorted({-half, -half // 2, -1, 0, half // 2 % half, half - 1}))
+    assert centred(words_of(inside, bits), bits).tolist() == inside.tolist()
+    wrapped = centred(words_of(torch.tensor([half, -half - 1, 3 * half + 1]), bits), bits)
     assert wrapped.tolist() == [-half, half - 1, (half + 1 + half) % (2 * half) - half]
 
 
 @pytest.mark.parametrize("bits", [1, 2, 17, 31, 32])
 def test_sums_of_words_are_right_modulo_the_ring(bits):
     """Words of 32 bits wrap around by themselves; reducing at the end is enough. Python's integers are right."""
-    rng = np.random.default_rng(bits)
-    rows = rng.integers(-(2**31), 2**31, (50, 40))
-    total = np.add.reduce([to_ring(row, bits) for row in rows], dtype=np.uint32)
+    rows = torch.from_numpy(np.random.default_rng(bits).integers(-(2**31), 2**31, (50, 40)))
+    total = sum_of_words(rows, bits)
     half = 1 << (bits - 1)
     right = [(sum(column) + half) % (2 * half) - half for column in rows.T.tolist()]
-    assert from_ring(total, bits).tolist() == right
-
-
-def test_tensors_of_32_and_64_bits_are_taken():
-    values = torch.tensor([-5, 0, 7], dtype=torch.int32)
-    assert to_ring(values, 4).tolist() == to_ring(values.long(), 4).tolist() == [11, 0, 7]
-
-
-@pytest.mark.parametrize("bits", [0, 33])
-def test_a_ring_that_does_not_fit_a_word_is_refused(bits):
-    for use in (lambda: to_ring(np.zeros(1, int), bits), lambda: from_ring(np.zeros(1, np.uint32), bits)):
-        with pytest.raises(ConfigError, match="from 1 to 32"):
-            use()
+    assert centred(total, bits).tolist() == right
 
 
 def test_sums_within_the_promised_bits_do_not_wrap_and_with_three_fewer_the_count_tells():
     """40 clients that agree, noise of each: `sum_bits` for one wrap in a million, and a ring an eighth as large."""
     code = FixedPoint(size=2000, steps_per_unit=300.0, rotate=True)
     row = random_rows(1, 2000)
-    integers = encode(code, row.expand(40, 2000)).integers.long().numpy()
-    noise = np.random.default_rng(2).normal(scale=400.0, size=code.padded).round().astype(np.int64)
-    right = integers.sum(axis=0) + noise
+    integers = encode(code, row.expand(40, 2000)).integers.long()
+    noise = torch.from_numpy(DiscreteGaussianLaw(400**2).sample(code.padded, SIMULATED, "noise"))
     bits = sum_bits(
         law="discrete-gaussian",
         uploads=40,
@@ -293,11 +290,10 @@ def test_sums_within_the_promised_bits_do_not_wrap_and_with_three_fewer_the_coun
         noise_variance=400.0**2,
         rotate=True,
     )
+    uploads = torch.cat([integers, noise[None]])
     for fewer in (0, 3):
-        total = from_ring(
-            np.add.reduce([to_ring(one, bits - fewer) for one in [*integers, noise]], dtype=np.uint32), bits - fewer
-        )
-        assert np.array_equal(total, right) == (fewer == 0)
+        total = centred(sum_of_words(uploads, bits - fewer), bits - fewer)
+        assert torch.equal(total, integers.sum(dim=0) + noise) == (fewer == 0)
         assert (saturated(total, bits - fewer) > 0) == (fewer == 3)
 
 
@@ -305,10 +301,18 @@ def test_sums_within_the_promised_bits_do_not_wrap_and_with_three_fewer_the_coun
 def test_what_counts_as_near_the_ends(bits):
     half = 1 << (bits - 1)
     edge = max(1, half // 64)
-    near = np.array([-half, edge - half - 1, half - edge, half - 1])
+    near = torch.tensor([-half, edge - half - 1, half - edge, half - 1])
     assert saturated(near, bits) == 4
     if bits > 2:
-        assert saturated(np.array([edge - half, half - edge - 1, 0]), bits) == 0
+        assert saturated(torch.tensor([edge - half, half - edge - 1, 0]), bits) == 0
+
+
+@pytest.mark.parametrize("bits", [0, 33])
+def test_a_ring_that_does_not_fit_a_word_is_refused(bits):
+    code = FixedPoint(size=3, steps_per_unit=1.0, rotate=False)
+    for use in (lambda: saturated(torch.zeros(1).long(), bits), lambda: check_upload_fits(code, 1.0, bits)):
+        with pytest.raises(ConfigError, match="from 1 to 32"):
+            use()
 
 
 def test_an_upload_that_does_not_fit_by_itself_is_refused():
