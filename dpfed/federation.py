@@ -20,6 +20,7 @@ from dpfed.evaluate import evaluate
 from dpfed.round import RoundFacts, draw_cohort, run_round
 from dpfed.run_folder import RunFolder
 from dpfed.server.state import ServerState
+from dpfed.server_view import server_view
 from dpfed.spending import spending
 
 OnRound = Callable[[Mapping[str, Any]], None]
@@ -139,7 +140,12 @@ def _uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> flo
     others as measured (nothing is private there, or every upload is seen anyway)."""
     if experiment.uplink_bits is None:
         return measured / 1e6
-    return math.ceil(experiment.uplink_bits / 8) * experiment.parts.sampler.expected * rounds / 1e6
+    return math.ceil(experiment.uplink_bits / 8) * _uploads(experiment) * rounds / 1e6
+
+
+def _uploads(experiment: Experiment) -> float:
+    """Uploads of a round: those expected, or always so many."""
+    return experiment.parts.fill or experiment.parts.sampler.expected
 
 
 def _placement(book: Book | None) -> str | None:
@@ -170,12 +176,14 @@ def _summary(
 ) -> dict[str, Any]:
     config, goal = experiment.config, experiment.goal
     megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
-    uploads = experiment.parts.sampler.expected * state.round
+    uploads = _uploads(experiment) * state.round
     upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
     accuracies = [record["test_accuracy"] for record in metrics if record["test_accuracy"] is not None]
-    stated = None
+    stated = against_server = None
     if goal is not None and book is not None:
-        stated = Ledger.read(book.ledger.path).guarantee(goal.delta, accountant=goal.accountant)
+        ledger = Ledger.read(book.ledger.path)
+        stated = ledger.guarantee(goal.delta, accountant=goal.accountant)
+        against_server = server_view(experiment, len(ledger.releases))
     return {
         "method": experiment.method.name,
         "dataset": config.data.name,
@@ -197,6 +205,8 @@ def _summary(
         "clip_norm": state.clip_norm if goal else None,
         "noise_placement": _placement(book),
         "noise": _law(experiment, book),
+        "server_epsilon": against_server.epsilon if against_server else None,
+        "server_epsilon_rounds": against_server.rounds if against_server else None,
         "aggregation": config.aggregation.kind,
         "aborted_rounds": sum("aborted" in record for record in metrics),
         "randomness": experiment.parts.randomness.name,
@@ -204,6 +214,7 @@ def _summary(
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,
         "uplink_bytes_per_client_round": math.ceil(upload_bytes),
         "uplink_megabytes_total": megabytes,
+        "secure_sum_bytes_per_client_round": math.ceil(experiment.secure_sum_bits / 8),
         "downlink_bytes_per_client_round": math.ceil(experiment.downlink_bits / 8),
         "seconds": seconds,
         "device": str(experiment.device),

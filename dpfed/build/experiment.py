@@ -15,7 +15,7 @@ from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_c
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, public_samples
 from dpfed.build.schemes import is_linear, sparsity_schedule
-from dpfed.build.sums import check_sums, filled_to, slots_of, sums_of
+from dpfed.build.sums import check_sums, filled_to, most_uploads, slots_of, sums_of
 from dpfed.build.training import course, frozen_network, local_training, model_options, network_of
 from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
 from dpfed.compress.code import Code
@@ -46,7 +46,7 @@ class Experiment:
     """Everything that `dpfed.federation` needs to run.
 
     readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
-    gets in a round, uplink_bits what it sends (None: measured).
+    gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares.
     """
 
     config: Config
@@ -61,6 +61,7 @@ class Experiment:
     goal: PrivacyGoal | RecordGoal | None
     not_protected: tuple[str, ...]
     uplink_bits: int | None
+    secure_sum_bits: int
     downlink_bits: int
 
 
@@ -105,6 +106,7 @@ def build(config: Config) -> Experiment:
         weigh_first=whole_numbers,
         decode_first=goal is not None and _decodes_first(config, chosen, code),
     )
+    bits, beside = code.fixed_bits(map_.sent), parts.sums.overhead_bits(most_uploads(config, goal))
     stated = goal or records
     readout: Readout
     if network is None:
@@ -123,7 +125,8 @@ def build(config: Config) -> Experiment:
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
         goal=stated,
         not_protected=_not_protected(config, public, parts.decode_first),
-        uplink_bits=code.fixed_bits(map_.sent),
+        uplink_bits=None if bits is None else bits + beside,
+        secure_sum_bits=beside,
         downlink_bits=downlink_bits(config, map_, who),
     )
 
@@ -188,6 +191,19 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
     return start, Masked(network=network, recipe=recipe, how=table.readout)
 
 
+def _of_secure_sums(config: Config) -> str:
+    """What a secure sum in one process does not do."""
+    if config.privacy is None:
+        return "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
+    noise = "the noise is the server's, which sees the sum without it; "
+    own = config.privacy.placement == "clients" or config.privacy.noise == "coins" or method(config.method.name).coins
+    return (
+        ("" if own else noise)
+        + "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy. The "
+        "server knows who took part: epsilon with sampling is against those who see the models but not the cohorts"
+    )
+
+
 def _not_protected(config: Config, public: Public | None, decodes_first: bool) -> tuple[str, ...]:
     notes = [public.note] if public else []
     if decodes_first:
@@ -195,6 +211,8 @@ def _not_protected(config: Config, public: Public | None, decodes_first: bool) -
             "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "
             "(privacy.release = 'uploads' needs no such trust)"
         )
+    if config.aggregation.kind != "plain":
+        notes.append(_of_secure_sums(config))
     if config.privacy is not None and config.run.randomness == "simulated":
         notes.append("noise and cohorts come from the seed (run.randomness = 'simulated'): do not release this model")
     if config.local.record is not None:

@@ -170,8 +170,10 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ]
     else:
         rows.append(("epsilon", "none: not private"))
+    if summary["aggregation"] != "plain":
+        rows += _secure_sum_rows(summary)
     rows += [
-        ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})"),
+        ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})" + _aborted(summary)),
         (
             "uplink",
             f"{summary['uplink_bits_per_parameter']:.4g} bits a parameter, "
@@ -180,6 +182,15 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("seconds", f"{summary['seconds']:.1f} on {summary['device']}"),
     ]
+    return rows
+
+
+def _secure_sum_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    kind = {"masked": "masked, keys from one secret", "protocol": "the whole protocol"}[summary["aggregation"]]
+    rows = [("secure sum", f"{kind}; {summary['secure_sum_bytes_per_client_round']:,} bytes a client and round for it")]
+    if summary["server_epsilon"] is not None:
+        words = f"{number(summary['server_epsilon'])} for a client drawn in {summary['server_epsilon_rounds']} rounds"
+        rows.append(("epsilon against the server", words + " (99%: nobody is drawn in more)"))
     return rows
 
 
@@ -193,6 +204,11 @@ def _sampled(summary: Mapping[str, Any]) -> str:
     if summary["unit"] == "record":
         return "in the client whose steps tell most; batches by coins"
     return f"{summary['sampling']} sampling"
+
+
+def _aborted(summary: Mapping[str, Any]) -> str:
+    count = summary["aborted_rounds"]
+    return f", {count} of them without a result: too many clients were lost" if count else ""
 
 
 def _percent(value: float | None) -> str:

@@ -79,13 +79,14 @@ def noise_words(summary: Mapping[str, Any]) -> str:
         return (
             "coins under sums of a fixed number of uploads" if placement == "coins" else "noise and coins, each upload"
         )
+    law = {"discrete-gaussian": "discrete Gaussian, ", "skellam": "Skellam, "}.get(summary.get("noise") or "", "")
     where = {
         "server": "on the sum, added by the server",
         "clients": "on the sum, in shares of the clients",
         "uploads": "on every upload, before its compression",
         "local steps": "in every local step",
     }
-    return f"noise multiplier {z:.4g} {where[placement]}"
+    return f"{law}noise multiplier {z:.4g} {where[placement]}"
 
 
 def sampling_words(summary: Mapping[str, Any]) -> str:

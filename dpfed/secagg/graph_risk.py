@@ -66,7 +66,8 @@ def least_neighbours(
 
     ConfigError where even all others would not.
     """
-    for neighbours in (*range(2, clients - 1, 2), clients - 1):
+    choices: list[int] = [*range(2, clients - 1, 2), clients - 1]
+    for neighbours in choices:
         risk = graph_risk(clients=clients, neighbours=neighbours, threshold=threshold, corrupt=corrupt, dropout=dropout)
         if risk.overheard + risk.split <= privacy and risk.stuck <= success:
             return neighbours

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dpfed.secagg.dropouts import Dropouts
 from dpfed.secagg.masked import MaskedSum
+from dpfed.secagg.messages import sent_beside_row
 from dpfed.secagg.protocol import ProtocolSum
 from dpfed.secagg.ring import to_ring
 from dpfed.secagg.steps import Step
@@ -53,7 +54,9 @@ class SecureSums:
         return SecureSum(running, participants, lost, tolerance=self.tolerance, bits=self.bits, device=device)
 
     def overhead_bits(self, participants: int) -> int:
-        return 0
+        """Keys, shares and answers of the protocol; `masked` leaves them out but stands for it."""
+        neighbours = participants - 1 if self.neighbours is None else min(self.neighbours, participants - 1)
+        return 8 * sent_beside_row(max(neighbours, 0))
 
 
 class SecureSum:

@@ -131,14 +131,16 @@ class Server:
 
     def _on_unmask(self, sender: int, message: bytes) -> None:
         rows = self._rows(message, Kind.UNMASK, most=len(self._sharers))
-        owners = {*self._near(sender, self._sharers), sender}
-        if sender not in self._survivors or sender in self._replied or rows.keys() != owners:
+        if sender not in self._survivors or sender in self._replied or rows.keys() != self._asked_of(sender):
             raise WireError(f"replies from client {sender}: unknown, sent twice, or not of its neighbours; refused.")
         if any(content[0] != self._asked(owner) for owner, content in rows.items()):
             raise WireError(f"client {sender} reveals a secret that was not asked for; refused.")
         self._replied.add(sender)
         for owner, content in rows.items():
             self._shares[owner][sender] = bytes(content[1:])
+
+    def _asked_of(self, client: int) -> set[int]:
+        return {*self._near(client, self._sharers), client}
 
     def _asked(self, client: int) -> Reveal:
         return Reveal.OWN_MASK if client in self._survivors else Reveal.MASK_KEY
