@@ -1,0 +1,118 @@
+"""Dropouts over the sparse graph, against the rule written down by itself; and one client too few at every step."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpfed.errors import SecureSumAborted
+from dpfed.secagg.graph import random_circle
+from dpfed.secagg.masked import MaskedSum
+from dpfed.secagg.protocol import ProtocolSum
+from dpfed.secagg.steps import Step
+
+KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])
+REACHES = {None: 4, Step.UNMASK: 3, Step.UPLOAD: 2, Step.LATE: 2, Step.SHARE: 1, Step.ADVERTISE: 0}
+
+
+def play(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, seed=7):
+    one = kind(
+        clients=ids,
+        size=rows.shape[1],
+        bits=bits,
+        threshold=threshold,
+        neighbours=neighbours,
+        dropouts=lost,
+        graph_seed=seed,
+    )
+    one.add(ids[: len(ids) // 2], rows[: len(ids) // 2])
+    one.add(ids[len(ids) // 2 :], rows[len(ids) // 2 :])
+    return one.close()
+
+
+def draw_rows(count, bits, size=5):
+    return np.random.default_rng(count).integers(0, 1 << bits, (count, size), dtype=np.uint64).astype(np.uint32)
+
+
+def sum_exists(graph, ids, lost, threshold):
+    """The rule: enough of all and of everybody's neighbourhood after each step, and the survivors in one piece."""
+    alive = [{int(one) for one in ids if REACHES[lost.get(int(one))] > step} for step in range(4)]
+
+    def enough(count, of):
+        return count > of / 2 and count >= round(threshold * of, 9)
+
+    def around(one, among):
+        near = graph.neighbours(one)
+        return enough(len(among & {one, *near}), len(near) + 1)
+
+    if not all(enough(len(some), len(ids)) and len(some) > 1 for some in alive):
+        return False
+    needed = [one for one in alive[1] if one in alive[2] or alive[2] & set(graph.neighbours(one))]
+    if not all(around(one, alive[0]) for one in alive[0]) or not all(around(one, alive[1]) for one in alive[1]):
+        return False
+    if not all(around(one, alive[2]) and around(one, alive[3]) for one in needed):
+        return False
+    seen, todo = set(), [min(alive[2])]
+    while todo:
+        if (one := todo.pop()) not in seen:
+            seen.add(one)
+            todo += alive[2] & set(graph.neighbours(one))
+    return seen == alive[2]
+
+
+@KINDS
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_exact_or_over_by_the_rule(kind, data):
+    count = data.draw(st.integers(6, 14))
+    ids = np.arange(count) * 11
+    steps = data.draw(st.lists(st.sampled_from([*[None] * 5, *Step]), min_size=count, max_size=count))
+    lost = {int(one): step for one, step in zip(ids, steps, strict=True) if step}
+    bits, threshold = data.draw(st.integers(1, 32)), data.draw(st.sampled_from([0.51, 0.6, 0.7]))
+    rows = draw_rows(count, bits)
+    terms = {"bits": bits, "threshold": threshold, "neighbours": data.draw(st.sampled_from([4, 6]))}
+    if sum_exists(random_circle(ids, terms["neighbours"], 7), ids, lost, threshold):
+        result = play(kind, ids, rows, lost, **terms)
+        inside = [place for place, one in enumerate(ids) if REACHES[lost.get(int(one))] > 2]
+        assert result.included.tolist() == ids[inside].tolist()
+        assert result.total.tolist() == (rows[inside].sum(axis=0, dtype=np.uint64) % (1 << bits)).tolist()
+    else:
+        with pytest.raises(SecureSumAborted, match=r"came.* needed"):
+            play(kind, ids, rows, lost, **terms)
+
+
+@KINDS
+@pytest.mark.parametrize(("step", "ended"), [(step, "upload" if step is Step.LATE else step.value) for step in Step])
+@pytest.mark.parametrize(("count", "threshold"), [(5, 0.6), (7, 0.51), (10, 0.8)])
+def test_one_client_too_few_at_each_step(kind, step, ended, count, threshold):
+    ids, rows = np.arange(count), draw_rows(count, 17)
+    needed = max(math.ceil(threshold * count - 1e-9), count // 2 + 1)
+    play(kind, ids, rows, dict.fromkeys(range(count - needed), step), threshold=threshold)
+    with pytest.raises(SecureSumAborted, match=f"at step {ended}: {needed - 1} of {count} clients came, {needed} are"):
+        play(kind, ids, rows, dict.fromkeys(range(count - needed + 1), step), threshold=threshold)
+
+
+@KINDS
+def test_one_neighbour_too_few(kind):
+    """12 clients, 4 neighbours each: three of five must stay around everybody, though eight of all would be enough."""
+    ids, rows = np.arange(12), draw_rows(12, 17)
+    near = random_circle(ids, 4, 7).neighbours(5)
+    play(kind, ids, rows, dict.fromkeys(near[:2], Step.UNMASK), neighbours=4)
+    with pytest.raises(
+        SecureSumAborted, match=r"at step unmask: of 5 holders of shares of client \d+ 2 came, 3 are needed"
+    ):
+        play(kind, ids, rows, dict.fromkeys(near[:3], Step.UNMASK), neighbours=4)
+
+
+@KINDS
+def test_a_sum_in_two_parts_is_not_given(kind):
+    """A ring of 14 with 3 lost at two places each: enough are left, but their two arcs would be summed apart."""
+    ids, rows = np.arange(14), draw_rows(14, 17)
+    graph = random_circle(ids, 4, 7)
+    lost = {graph.circle[place]: Step.UPLOAD for place in (0, 1, 7, 8)}
+    with pytest.raises(SecureSumAborted, match="no masks connect"):
+        play(kind, ids, rows, lost, neighbours=4, threshold=0.51)
+    alone = {one: step for one, step in lost.items() if one != graph.circle[8]}
+    assert len(play(kind, ids, rows, alone, neighbours=4, threshold=0.51).included) == 11
