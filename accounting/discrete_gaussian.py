@@ -122,10 +122,9 @@ def _smoothing(noise: DiscreteGaussian, count: int) -> tuple[float, float]:
     epsilon near 1 would feel them: 2 eta in every release, t^2 / 2 (V - t^2) relative."""
     tau = _finite(shares_distortion(noise.share_variance, noise.shares), noise)
     candidates = np.linspace(0.04, min(0.99 * noise.variance, 10.0), 500)
-    etas = noise.dimension * (tau + lattice_distortion(candidates))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        losses = 2 * count * etas + candidates / (2 * (noise.variance - candidates))
-    best = int(np.argmin(np.where(candidates < noise.variance, losses, np.inf)))
+    left = noise.variance - candidates
+    etas = np.where(left > 0, noise.dimension * (tau + lattice_distortion(candidates)), np.inf)
+    best = int(np.argmin(2 * count * etas + candidates / (2 * np.where(left > 0, left, 1.0))))
     return float(candidates[best]), _finite(float(etas[best]), noise)
 
 

@@ -217,8 +217,8 @@ class IntegerPlan:
             tau = shares_distortion(noise.share_variance, noise.shares)
             near = continuous(self.run(noise_multiplier, rounds)).closeness
             lines.append(
-                f"tau {_size(tau)}: a coordinate's sum of shares is within e^±tau of a discrete Gaussian; the whole run "
-                f"is within e^±{near:.2g} of one with continuous noise"
+                f"tau {_size(tau)}: a coordinate's sum of shares is within e^±tau of a discrete Gaussian; the whole "
+                f"run is within e^±{near:.2g} of one with continuous noise"
             )
         return tuple(lines)
 

@@ -50,7 +50,7 @@ def hockey_stick(pair: tuple[np.ndarray, np.ndarray], epsilon: float) -> float:
     """The larger of both orders."""
     p, q = pair
     gamma = math.exp(epsilon)
-    return max(math.fsum(np.maximum(p - gamma * q, 0)), math.fsum(np.maximum(q - gamma * p, 0)))
+    return max(float(np.maximum(p - gamma * q, 0).sum()), float(np.maximum(q - gamma * p, 0).sum()))
 
 
 def smallest_epsilon(pair: tuple[np.ndarray, np.ndarray], delta: float) -> float:

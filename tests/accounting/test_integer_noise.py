@@ -1,0 +1,119 @@
+"""Descriptions of integer noise: what they refuse, and that ledgers keep them."""
+
+import json
+import math
+
+import pytest
+
+from accounting import (
+    Composed,
+    DiscreteGaussian,
+    FixedSizeSampling,
+    FullParticipation,
+    Gaussian,
+    Header,
+    Ledger,
+    PoissonSampling,
+    Release,
+    Skellam,
+    Subsampled,
+    guarantee,
+    subsample,
+)
+from accounting.errors import EditedLedger, InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms import from_dict
+
+FIELDS = {"dimension": 10, "l2_bound": 30.0, "share_variance": 400.0, "adjacency": "zero-out", "shares": 5}
+LAWS = pytest.mark.parametrize("law", [DiscreteGaussian, Skellam])
+
+
+@LAWS
+@pytest.mark.parametrize(
+    "sampling", [None, PoissonSampling(probability=0.1), FixedSizeSampling(cohort=5, clients=50), FullParticipation()]
+)
+def test_dictionaries_and_ledgers_keep_everything(law, sampling, tmp_path):
+    noise = law(**FIELDS, overflow=1e-9)
+    mechanism = noise if sampling is None else Subsampled(mechanism=noise, sampling=sampling)
+    assert from_dict(json.loads(json.dumps(mechanism.to_dict()))) == mechanism
+    composed = Composed(parts=((mechanism, 3), (Gaussian(noise_multiplier=2.0, adjacency="zero-out"), 1)))
+    assert from_dict(json.loads(json.dumps(composed.to_dict()))) == composed
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", Header(unit="client", clients=50, randomness="simulated"))
+    for round_ in range(2):
+        ledger.record(
+            Release(round=round_, mechanism=mechanism, clip_norm=1.0, noise_std=1.5, noise_placement="clients")
+        )
+    stated = Ledger.read(tmp_path / "ledger.jsonl").guarantee(1e-5)
+    assert stated == guarantee(Composed(parts=((mechanism, 2),)), delta=1e-5)
+    assert stated.lower_bound is None
+
+
+def test_the_two_laws_are_not_mixed_up():
+    for law in (DiscreteGaussian, Skellam):
+        assert type(from_dict(law(**FIELDS).to_dict())) is law
+    assert DiscreteGaussian(**FIELDS) != Skellam(**FIELDS)
+
+
+@LAWS
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dimension": 0}, "dimension=0: must be a whole number from 1"),
+        ({"l2_bound": 0}, "l2_bound=0: must be a finite number above 0"),
+        ({"l2_bound": math.inf}, "l2_bound=inf: must be a finite number above 0"),
+        ({"share_variance": -1.0}, "share_variance=-1.0: must be a finite number above 0"),
+        ({"share_variance": math.nan}, "share_variance=nan: must be"),
+        ({"share_variance": True}, "share_variance=True: must be"),
+        ({"share_variance": 1e-30}, "the noise is 7.45e-17 of the bound; must be from 1e-09 to 1e"),
+        ({"shares": 0}, "shares=0: must be a whole number from 1"),
+        ({"shares": 2.0}, "shares=2.0: must be a whole number"),
+        ({"overflow": 1.5}, r"overflow=1.5: must be a probability in \[0, 1\]"),
+        ({"adjacency": "bounded"}, "adjacency='bounded': must be one of add-remove"),
+    ],
+)
+def test_fields_are_checked(law, change, message):
+    with pytest.raises(InvalidParameter, match=message):
+        law(**{**FIELDS, **change})
+
+
+@LAWS
+def test_shares_of_clients_refuse_add_remove_and_the_servers_noise_does_not(law):
+    with pytest.raises(
+        UnsupportedMechanism, match=r"noise in 5 shares: a client more or less.*'zero-out'.*'replace-one'"
+    ):
+        law(**{**FIELDS, "adjacency": "add-remove"})
+    assert law(**{**FIELDS, "adjacency": "add-remove", "shares": 1}).sensitivity == 30.0
+    assert law(**{**FIELDS, "adjacency": "replace-one"}).sensitivity == 60.0
+
+
+@LAWS
+def test_samplers(law):
+    with pytest.raises(UnsupportedMechanism, match=r"add-remove.*fixed-size"):
+        subsample(law(**{**FIELDS, "adjacency": "add-remove", "shares": 1}), FixedSizeSampling(cohort=5, clients=50))
+    noise = law(**FIELDS)
+    assert subsample(noise, PoissonSampling(probability=1.0)) == noise
+    assert subsample(noise, FullParticipation()) == noise
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": "discrete-gauss", **FIELDS},
+        {"kind": "skellam", **FIELDS, "more": 1},
+        {"kind": "skellam", "dimension": 10},
+        {"kind": ["skellam"], **FIELDS},
+    ],
+)
+def test_unknown_records_are_refused(record):
+    with pytest.raises(InvalidParameter, match="not a mechanism that this version knows"):
+        from_dict(record)
+
+
+def test_an_edited_share_is_found(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger.create(path, Header(unit="client", clients=50, randomness="simulated"))
+    ledger.record(
+        Release(round=0, mechanism=Skellam(**FIELDS), clip_norm=1.0, noise_std=1.5, noise_placement="clients")
+    )
+    path.write_text(path.read_text().replace('"shares":5', '"shares":9'))
+    with pytest.raises(EditedLedger, match="line 2"):
+        Ledger.read(path)
