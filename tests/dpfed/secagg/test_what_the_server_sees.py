@@ -14,6 +14,7 @@ import dpfed.secagg.client
 from dpfed.errors import WireError
 from dpfed.secagg import keys
 from dpfed.secagg.client import Client
+from dpfed.secagg.masked import MaskedSum
 from dpfed.secagg.masks import Mask, MaskStream, apply_masks
 from dpfed.secagg.messages import Kind, read_table
 from dpfed.secagg.packing import unpack
@@ -207,3 +208,15 @@ def test_uploads_are_not_kept():
     round_ = SecureRound(bits=32).run_to("unmask")
     uploaded = {str(one): bytes(message[-32:]) for one, message in round_.said["upload"].items()}
     assert not leaks(round_.server, uploaded)
+
+
+@pytest.mark.parametrize("neighbours", [None, 4])
+def test_the_running_sum_of_masks_alone_is_uniform_too(neighbours):
+    ids, rows = np.arange(8), np.zeros((8, SIZE), np.uint32) + 5
+    running = MaskedSum(
+        clients=ids, size=SIZE, bits=BITS, threshold=0.6, neighbours=neighbours, dropouts={}, graph_seed=0
+    )
+    for start in range(0, 8, 2):
+        running.add(ids[start : start + 2], rows[start : start + 2])
+        assert uniform(running._total)
+    assert set(running.close().total) == {8}
