@@ -17,6 +17,7 @@ from accounting import (
     PoissonSampling,
     Skellam,
     Subsampled,
+    discrete_gaussian,
     fixed_size,
     guarantee,
     poisson,
@@ -69,8 +70,9 @@ def test_best_is_the_smaller_of_both(part):
     run = composed(part, 20)
     eps = np.linspace(-2, 6, 81)
     both = np.minimum(profile(run, accountant="pld")(eps), profile(run, accountant="rdp")(eps))
-    assert profile(run)(eps) == pytest.approx(both, abs=0)
-    assert profile(run).method == "pld+rdp"
+    best = profile(run)
+    assert best(eps) == pytest.approx(both, abs=0)
+    assert best.method == "pld+rdp"
 
 
 @pytest.mark.parametrize("q", [0.01, 0.3])
@@ -140,10 +142,23 @@ def test_integer_noise_runs_through_its_epsilons(kind, sampled, overflow):
     noise = integer_noise(kind, overflow=overflow)
     part = Subsampled(mechanism=noise, sampling=PoissonSampling(probability=0.05)) if sampled else noise
     run = composed(part, 10)
+    claim = profile(run)
     for delta in (1e-4, 1e-2):
         epsilon = guarantee(run, delta=delta, with_lower_bound=False).epsilon
-        assert float(profile(run)(epsilon)) == pytest.approx(delta, rel=5e-3)
-    assert float(profile(run)(math.inf)) == pytest.approx(10 * overflow, abs=1e-11)
+        assert float(claim(epsilon)) == pytest.approx(delta, rel=5e-3)
+    assert float(claim(math.inf)) == pytest.approx(10 * overflow, abs=1e-11)
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-2])
+def test_a_lattice_that_is_felt_costs_its_closeness(delta):
+    """The law is within e^±c of a Gaussian's: e^c delta(epsilon - 2c), the same reading as the accountant's epsilon."""
+    noise = DiscreteGaussian(dimension=100, l2_bound=1.0, share_variance=0.8, adjacency=Adjacency.ZERO_OUT)
+    near = discrete_gaussian.continuous(composed(noise, 2))
+    assert near.closeness > 1e-3
+    epsilon = guarantee(composed(noise, 2), delta=delta, accountant="pld", with_lower_bound=False).epsilon
+    claim = profile(composed(noise, 2), accountant="pld")
+    assert float(claim(epsilon)) == pytest.approx(delta, rel=1e-3)
+    assert float(claim(epsilon)) > 1.001 * float(profile(near.mechanism, accountant="pld")(epsilon))
 
 
 @pytest.mark.parametrize("variance", [0.3, 0.6, 2.0, 9.0])
