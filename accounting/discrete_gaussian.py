@@ -1,4 +1,4 @@
-"""Sums of discrete Gaussians, accounted as the continuous Gaussian that they nearly are (docs/theory.md, section 6).
+"""Sums of discrete Gaussians, accounted as the continuous Gaussian that they nearly are (docs/theory.md, section 7).
 
 The Poisson summation formula says how far the lattice is felt: for real c,
     sum over n of exp(-(n + c)^2 / 2 s^2)  lies in  s sqrt(2 pi) [1 - e(s^2), 1 + e(s^2)],

@@ -42,7 +42,10 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     parts = loss_grid.parts_of(mechanism)
     for part, _ in parts:
         if not _supported(part):
-            raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
+            name = type(part.mechanism if isinstance(part, Subsampled) else part).__name__
+            raise UnsupportedMechanism(
+                f"accountant='pld' with {name}: no privacy loss distribution is implemented. Use accountant 'rdp'."
+            )
     rounds = sum(count for _, count in parts)
     if rounds > MOST_ROUNDS:
         raise InvalidParameter(
