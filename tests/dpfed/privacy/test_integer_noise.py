@@ -68,7 +68,7 @@ def p_value(draws, masses):
 
 
 @every_law
-@pytest.mark.parametrize("variance", [1, 2, 50])
+@pytest.mark.parametrize("variance", [1, 2, 50, 30_000])
 def test_sums_are_right_to_every_bit_that_is_promised(law, variance):
     with mpmath.workdps(160):
         sums = inversion._sums(law(variance).weights(400))
@@ -105,14 +105,14 @@ def test_a_table_of_doubles_would_not_be_exact():
 
 
 class HardlyMoreThanHalf:
-    """P(X = 0) = 1/2 + 2^-200, told a little too small where few bits are asked for; the rest falls off by halves."""
+    """P(X = 0) = 1/2 + 2^-201, told too small by 2^-200 where few bits are asked for; the rest falls off by halves."""
 
     def __init__(self):
         self.asked = []
 
     def weights(self, bits):
         self.asked.append(bits)
-        first = (1 << 999) + (1 << 800 if bits > 220 else -(1 << 780))
+        first = (1 << 999) + (1 << 799 if bits > 200 else -(1 << 780))
         return [first] + [(1 << 1000) - first >> k + 1 for k in range(1, 400)]
 
 
@@ -120,7 +120,7 @@ def test_an_integer_part_that_is_in_doubt_is_computed_again():
     """Too small by a hair, the sum's integer part would be one less: it is asked for until there is no doubt."""
     law = HardlyMoreThanHalf()
     assert inversion._floors(law, 63)[0] == 1 << 62
-    assert law.asked == list(range(127, 320, 32))  # G(k) is 2^-(200+k) above 1 - 2^-(k+1)
+    assert law.asked == list(range(127, 320, 32))  # G(k) is 2^-(201+k) above 1 - 2^-(k+1)
 
 
 # --- the search -------------------------------------------------------------------------------------------------------
@@ -172,6 +172,13 @@ def test_the_last_bit_is_the_sign_and_nothing_else():
     minus = inversion.draw(SkellamLaw(90), 10_000, Script(words | np.uint64(1)), "test")
     assert np.array_equal(plus, -minus)
     assert plus.min() == 0
+
+
+def test_a_draw_that_is_in_doubt_waits_for_more_bits():
+    """U = 1/2 and not a bit more is below P(X = 0), though not as it is told at first; 256 bits settle it."""
+    script = Script([1 << 63], [0], [0], [0], [0])
+    assert inversion.draw(HardlyMoreThanHalf(), 1, script, "test", bits=8).tolist() == [0]
+    assert not script.calls
 
 
 @every_law
