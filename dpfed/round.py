@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,18 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
-from dpfed.compress.code import Arrived, Code
+from dpfed.canaries import CanaryScore
 from dpfed.compress.maps import Map
-from dpfed.compress.masks import MapChoice
 from dpfed.errors import SecureSumAborted
-from dpfed.local.training import LocalTraining
-from dpfed.privacy.client_level import Privacy
-from dpfed.privacy.clip import Clipped
-from dpfed.randomness import Randomness
-from dpfed.sampling import Sampler
-from dpfed.secagg.summed import OpenSum, Sums
+from dpfed.parts import Parts
 from dpfed.seeds import Seeds
-from dpfed.server.state import ServerRule, ServerState
+from dpfed.sending import Sent, Uploading, digest
+from dpfed.server.state import ServerState
 
 
 class Book(Protocol):
@@ -33,36 +27,6 @@ class Book(Protocol):
         """Charge the release, or note that a round has none, durably; or raise."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Parts:
-    """A method: one choice for each step of a round.
-
-    `group` clients are trained and summed at a time. Without privacy the divisor is the realised number of clients, or
-    updates are weighted by `client_weights` (examples) and divided by their sum; with it, every client counts the same
-    and the divisor is the public `divisor`. `decode_first`: the bound is put on what a trusted aggregator decoded,
-    where a bound before the code would not bound what is summed. `slots` is the most uploads that a sum may hold: if
-    more are drawn, a uniformly random part of the cohort stays out. `fill` clients take part in every sum: who was not
-    drawn sends a row of zeros, noised and masked like any other, so that the number of uploads tells nothing.
-    `weigh_first`: weights, at most 1, are put on rows before the code, as integers want it, not on what arrived.
-    """
-
-    sampler: Sampler
-    randomness: Randomness
-    map: MapChoice
-    local: LocalTraining
-    privacy: Privacy
-    code: Code
-    sums: Sums
-    server: ServerRule
-    group: int
-    client_weights: NDArray[np.float64] | None
-    divisor: float | None
-    slots: int | None = None
-    fill: int | None = None
-    decode_first: bool = False
-    weigh_first: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundFacts:
     """What the operator may look at and must not publish: no epsilon covers these numbers.
@@ -70,6 +34,8 @@ class RoundFacts:
     participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
     aborted:               why the round has no result, if it has none
     release:               what was charged
+    divisor:               what the sum was divided by
+    noise:                 of the sum: mean square, entries, draws and fingerprint, in the units it was added in
     """
 
     cohort: int
@@ -78,8 +44,12 @@ class RoundFacts:
     uplink_bytes: int | None
     participants: int
     arrived: int
+    largest_norm: float
     aborted: str | None = None
     release: Release | LocalRelease | None = None
+    divisor: float | None = None
+    noise: dict[str, Any] | None = None
+    canaries: tuple[CanaryScore, ...] = ()
 
 
 def run_round(
@@ -103,7 +73,8 @@ def run_round(
     total = parts.sums.open(
         participants, size=parts.code.width(chosen.sent), device=state.broadcast.device, round=state.round
     )
-    sent = _send_all(state, parts, chosen, origin, total, cohort, seeds)
+    uploading = Uploading(state=state, parts=parts, map=chosen, origin=origin, total=total, seeds=seeds)
+    sent = uploading.everybody(cohort, _canaries(parts, state.round)[0])
     facts = RoundFacts(
         cohort=len(cohort),
         clipped=sent.counted - sent.inside,
@@ -111,6 +82,7 @@ def run_round(
         uplink_bytes=sent.uplink_bytes,
         participants=len(participants),
         arrived=0,
+        largest_norm=sent.largest_norm,
     )
     of_records = parts.local.release(cohort, round=state.round)  # whoever sums may see their uploads, sum or no sum
     try:
@@ -119,27 +91,29 @@ def run_round(
         _write(ledger, of_records or Aborted(round=state.round, reason=str(reason)))
         return replace(state, round=state.round + 1), replace(facts, aborted=str(reason), release=of_records)
     uploads = len(summed.included)
-    decoded = parts.code.decode(summed.total, origin, uploads, state.round)
-    noisy = parts.privacy.finish(decoded, state.clip_norm, state.round)
+    noisy, noise = _noisy_sum(state, parts, summed.total, origin, uploads, sent)
     clip_norm = parts.privacy.next_norm(state.clip_norm, sent.inside - sent.counted / 2, state.round)
     release = parts.privacy.release(state.clip_norm, state.round, chosen.sent, uploads) or of_records
     _write(ledger, release)
     divisor = _divisor(parts, np.intersect1d(cohort, summed.included))
+    scores = _canary_scores(state, parts, chosen, noisy)
     state = parts.server.apply(state, chosen.adjoint(noisy) / divisor, count=divisor, clip_norm=clip_norm)
-    return state, replace(facts, arrived=uploads, release=release)
-
-
-def _write(ledger: Book | None, entry: Entry | None) -> None:
-    if ledger is not None and entry is not None:
-        ledger.record(entry)
+    return state, replace(facts, arrived=uploads, release=release, divisor=divisor, noise=noise, canaries=scores)
 
 
 def draw_cohort(parts: Parts, round: int) -> NDArray[np.int64]:
-    """The round's clients; at most `slots` of them, the others left out by secret lot."""
-    cohort = parts.sampler.sample(parts.randomness, round)
-    if parts.slots is None or len(cohort) <= parts.slots:
-        return cohort
-    return cohort[parts.randomness.subset(parts.slots, len(cohort), "cohort.slots", round)]
+    """The round's clients, and its canaries; at most `slots` of them, clients left out by secret lot."""
+    cohort, canaries = parts.sampler.sample(parts.randomness, round), _canaries(parts, round)[0]
+    room = None if parts.slots is None else max(parts.slots - len(canaries), 0)
+    if room is not None and len(cohort) > room:
+        cohort = cohort[parts.randomness.subset(room, len(cohort), "cohort.slots", round)]
+    return np.concatenate([cohort, canaries])
+
+
+def _canaries(parts: Parts, round: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Canaries that take part in this round, and that might have."""
+    nobody = np.zeros(0, dtype=np.int64)
+    return (nobody, nobody) if parts.canaries is None else parts.canaries.of_round(round)
 
 
 def _filled_up(parts: Parts, cohort: NDArray[np.int64], round: int) -> NDArray[np.int64]:
@@ -147,73 +121,55 @@ def _filled_up(parts: Parts, cohort: NDArray[np.int64], round: int) -> NDArray[n
     if parts.fill is None or len(cohort) >= parts.fill:
         return cohort
     others = np.setdiff1d(np.arange(parts.sampler.clients), cohort)
-    chosen = parts.randomness.subset(parts.fill - len(cohort), len(others), "cohort.fill", round)
+    missing = min(parts.fill - len(cohort), len(others))
+    chosen = parts.randomness.subset(missing, len(others), "cohort.fill", round)
     return np.sort(np.concatenate([cohort, others[chosen]]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sent:
-    """Of the cohort's rows: how many were counted, inside the bound, not finite; and the bytes of all uploads."""
-
-    counted: int
-    inside: int
-    not_finite: int
-    uplink_bytes: int | None
-
-
-def _send_all(
-    state: ServerState,
-    parts: Parts,
-    chosen: Map,
-    origin: Tensor,
-    total: OpenSum,
-    cohort: NDArray[np.int64],
-    seeds: Seeds,
-) -> _Sent:
-    """Everybody's upload into the sum, group by group."""
-    senders = np.intersect1d(total.senders, cohort)
-    inside = not_finite = 0
-    uplink_bytes: int | None = None
-    for group in _groups(senders, parts.group):
-        moves = parts.local.train(state.broadcast, group, round=state.round, seeds=seeds)
-        rows = chosen.forward(moves, group)
-        bounded, arrived = _send(state, parts, rows, origin, group)
-        total.add(group, arrived.rows, None if parts.weigh_first else _weights(parts, group))
-        inside += int(bounded.inside.sum())
-        not_finite += bounded.not_finite + arrived.not_finite
-        if arrived.uplink_bytes is not None:
-            uplink_bytes = (uplink_bytes or 0) + arrived.uplink_bytes
-    for group in _groups(np.setdiff1d(total.senders, cohort), parts.group):
-        nothing = torch.zeros(len(group), chosen.sent, device=state.broadcast.device)
-        total.add(group, _send(state, parts, nothing, origin, group)[1].rows)
-    return _Sent(counted=len(senders) - not_finite, inside=inside, not_finite=not_finite, uplink_bytes=uplink_bytes)
+def _noisy_sum(
+    state: ServerState, parts: Parts, total: Tensor, origin: Tensor, uploads: int, sent: Sent
+) -> tuple[Tensor, dict[str, Any] | None]:
+    """The sum as it is released, and what is to be known of its noise."""
+    privacy, norm, round = parts.privacy, state.clip_norm, state.round
+    if privacy.on_integers:
+        before = total.clone()
+        noised = privacy.finish(total, norm, round)
+        released = parts.code.decode(noised, origin, uploads, round)
+    else:
+        decoded = parts.code.decode(total, origin, uploads, round)
+        before = decoded.clone()
+        released = noised = privacy.finish(decoded, norm, round)
+    noise, draws = (sent.noise, sent.draws) if privacy.in_shares else (noised - before, 1)
+    if noise is None or not bool(noise.any()):
+        return released, None
+    mean_square = float(noise.double().square().mean())
+    return released, {
+        "mean_square": mean_square,
+        "entries": noise.numel(),
+        "draws": draws,
+        "digest": digest(noise),
+    }
 
 
-def _send(
-    state: ServerState, parts: Parts, rows: Tensor, origin: Tensor, group: NDArray[np.int64]
-) -> tuple[Clipped, Arrived]:
-    """Bound, noise and code; or code and bound, where the bound is put on what arrived."""
-    if parts.decode_first:
-        arrived = parts.code.send(rows, origin, group, state.round)
-        bounded = parts.privacy.bound(arrived.rows, state.clip_norm)
-        return bounded, replace(arrived, rows=bounded.rows)
-    bounded = parts.privacy.bound(rows, state.clip_norm)
-    weights = _weights(parts, group) if parts.weigh_first else None
-    if weights is not None:
-        bounded.rows.mul_(weights.to(bounded.rows.dtype)[:, None])
-    noised = parts.privacy.share(bounded.rows, group, state.clip_norm, state.round)
-    return bounded, parts.code.send(noised, origin, group, state.round)
+def _canary_scores(state: ServerState, parts: Parts, chosen: Map, noisy: Tensor) -> tuple[CanaryScore, ...]:
+    """How much of each canary's own bounded row is in the noisy sum."""
+    if parts.canaries is None:
+        return ()
+    present, absent = _canaries(parts, state.round)
+    ids = np.concatenate([present, absent])
+    rows = chosen.forward(parts.canaries.updates(ids, noisy.device), ids)
+    rows = parts.privacy.bound(rows, state.clip_norm).rows.double()
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    scores = rows @ noisy.double() / norms.square()
+    return tuple(
+        CanaryScore(canary=int(one), present=index < len(present), score=float(score), norm=float(norm))
+        for index, (one, score, norm) in enumerate(zip(ids, scores, norms, strict=True))
+    )
 
 
-def _groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(clients), size):
-        yield clients[start : start + size]
-
-
-def _weights(parts: Parts, group: NDArray[np.int64]) -> Tensor | None:
-    if parts.client_weights is None:
-        return None
-    return torch.from_numpy(parts.client_weights[group]).to(parts.local.labels.device)
+def _write(ledger: Book | None, entry: Entry | None) -> None:
+    if ledger is not None and entry is not None:
+        ledger.record(entry)
 
 
 def _divisor(parts: Parts, counted: NDArray[np.int64]) -> float:

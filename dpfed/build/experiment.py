@@ -30,9 +30,9 @@ from dpfed.mask_file import Recipe
 from dpfed.methods import Method, method
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
+from dpfed.parts import Parts
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.readout import Masked, Readout, Weights
-from dpfed.round import Parts
 from dpfed.sampling import sampler
 from dpfed.seeds import Seeds
 from dpfed.server.averaging import Averaging

@@ -250,7 +250,7 @@ def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomnes
     if table is None or goal is None:
         return NotPrivate(largest=code.clip_norm if isinstance(code, IntegerUpload) else math.inf)
     if goal.integers is not None:
-        return _integer_privacy(goal, goal.integers, code, who.expected)
+        return _integer_privacy(goal, goal.integers, code, who.expected, randomness)
     if goal.noise_multiplier is None:
         return ClientLevelCoins(
             mechanism=goal.mechanism,
@@ -277,7 +277,9 @@ def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomnes
     )
 
 
-def _integer_privacy(goal: PrivacyGoal, integers: IntegerNoise, code: Code, divided_by: float) -> ClientLevelIntegers:
+def _integer_privacy(
+    goal: PrivacyGoal, integers: IntegerNoise, code: Code, divided_by: float, randomness: Randomness
+) -> ClientLevelIntegers:
     """Rounds as the ledger gets them: with the shares that the account needs, or with those that arrived."""
     assert isinstance(code, IntegerUpload)
     inside = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
@@ -300,7 +302,14 @@ def _integer_privacy(goal: PrivacyGoal, integers: IntegerNoise, code: Code, divi
         "integers": code.fixed_point.padded,
         "bits": code.bits,
     }
-    return ClientLevelIntegers(mechanism=mechanism, noise_std=noise_std, placement=integers.placement, detail=detail)
+    return ClientLevelIntegers(
+        law=integers.law(),
+        randomness=randomness,
+        mechanism=mechanism,
+        noise_std=noise_std,
+        placement=integers.placement,
+        detail=detail,
+    )
 
 
 def tolerance_of(config: Config) -> float | None:

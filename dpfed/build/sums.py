@@ -150,8 +150,6 @@ def integer_upload(
         bits=bits,
         seeds=seeds,
         randomness=randomness,
-        noise=None if integers is None else integers.law(),
-        shared=integers is not None and integers.placement == "clients",
     )
 
 

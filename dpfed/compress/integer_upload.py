@@ -1,11 +1,10 @@
-"""Fixed point as the code of a round: whole numbers that are summed modulo 2^b, with their noise inside."""
+"""Fixed point as the code of a round: whole numbers that are summed modulo 2^b."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from dpfed.compress.code import Arrived
 from dpfed.compress.fixed_point import FixedPoint
-from dpfed.privacy.integer_noise import IntegerLaw
 from dpfed.randomness import Randomness
 from dpfed.secagg.ring import centred
 from dpfed.seeds import Seeds
@@ -27,9 +25,8 @@ _ROOM_FOR_FLOATS = 1 + 1e-5
 class IntegerUpload:
     """Rows of norm at most `clip_norm` are scaled, rotated, rounded at random; the sum is scaled and rotated back.
 
-    bits:      of the ring Z_{2^b}. A sum that leaves it wraps around: wrong, never less private.
-    noise:     the law of integer noise: a share on every row (`shared`), or one draw on the sum; None: it is added
-               elsewhere, or nothing is private
+    bits: of the ring Z_{2^b}. A sum that leaves it wraps around: wrong, never less private. Integer noise is added to
+          the rows that `send` returns, or to their sum before `decode` (`dpfed.privacy.integer_sums`).
     """
 
     fixed_point: FixedPoint
@@ -37,8 +34,6 @@ class IntegerUpload:
     bits: int
     seeds: Seeds
     randomness: Randomness
-    noise: IntegerLaw | None = None
-    shared: bool = True
 
     @property
     def slots(self) -> None:
@@ -65,15 +60,10 @@ class IntegerUpload:
             clients=clients,
             round=round,
         )
-        integers = encoded.integers.to(torch.int64)
-        if self.noise is not None and self.shared:
-            for row, client in zip(integers, clients, strict=True):
-                row += self._noise("noise.share", round, int(client)).to(row.device)
+        integers = encoded.integers.to(rows.device, torch.int64)
         return Arrived(rows=integers, uplink_bytes=None, not_finite=encoded.gave_up)
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
-        if self.noise is not None and not self.shared:
-            total = total.to(torch.int64) + self._noise("noise.sum", round).to(total.device)
         return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(round))
 
     def keep(self) -> Mapping[str, Tensor]:
@@ -84,7 +74,3 @@ class IntegerUpload:
 
     def _rotation(self, round: int) -> int:
         return self.seeds.integer("fixed_point.rotation", round)
-
-    def _noise(self, purpose: Literal["noise.share", "noise.sum"], *path: int) -> Tensor:
-        assert self.noise is not None
-        return torch.from_numpy(self.noise.sample(self.fixed_point.padded, self.randomness, purpose, *path))

@@ -23,7 +23,18 @@ Placement = Literal["server", "clients", "uploads"]
 
 
 class Privacy(Protocol):
-    """What happens to rows before they are summed, and to the sum before anybody sees it."""
+    """What happens to rows before they are summed, and to the sum before anybody sees it.
+
+    `on_integers`: noise is added to what the code made of the rows, and to their sum before it is decoded; otherwise to
+    rows before the code, and to what the sum decodes to.
+    """
+
+    @property
+    def on_integers(self) -> bool: ...
+
+    @property
+    def in_shares(self) -> bool:
+        """Whether rows carry noise."""
 
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         """[c, k] with a known norm, in place."""
@@ -46,6 +57,14 @@ class NotPrivate:
     """No noise, and no bound but the `largest` norm that integers have room for. What is not finite counts as zero."""
 
     largest: float = math.inf
+
+    @property
+    def on_integers(self) -> bool:
+        return False
+
+    @property
+    def in_shares(self) -> bool:
+        return False
 
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         return drop_not_finite(rows) if self.largest == math.inf else clip_rows(rows, self.largest)
@@ -128,6 +147,14 @@ class ClientLevelGaussian:
         if self.placement == "uploads":
             return plain
         return subsample(joint or plain, self.sampler.law)
+
+    @property
+    def on_integers(self) -> bool:
+        return False
+
+    @property
+    def in_shares(self) -> bool:
+        return self.placement != "server"
 
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         return clip_rows(rows, norm)

@@ -31,6 +31,14 @@ class ClientLevelCoins:
     edge: float
     noise_std: float
 
+    @property
+    def on_integers(self) -> bool:
+        return False
+
+    @property
+    def in_shares(self) -> bool:
+        return False
+
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         if self.linf_clip is None:
             return clip_rows(rows, norm)

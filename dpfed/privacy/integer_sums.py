@@ -1,4 +1,4 @@
-"""Client-level privacy of sums of integers: clip here; rounding and integer noise belong to the code."""
+"""Client-level privacy of sums of integers: clip, then, after the rounding, integer noise in shares or on the sum."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Release
 from accounting.mechanisms import SingleRelease
 from dpfed.privacy.clip import Clipped, clip_rows
+from dpfed.privacy.integer_noise import IntegerLaw
+from dpfed.randomness import Randomness
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientLevelIntegers:
-    """Clip every client's row to the norm C; its integers keep the bound after rounding, and carry the noise.
+    """Clip every client's row to the norm C; add integer noise of `law` to every row's integers, or to their sum.
 
-    Claim: a round whose sum holds `uploads` rows is `mechanism(uploads)`. What makes it so is done by
-    `dpfed.compress.integer_upload.IntegerUpload`, which must have the same law, variance and steps: the composition
-    root builds both from one plan. Everything after the sum is post-processing: the modulus, scaling and rotating back.
+    Claim: a round whose sum holds `uploads` rows is `mechanism(uploads)`, if rows become integers in between that keep
+    to the norm that is accounted: `dpfed.compress.integer_upload.IntegerUpload`, built from the same plan by the
+    composition root. Everything after the sum is post-processing: the modulus, scaling and rotating back.
     """
 
+    law: IntegerLaw
+    randomness: Randomness
     mechanism: Callable[[int], SingleRelease]
     noise_std: Callable[[int], float]
     placement: Literal["server", "clients"]
@@ -32,10 +37,24 @@ class ClientLevelIntegers:
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         return clip_rows(rows, norm)
 
+    @property
+    def on_integers(self) -> bool:
+        return True
+
+    @property
+    def in_shares(self) -> bool:
+        return self.placement == "clients"
+
     def share(self, rows: Tensor, clients: NDArray[np.int64], norm: float, round: int) -> Tensor:
+        if self.placement == "clients":
+            for row, client in zip(rows, clients, strict=True):
+                row += self._noise(row, "noise.share", round, int(client))
         return rows
 
     def finish(self, total: Tensor, norm: float, round: int) -> Tensor:
+        if self.placement == "server":
+            total = total.to(torch.int64)
+            total += self._noise(total, "noise.sum", round)
         return total
 
     def release(self, norm: float, round: int, sent: int, uploads: int) -> Release:
@@ -53,3 +72,6 @@ class ClientLevelIntegers:
 
     def next_norm(self, norm: float, centred_count: float, round: int) -> float:
         return norm
+
+    def _noise(self, like: Tensor, purpose: str, *path: int) -> Tensor:
+        return torch.from_numpy(self.law.sample(len(like), self.randomness, purpose, *path)).to(like.device)

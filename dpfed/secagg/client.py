@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpfed.errors import WireError
 from dpfed.secagg.agreement import Agreement
-from dpfed.secagg.keys import decrypt, encrypt, mask_seed
+from dpfed.secagg.keys import decrypt, encrypt, exchange, mask_seed
 from dpfed.secagg.masks import Mask, apply_masks, word_type
 from dpfed.secagg.messages import Kind, Reveal, both_ids, party_of, read_table, write_table
 from dpfed.secagg.packing import pack
@@ -34,6 +34,7 @@ class Client:
         self._cipher_key, self._mask_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._own_seed = secrets.token_bytes(32)
         self._keys: dict[int, bytes] = {}
+        self._channels: dict[int, bytes] = {}
         self._shares: dict[int, bytes] = {}
         self._next = "advertise"
 
@@ -52,9 +53,10 @@ class Client:
         self._require(Step.ADVERTISE, self._keys)
         shares = self._split()
         self._shares[self.client] = shares.pop(self.client)
+        self._channels = {near: exchange(self._cipher_key, keys[:32]) for near, keys in self._keys.items()}
         ends = {near: both_ids(self.client, near) for near in shares}
         sealed = {
-            near: encrypt(ends[near] + pair, self._cipher_key, self._keys[near][:32], self._session, self.client, near)
+            near: encrypt(ends[near] + pair, self._channels[near], self._session, self.client, near)
             for near, pair in shares.items()
         }
         return self._message(Kind.SHARE, sealed)
@@ -65,7 +67,7 @@ class Client:
         for near, sealed in self._read(message, Kind.FORWARD).items():
             if near not in self._keys:
                 raise WireError(f"client {self.client}: shares of client {near}, which has sent no keys; drop them.")
-            plain = decrypt(bytes(sealed), self._cipher_key, self._keys[near][:32], self._session, near, self.client)
+            plain = decrypt(bytes(sealed), self._channels[near], self._session, near, self.client)
             if plain[:16] != both_ids(near, self.client):
                 raise WireError(f"client {self.client}: shares of client {near} were meant for somebody else.")
             self._shares[near] = plain[16:]

@@ -1,4 +1,5 @@
-"""Rows of Z_{2^b} in b bits a coordinate: whole bytes first, then the bits that are left, plane by plane."""
+"""Rows of Z_{2^b} in b bits a coordinate: the lower half of the words whole, then the upper half likewise, down to
+single bits, which go plane by plane."""
 
 from __future__ import annotations
 
@@ -18,15 +19,7 @@ def packed_bytes(size: int, bits: int) -> int:
 
 def pack(words: NDArray[Any], bits: int) -> bytes:
     """Words [d] of the ring, modulo 2^b."""
-    columns = _columns(words)
-    whole, rest = divmod(bits, 8)
-    if whole == words.itemsize:
-        return _little(words).tobytes()
-    parts = [np.ascontiguousarray(columns[:, place]) for place in range(whole)]
-    if rest:
-        last = np.ascontiguousarray(columns[:, whole])
-        parts += [np.packbits(last & np.uint8(1 << plane)) for plane in range(rest)]
-    return b"".join(part.tobytes() for part in parts)
+    return b"".join(_parts(words, bits))
 
 
 def unpack(content: memoryview, size: int, bits: int) -> NDArray[Any]:
@@ -35,27 +28,31 @@ def unpack(content: memoryview, size: int, bits: int) -> NDArray[Any]:
         raise WireError(
             f"{len(content)} bytes for {size} coordinates of {bits} bits: must be {packed_bytes(size, bits)}."
         )
-    whole, rest = divmod(bits, 8)
+    return _words(content, size, bits)
+
+
+def _parts(words: NDArray[Any], bits: int) -> list[bytes]:
     word = word_type(bits)
-    if whole == word.itemsize:
-        return np.frombuffer(content, word.newbyteorder("<")).astype(word, copy=False)
-    words = np.zeros(size, word.newbyteorder("<"))
-    columns = words.view(np.uint8).reshape(size, word.itemsize)
-    packed = np.frombuffer(content, np.uint8)
-    for place in range(whole):
-        columns[:, place] = packed[place * size : (place + 1) * size]
-    if rest:
-        last = np.zeros(size, np.uint8)
-        for plane, its_bits in enumerate(packed[whole * size :].reshape(rest, -1)):
-            last |= np.unpackbits(its_bits, count=size) << np.uint8(plane)
-        columns[:, whole] = last
-    return words.astype(word, copy=False)
+    words = words.astype(word, copy=False)
+    if bits == 8 * word.itemsize:
+        return [words.astype(word.newbyteorder("<"), copy=False).tobytes()]
+    if word.itemsize == 1:
+        return [np.packbits(words & np.uint8(1 << plane)).tobytes() for plane in range(bits)]
+    half = 4 * word.itemsize
+    return _parts(words, half) + _parts(words >> word.type(half), bits - half)
 
 
-def _columns(words: NDArray[Any]) -> NDArray[np.uint8]:
-    """Bytes [d, width], the lowest first."""
-    return _little(words).view(np.uint8).reshape(len(words), words.itemsize)
-
-
-def _little(words: NDArray[Any]) -> NDArray[Any]:
-    return words.astype(words.dtype.newbyteorder("<"), copy=False)
+def _words(content: memoryview, size: int, bits: int) -> NDArray[Any]:
+    word = word_type(bits)
+    if bits == 8 * word.itemsize:
+        return np.frombuffer(content, word.newbyteorder("<"), size).astype(word, copy=False)
+    if word.itemsize == 1:
+        words = np.zeros(size, np.uint8)
+        for plane, its_bits in enumerate(np.frombuffer(content, np.uint8).reshape(bits, -1)):
+            words |= np.unpackbits(its_bits, count=size) << np.uint8(plane)
+        return words
+    half = 4 * word.itemsize
+    words = _words(content[packed_bytes(size, half) :], size, bits - half).astype(word)
+    words <<= word.type(half)
+    words |= _words(content[: packed_bytes(size, half)], size, half)
+    return words

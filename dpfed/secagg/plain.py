@@ -48,13 +48,13 @@ class PlainSum:
         tolerance: float | None,
     ) -> None:
         self.senders = senders(participants, lost)
-        self._participants, self._included = participants, arrivals(participants, lost)
+        self._participants, self.arriving = participants, arrivals(participants, lost)
         self._tolerance = tolerance
         self._total = torch.zeros(size, device=device)
 
     def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
         """Add rows [c, size] of the clients, each times its weight [c] (1 where none are given)."""
-        came = np.isin(clients, self._included)
+        came = np.isin(clients, self.arriving)
         if not came.all():
             kept = torch.from_numpy(came).to(rows.device)
             rows, weights = rows[kept], None if weights is None else weights[kept]
@@ -64,5 +64,5 @@ class PlainSum:
 
     def close(self) -> Summed:
         """The total [size] of those that arrived. SecureSumAborted if more are missing than is tolerated."""
-        require_enough(len(self._included), len(self._participants), self._tolerance)
-        return Summed(total=self._total, included=self._included)
+        require_enough(len(self.arriving), len(self._participants), self._tolerance)
+        return Summed(total=self._total, included=self.arriving)

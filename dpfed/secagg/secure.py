@@ -74,7 +74,7 @@ class SecureSum:
     ) -> None:
         self.senders = senders(participants, lost)
         self._running, self._participants, self._tolerance = running, participants, tolerance
-        self._arriving = arrivals(participants, lost)
+        self.arriving = arrivals(participants, lost)
         self._bits, self._device = bits, device
 
     def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
@@ -84,7 +84,7 @@ class SecureSum:
 
     def close(self) -> Summed:
         """SecureSumAborted below the protocol's threshold, or, before anything is unmasked, if too many are missing."""
-        require_enough(len(self._arriving), len(self._participants), self._tolerance)
+        require_enough(len(self.arriving), len(self._participants), self._tolerance)
         summed = self._running.close()
         total = torch.from_numpy(summed.total.astype(np.int64)).to(self._device)
         return Summed(total=total, included=summed.included)

@@ -25,9 +25,11 @@ class Summed:
 
 
 class OpenSum(Protocol):
-    """The sum of one round while uploads come in. `senders`: the participants that train and send, in time or late."""
+    """The sum of one round while uploads come in. `senders`: the participants that train and send, in time or late;
+    `arriving`: those in time, as the simulation knows beforehand."""
 
     senders: NDArray[np.int64]
+    arriving: NDArray[np.int64]
 
     def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None: ...
 

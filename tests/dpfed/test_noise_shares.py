@@ -40,6 +40,19 @@ def released(experiment, updates=None, rounds=1):
     return sums, book.releases
 
 
+class Silent:
+    """A privacy without its noise."""
+
+    def __init__(self, privacy):
+        self._privacy = privacy
+
+    def __getattr__(self, name):
+        return getattr(self._privacy, name)
+
+    def share(self, rows, clients, norm, round):
+        return rows
+
+
 def nothing(experiment):
     return torch.zeros(experiment.config.federation.clients, experiment.model.size)
 
@@ -71,9 +84,9 @@ def test_shares_sized_for_losses_leave_at_least_the_noise_that_is_charged(tiny_c
 def test_noise_that_is_too_small_is_seen(tiny_config):
     """The planted fault of the test above: shares of 1/(number who should come) where fewer come."""
     experiment = build(tiny_config("privacy.noise=discrete-gaussian", *FIXED, "aggregation.lost.upload=3"))
-    law = experiment.parts.code.noise
-    short = replace(experiment.parts.code, noise=DiscreteGaussianLaw(law.variance * 9 // 12))
-    faulty = replace(experiment, parts=replace(experiment.parts, code=short))
+    law = experiment.parts.privacy.law
+    short = replace(experiment.parts.privacy, law=DiscreteGaussianLaw(law.variance * 9 // 12))
+    faulty = replace(experiment, parts=replace(experiment.parts, privacy=short))
     sums, releases = released(faulty, nothing(experiment), rounds=8)
     assert variance_is_off(sums, [inside(one).variance for one in releases])
 
@@ -162,11 +175,9 @@ def test_one_client_moves_the_sum_of_integers_by_at_most_the_bound_that_is_charg
             "aggregation.steps=50",
         )
     )
-    noise = experiment.parts.code.noise
-    quiet = replace(experiment, parts=replace(experiment.parts, code=replace(experiment.parts.code, noise=None)))
+    quiet = replace(experiment, parts=replace(experiment.parts, privacy=Silent(experiment.parts.privacy)))
     _, releases = released(experiment)
     bound = inside(releases[0]).l2_bound
-    assert noise is not None
     client = int(experiment.parts.sampler.sample(experiment.parts.randomness, 0)[0])
     updates = random_updates(experiment, seed=1)
     worlds = {}

@@ -1,0 +1,59 @@
+"""Canaries of a run: made-up clients with a random direction each, to be found again in what a round releases.
+
+Every canary has a round of its own and a fair coin: heads, it takes part in that round like any client; tails, it stays
+away and its score says what chance looks like. Scores are products with the round's noisy sum, which anybody can see
+who knows the canary; `dpfed.audit` turns them into a test of the claim of one round, given that one takes part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.seeds import Seeds
+
+LOUD = 1e3
+"""The norm of a canary's update: far beyond any clip, so that the clip is under test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canaries:
+    """`count` canaries with the ids first, first + 1, ... after the clients', spread over the rounds at random."""
+
+    count: int
+    first: int
+    rounds: int
+    size: int
+    seeds: Seeds
+
+    def of_round(self, round: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ids that take part in this round, and those that might have and stay away."""
+        generator = self.seeds.generator("canaries")
+        rounds = generator.permutation(np.arange(self.count) % self.rounds)
+        heads = generator.random(self.count) < 0.5
+        ids = self.first + np.arange(self.count)
+        return ids[(rounds == round) & heads], ids[(rounds == round) & ~heads]
+
+    def updates(self, ids: NDArray[np.int64], device: torch.device) -> Tensor:
+        """[c, size], uniform directions of norm LOUD."""
+        rows = [
+            torch.randn(self.size, generator=self.seeds.torch_generator("canaries.direction", int(one))) for one in ids
+        ]
+        if not rows:
+            return torch.zeros(0, self.size, device=device)
+        stacked = torch.stack(rows)
+        return stacked.mul_(LOUD / torch.linalg.vector_norm(stacked, dim=1, keepdim=True)).to(device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryScore:
+    """<z, noisy sum> / |z|^2 with z the canary's own bounded row: about 1 if it took part, about 0 if not."""
+
+    canary: int
+    present: bool
+    score: float
+    norm: float

@@ -1,0 +1,133 @@
+"""The part of a round that clients do: train, bound, noise, code, and into the sum."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.compress.code import Arrived
+from dpfed.compress.maps import Map
+from dpfed.parts import Parts
+from dpfed.privacy.clip import Clipped
+from dpfed.secagg.summed import OpenSum
+from dpfed.seeds import Seeds
+from dpfed.server.state import ServerState
+
+
+@dataclass(kw_only=True)
+class Sent:
+    """What happened on the way, for the operator and for audits; no epsilon covers it.
+
+    counted, inside, not_finite: of the cohort's rows
+    largest_norm: of a bounded row, over the clip norm
+    noise:        the sum of the noise in the rows that arrive, in the units of those rows; None: no shares
+    draws:        how many shares that is
+    """
+
+    counted: int = 0
+    inside: int = 0
+    not_finite: int = 0
+    uplink_bytes: int | None = None
+    largest_norm: float = 0.0
+    noise: Tensor | None = None
+    draws: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Uploading:
+    """One round's uploads: who sends what into which sum."""
+
+    state: ServerState
+    parts: Parts
+    map: Map
+    origin: Tensor
+    total: OpenSum
+    seeds: Seeds
+    sent: Sent = field(default_factory=Sent)
+
+    def everybody(self, cohort: NDArray[np.int64], canaries: NDArray[np.int64]) -> Sent:
+        """The cohort's clients train; canaries send their direction; whoever else takes part sends zeros."""
+        trained = np.intersect1d(self.total.senders, np.setdiff1d(cohort, canaries))
+        for group in groups(trained, self.parts.group):
+            moves = self.parts.local.train(self.state.broadcast, group, round=self.state.round, seeds=self.seeds)
+            self._count(*self._upload(self.map.forward(moves, group), group))
+        for group in groups(np.intersect1d(self.total.senders, canaries), self.parts.group):
+            assert self.parts.canaries is not None
+            loud = self.parts.canaries.updates(group, self.origin.device)
+            self._upload(self.map.forward(loud, group), group)
+        for group in groups(np.setdiff1d(self.total.senders, cohort), self.parts.group):
+            self._upload(torch.zeros(len(group), self.map.sent, device=self.origin.device), group)
+        self.sent.counted = len(trained) - self.sent.not_finite
+        return self.sent
+
+    def _upload(self, rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped, Arrived]:
+        bounded, arrived = self._in_order(rows, group)
+        self.total.add(group, arrived.rows, None if self.parts.weigh_first else weights_of(self.parts, group))
+        return bounded, arrived
+
+    def _in_order(self, rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped, Arrived]:
+        """Bound, noise and code; or code and bound, where the bound is put on what arrived; noise on integers last."""
+        parts, round = self.parts, self.state.round
+        if parts.decode_first:
+            arrived = parts.code.send(rows, self.origin, group, round)
+            bounded = self._bounded(arrived.rows)
+            return bounded, replace(arrived, rows=bounded.rows)
+        bounded = self._bounded(rows)
+        weights = weights_of(parts, group) if parts.weigh_first else None
+        if weights is not None:
+            bounded.rows.mul_(weights.to(bounded.rows.dtype)[:, None])
+        if parts.privacy.on_integers:
+            arrived = parts.code.send(bounded.rows, self.origin, group, round)
+            return bounded, replace(arrived, rows=self._noised(arrived.rows, group))
+        return bounded, parts.code.send(self._noised(bounded.rows, group), self.origin, group, round)
+
+    def _bounded(self, rows: Tensor) -> Clipped:
+        bounded = self.parts.privacy.bound(rows, self.state.clip_norm)
+        norms = torch.linalg.vector_norm(bounded.rows, dim=1, dtype=torch.float64)
+        largest = float(norms.max()) / self.state.clip_norm if len(norms) else 0.0
+        self.sent.largest_norm = max(self.sent.largest_norm, largest)
+        return bounded
+
+    def _noised(self, rows: Tensor, group: NDArray[np.int64]) -> Tensor:
+        """Rows with the clients' own noise; what of it arrives is added up."""
+        privacy, norm, round = self.parts.privacy, self.state.clip_norm, self.state.round
+        if not privacy.in_shares:
+            return privacy.share(rows, group, norm, round)
+        comes = torch.from_numpy(np.isin(group, self.total.arriving)).to(rows.device)
+        before = rows[comes].sum(dim=0)
+        noised = privacy.share(rows, group, norm, round)
+        noise = noised[comes].sum(dim=0) - before
+        self.sent.noise = noise if self.sent.noise is None else self.sent.noise + noise
+        self.sent.draws += int(comes.sum())
+        return noised
+
+    def _count(self, bounded: Clipped, arrived: Arrived) -> None:
+        sent = self.sent
+        sent.inside += int(bounded.inside.sum())
+        sent.not_finite += bounded.not_finite + arrived.not_finite
+        if arrived.uplink_bytes is not None:
+            sent.uplink_bytes = (sent.uplink_bytes or 0) + arrived.uplink_bytes
+
+
+def groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    """The clients, `size` at a time."""
+    for start in range(0, len(clients), size):
+        yield clients[start : start + size]
+
+
+def weights_of(parts: Parts, group: NDArray[np.int64]) -> Tensor | None:
+    """The weights of these clients' rows; None where every client counts the same."""
+    if parts.client_weights is None:
+        return None
+    return torch.from_numpy(parts.client_weights[group]).to(parts.local.labels.device)
+
+
+def digest(noise: Tensor) -> str:
+    """A fingerprint of a noise vector: the same twice would be a seed used twice."""
+    return hashlib.sha256(noise.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
