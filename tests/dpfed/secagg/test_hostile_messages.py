@@ -238,8 +238,8 @@ def test_shares_for_another_client_are_refused():
 def test_another_key_or_direction_does_not_open():
     one, two, three = (X25519PrivateKey.generate() for _ in range(3))
     public = {key: key.public_key().public_bytes_raw() for key in (one, two, three)}
-    sealed = keys.encrypt(b"shares", one, public[two], b"s" * 16, 4, 5)
-    assert keys.decrypt(sealed, two, public[one], b"s" * 16, 4, 5) == b"shares"
+    sealed = keys.encrypt(b"shares", keys.exchange(one, public[two]), b"s" * 16, 4, 5)
+    assert keys.decrypt(sealed, keys.exchange(two, public[one]), b"s" * 16, 4, 5) == b"shares"
     for own, other, session, sender, receiver in [
         (three, one, b"s" * 16, 4, 5),
         (two, three, b"s" * 16, 4, 5),
@@ -248,7 +248,7 @@ def test_another_key_or_direction_does_not_open():
         (two, one, b"s" * 16, 4, 6),
     ]:
         with pytest.raises(WireError, match="do not open"):
-            keys.decrypt(sealed, own, public[other], session, sender, receiver)
+            keys.decrypt(sealed, keys.exchange(own, public[other]), session, sender, receiver)
 
 
 def test_both_ends_find_the_same_seed_and_nobody_else():

@@ -171,6 +171,7 @@ def forbidden(round_):
         found[f"mask key {one}"] = client._mask_key.private_bytes_raw()
         found[f"cipher key {one}"] = client._cipher_key.private_bytes_raw()
         for near, theirs in client._keys.items():
+            found[f"channel {one} {near}"] = client._channels[near]
             found[f"seed {one} {near}"] = keys.mask_seed(client._mask_key, theirs[32:], round_.terms.session, one, near)
     return found
 
@@ -180,7 +181,7 @@ def test_the_server_holds_no_row_no_partial_sum_and_no_secret_before_it_closes(d
     round_ = SecureRound(bits=32, dropped=dropped).run_to("upload")
     round_.speak("upload")
     secrets = forbidden(round_)
-    assert len(secrets) == 15 + 12 + 12
+    assert len(secrets) == 15 + 12 + 12 + 12
     for one, message in round_.said["upload"].items():
         if one not in dropped:
             round_.server.receive(message)
