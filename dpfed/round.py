@@ -91,7 +91,7 @@ def run_round(
         _write(ledger, of_records or Aborted(round=state.round, reason=str(reason)))
         return replace(state, round=state.round + 1), replace(facts, aborted=str(reason), release=of_records)
     uploads = len(summed.included)
-    noisy, noise = _noisy_sum(state, parts, summed.total, origin, uploads, sent)
+    noisy, noise = noisy_sum(state, parts, summed.total, origin, uploads, sent)
     clip_norm = parts.privacy.next_norm(state.clip_norm, sent.inside - sent.counted / 2, state.round)
     release = parts.privacy.release(state.clip_norm, state.round, chosen.sent, uploads) or of_records
     _write(ledger, release)
@@ -126,7 +126,7 @@ def _filled_up(parts: Parts, cohort: NDArray[np.int64], round: int) -> NDArray[n
     return np.sort(np.concatenate([cohort, others[chosen]]))
 
 
-def _noisy_sum(
+def noisy_sum(
     state: ServerState, parts: Parts, total: Tensor, origin: Tensor, uploads: int, sent: Sent
 ) -> tuple[Tensor, dict[str, Any] | None]:
     """The sum as it is released, and what is to be known of its noise."""

@@ -56,17 +56,18 @@ class Uploading:
         trained = np.intersect1d(self.total.senders, np.setdiff1d(cohort, canaries))
         for group in groups(trained, self.parts.group):
             moves = self.parts.local.train(self.state.broadcast, group, round=self.state.round, seeds=self.seeds)
-            self._count(*self._upload(self.map.forward(moves, group), group))
+            self._count(*self.upload(self.map.forward(moves, group), group))
         for group in groups(np.intersect1d(self.total.senders, canaries), self.parts.group):
             assert self.parts.canaries is not None
             loud = self.parts.canaries.updates(group, self.origin.device)
-            self._upload(self.map.forward(loud, group), group)
+            self.upload(self.map.forward(loud, group), group)
         for group in groups(np.setdiff1d(self.total.senders, cohort), self.parts.group):
-            self._upload(torch.zeros(len(group), self.map.sent, device=self.origin.device), group)
+            self.upload(torch.zeros(len(group), self.map.sent, device=self.origin.device), group)
         self.sent.counted = len(trained) - self.sent.not_finite
         return self.sent
 
-    def _upload(self, rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped, Arrived]:
+    def upload(self, rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped, Arrived]:
+        """Rows [c, sent] of these clients, already mapped, all the way into the sum."""
         bounded, arrived = self._in_order(rows, group)
         self.total.add(group, arrived.rows, None if self.parts.weigh_first else weights_of(self.parts, group))
         return bounded, arrived
