@@ -23,6 +23,7 @@ from dpfed.randomness import Randomness
 
 DRAWS = 20
 _LONGEST = float(1 << 31)
+_ROOM_FOR_FLOATS = 2.0**-50
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,9 +65,11 @@ class FixedPoint:
     def largest_squared_norm(self, clip_norm: float) -> int:
         """What the squared L2 norm of encoded rows never exceeds, for rows clipped to `clip_norm`.
 
+        It is at most accounting.fixed_point.rounded_l2_squared(scaled_clip, padded) also where s is
+        scaled_clip / clip_norm as floats have it, whose product with clip_norm may be a bit above scaled_clip.
         ConfigError where rows would not fit the 32 bits of an integer, and the exact sum of squares 64.
         """
-        clip = self.steps_per_unit * clip_norm
+        clip = self.steps_per_unit * clip_norm * (1 - _ROOM_FOR_FLOATS)
         if not clip > 0 or clip + math.sqrt(self.padded) >= _LONGEST:
             raise ConfigError(
                 f"steps_per_unit={self.steps_per_unit} times clip_norm={clip_norm}: with {self.padded} integers the "

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from accounting.fixed_point import rounded_l2, sum_bits
+from accounting.fixed_point import rounded_l2, rounded_l2_squared, sum_bits
 from dpfed.compress import fixed_point
 from dpfed.compress.fixed_point import FixedPoint, check_upload_fits, saturated
 from dpfed.errors import ConfigError
@@ -78,6 +78,18 @@ def test_no_row_is_ever_longer_than_the_accountant_is_told(size, steps, rotate):
             assert sum(entry**2 for entry in row) <= told
     assert encoded.integers.dtype == torch.int32
     assert encoded.integers.shape == (5, code.padded)
+
+
+def test_steps_to_a_clip_norm_never_allow_more_than_steps_alone():
+    """The accountant knows whole steps to the clip norm, the code steps per unit: 49 / 0.1 x 0.1 need not be 49."""
+    rng = np.random.default_rng(0)
+    above = 0
+    for steps, clip_norm in zip(rng.integers(1, 10**6, 5000).tolist(), rng.lognormal(size=5000).tolist(), strict=True):
+        above += steps / clip_norm * clip_norm > steps
+        code = FixedPoint(size=1 << 20, steps_per_unit=steps / clip_norm, rotate=True)
+        told = rounded_l2_squared(steps, 1 << 20)
+        assert told - 1 - 1e-14 * steps**2 <= code.largest_squared_norm(clip_norm) <= told
+    assert above > 100
 
 
 @pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
