@@ -185,6 +185,12 @@ class Aggregation(_Table):
     clip_norm: Positive | None = None
 
 
+class Audit(_Table):
+    """[audit] Made-up clients for `dpfed audit run`: so many `canaries`, each in a round of its own by a fair coin."""
+
+    canaries: Annotated[int, Field(ge=0)] = 0
+
+
 class Server(_Table):
     """[server] What the server does with the mean update: a step; or, for masks, the Beta posterior."""
 
@@ -216,6 +222,7 @@ class Config(_Table):
     mask: Mask | None = None
     privacy: PrivacyTable | None = None
     aggregation: Aggregation = Aggregation()
+    audit: Audit = Audit()
     server: Server = Server()
     run: Run = Run()
 
@@ -303,6 +310,7 @@ def _known_keys(location: Sequence[Any]) -> list[str]:
         ("privacy",): PrivacyTable,
         ("privacy", "adaptive"): Adaptive,
         ("aggregation",): Aggregation,
+        ("audit",): Audit,
         ("server",): Server,
         ("run",): Run,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,8 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
         metrics.append(record)
         folder.append_metrics(record)
         folder.append_diagnostics(_facts_record(state, facts, seconds))
+        for score in facts.canaries:
+            folder.append_canary({"round": state.round, **asdict(score)})
         on_round(record)
     if experiment.goal and state.round == 0:
         raise RunError(
@@ -131,6 +133,11 @@ def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict
         "uplink_bytes": facts.uplink_bytes,
         "participants": facts.participants,
         "arrived": facts.arrived,
+        "largest_norm": facts.largest_norm,
+        "divisor": facts.divisor,
+        "noise": facts.noise,
+        "near_the_ends": facts.near_the_ends,
+        "aborted": facts.aborted,
         "seconds": seconds,
     }
 

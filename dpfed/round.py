@@ -31,10 +31,12 @@ class Book(Protocol):
 class RoundFacts:
     """What the operator may look at and must not publish: no epsilon covers these numbers.
 
+    cohort:                clients that were drawn, canaries not counted
     participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
     aborted:               why the round has no result, if it has none
     release:               what was charged
     divisor:               what the sum was divided by
+    near_the_ends:         entries of a sum of integers that have probably wrapped around
     noise:                 of the sum: mean square, entries, draws and fingerprint, in the units it was added in
     """
 
@@ -49,6 +51,7 @@ class RoundFacts:
     release: Release | LocalRelease | None = None
     divisor: float | None = None
     noise: dict[str, Any] | None = None
+    near_the_ends: int | None = None
     canaries: tuple[CanaryScore, ...] = ()
 
 
@@ -76,7 +79,7 @@ def run_round(
     uploading = Uploading(state=state, parts=parts, map=chosen, origin=origin, total=total, seeds=seeds)
     sent = uploading.everybody(cohort, _canaries(parts, state.round)[0])
     facts = RoundFacts(
-        cohort=len(cohort),
+        cohort=int((cohort < parts.sampler.clients).sum()),
         clipped=sent.counted - sent.inside,
         not_finite=sent.not_finite,
         uplink_bytes=sent.uplink_bytes,
@@ -91,6 +94,7 @@ def run_round(
         _write(ledger, of_records or Aborted(round=state.round, reason=str(reason)))
         return replace(state, round=state.round + 1), replace(facts, aborted=str(reason), release=of_records)
     uploads = len(summed.included)
+    near_the_ends = parts.code.near_the_ends(summed.total)
     noisy, noise = noisy_sum(state, parts, summed.total, origin, uploads, sent)
     clip_norm = parts.privacy.next_norm(state.clip_norm, sent.inside - sent.counted / 2, state.round)
     release = parts.privacy.release(state.clip_norm, state.round, chosen.sent, uploads) or of_records
@@ -98,7 +102,15 @@ def run_round(
     divisor = _divisor(parts, np.intersect1d(cohort, summed.included))
     scores = _canary_scores(state, parts, chosen, noisy)
     state = parts.server.apply(state, chosen.adjoint(noisy) / divisor, count=divisor, clip_norm=clip_norm)
-    return state, replace(facts, arrived=uploads, release=release, divisor=divisor, noise=noise, canaries=scores)
+    return state, replace(
+        facts,
+        arrived=uploads,
+        release=release,
+        divisor=divisor,
+        noise=noise,
+        near_the_ends=near_the_ends,
+        canaries=scores,
+    )
 
 
 def draw_cohort(parts: Parts, round: int) -> NDArray[np.int64]:

@@ -3,7 +3,8 @@
 config.toml        the resolved configuration
 ledger.jsonl       what was released (private runs); synced before anything of a round is visible elsewhere
 metrics.jsonl      one line a round, safe to publish with the model
-diagnostics.jsonl  cohort sizes, clip counts, times: covered by no epsilon, for the operator only
+diagnostics.jsonl  cohort sizes, clip counts, noise, times: covered by no epsilon, for the operator and audits only
+canaries.jsonl     what was seen of each canary, if there were any
 checkpoint.safetensors   the state that the next round starts from
 model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
 """
@@ -38,6 +39,7 @@ class RunFolder:
         self.report = path / "report.html"
         self._metrics = path / "metrics.jsonl"
         self._diagnostics = path / "diagnostics.jsonl"
+        self._canaries = path / "canaries.jsonl"
         self._checkpoint = path / "checkpoint.safetensors"
 
     @classmethod
@@ -77,9 +79,13 @@ class RunFolder:
         """One line of diagnostics.jsonl."""
         self._append(self._diagnostics, record)
 
+    def append_canary(self, record: Mapping[str, Any]) -> None:
+        """One line of canaries.jsonl."""
+        self._append(self._canaries, record)
+
     def metrics(self, before_round: int | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; with `before_round`, later ones are dropped from the file (a resumed run)."""
-        for file in (self._metrics, self._diagnostics):
+        for file in (self._metrics, self._diagnostics, self._canaries):
             if before_round is not None and file.exists():
                 kept = [record for record in _lines(file) if record["round"] <= before_round]
                 self._write(file.name, b"".join(_line(record) for record in kept))

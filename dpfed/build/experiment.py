@@ -18,6 +18,7 @@ from dpfed.build.schemes import is_linear, sparsity_schedule
 from dpfed.build.sums import check_sums, filled_to, most_uploads, slots_of, sums_of
 from dpfed.build.training import course, frozen_network, local_training, model_options, network_of
 from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
+from dpfed.canaries import Canaries
 from dpfed.compress.code import Code
 from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.compress.summed_symbols import SummedSymbols
@@ -104,6 +105,7 @@ def build(config: Config) -> Experiment:
         slots=slots_of(goal) if goal else None,
         fill=filled_to(config, goal),
         weigh_first=whole_numbers,
+        canaries=_canaries(config, local, goal, seeds),
         decode_first=goal is not None and _decodes_first(config, chosen, code),
     )
     bits, beside = code.fixed_bits(map_.sent), parts.sums.overhead_bits(most_uploads(config, goal))
@@ -128,6 +130,23 @@ def build(config: Config) -> Experiment:
         uplink_bits=None if bits is None else bits + beside,
         secure_sum_bits=beside,
         downlink_bits=downlink_bits(config, map_, who),
+    )
+
+
+def _canaries(config: Config, local: LocalTraining, goal: PrivacyGoal | None, seeds: Seeds) -> Canaries | None:
+    if not config.audit.canaries:
+        return None
+    if goal is None or seen(config) == "uploads":
+        raise ConfigError(
+            "audit.canaries: are found in a private sum; here is none. Set [privacy] with release 'sum', or audit "
+            "single uploads with `dpfed audit upload`."
+        )
+    return Canaries(
+        count=config.audit.canaries,
+        first=config.federation.clients,
+        rounds=config.federation.rounds,
+        size=local.course.size,
+        seeds=seeds,
     )
 
 

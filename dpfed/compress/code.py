@@ -42,6 +42,9 @@ class Code(Protocol):
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
         """From the sum [k] of `uploads` arrived rows to an estimate of the sum of rows that were sent."""
 
+    def near_the_ends(self, total: Tensor) -> int | None:
+        """How many entries of a sum in a ring have probably wrapped around; None where sums do not wrap."""
+
     def keep(self) -> Mapping[str, Tensor]:
         """What clients remember between rounds, for the checkpoint."""
 

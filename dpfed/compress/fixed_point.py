@@ -170,22 +170,6 @@ def saturated(total: Tensor, bits: int) -> int:
     return int(((total < edge - half) | (total >= half - edge)).sum())
 
 
-def check_upload_fits(code: FixedPoint, clip_norm: float, bits: int) -> None:
-    """ConfigError where one upload alone, without noise, is sure to leave [-2^(bits-1), 2^(bits-1)).
-
-    Not rotated: an update of norm C in one coordinate is s C there. Rotated: some coordinate of an update of norm C is
-    at least s C / √n. Passing says nothing about a sum; `accounting.fixed_point.sum_bits` does.
-    """
-    _check_bits(bits)
-    largest = code.steps_per_unit * clip_norm / (math.sqrt(code.padded) if code.rotate else 1.0)
-    if math.floor(largest) >= 1 << (bits - 1):
-        raise ConfigError(
-            f"{bits} bits an integer: a single update of norm {clip_norm} in {code.steps_per_unit} steps per unit "
-            f"already reaches {math.floor(largest)}, beyond 2^{bits - 1}. Use more bits "
-            "(accounting.fixed_point.sum_bits says how many), a rotation, or fewer steps per unit."
-        )
-
-
 def _check_bits(bits: int) -> None:
     if not 1 <= bits <= 32:
         raise ConfigError(f"{bits} bits an integer: the ring is Z modulo 2^bits with bits from 1 to 32.")

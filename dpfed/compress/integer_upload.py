@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.compress.code import Arrived
-from dpfed.compress.fixed_point import FixedPoint
+from dpfed.compress.fixed_point import FixedPoint, saturated
 from dpfed.randomness import Randomness
 from dpfed.secagg.ring import centred
 from dpfed.seeds import Seeds
@@ -65,6 +65,9 @@ class IntegerUpload:
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
         return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(round))
+
+    def near_the_ends(self, total: Tensor) -> int:
+        return saturated(centred(total, self.bits).cpu().numpy(), self.bits)
 
     def keep(self) -> Mapping[str, Tensor]:
         return {}

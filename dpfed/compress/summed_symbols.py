@@ -58,6 +58,9 @@ class SummedSymbols:
         together = Payloads(scheme=scheme, dimension=len(origin), seeds=seeds, fields={name: mean[None]})
         return uploads * scheme.decode(together)[0]
 
+    def near_the_ends(self, total: Tensor) -> None:
+        return None
+
     def keep(self) -> Mapping[str, Tensor]:
         return {}
 

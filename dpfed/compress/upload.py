@@ -95,6 +95,9 @@ class Upload:
         self._votes.clear()
         return torch.where(2 * votes < uploads, -uploads * origin, total)
 
+    def near_the_ends(self, total: Tensor) -> None:
+        return None
+
     def keep(self) -> Mapping[str, Tensor]:
         return self._errors
 

@@ -1,0 +1,92 @@
+"""Canaries in a run: in their round if the coin says so, found in the noisy sum, and no burden on anybody's privacy."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from accounting import Ledger
+from dpfed import federation
+from dpfed.build import build
+from dpfed.canaries import LOUD, Canaries
+from dpfed.errors import ConfigError
+from dpfed.seeds import Seeds
+
+WAYS = {
+    "server": ("method.name=dp-fedavg",),
+    "masked": ("method.name=dp-fedavg", "aggregation.kind=masked", "aggregation.dropout=0.1"),
+    "shares": (
+        "method.name=fed-smp-randk", "method.keep=0.5", "privacy.noise=discrete-gaussian", "privacy.placement=clients",
+        "privacy.adjacency=zero-out", "privacy.slots=40",
+    ),
+    "coins": ("method.name=fedpm", "privacy.slots=30", "mask.edge=0.1", "privacy.adjacency=zero-out"),
+}  # fmt: skip
+
+
+def run(tiny_config, folder, *settings):
+    return federation.run(build(tiny_config(*settings)), folder)
+
+
+def scores(folder):
+    return [json.loads(line) for line in (folder / "canaries.jsonl").read_text().splitlines()]
+
+
+def test_every_canary_has_one_round_and_a_fair_coin():
+    canaries = Canaries(count=4000, first=100, rounds=7, size=5, seeds=Seeds(root=1))
+    rounds = [canaries.of_round(t) for t in range(7)]
+    present, absent = (np.concatenate([one[side] for one in rounds]) for side in (0, 1))
+    assert sorted([*present, *absent]) == list(range(100, 4100))
+    assert abs(len(present) - 2000) < 6 * np.sqrt(1000)
+    assert max(len(a) + len(b) for a, b in rounds) <= -(-4000 // 7)
+
+
+def test_directions_are_of_one_length_and_each_canarys_own():
+    canaries = Canaries(count=3, first=0, rounds=1, size=1000, seeds=Seeds(root=1))
+    rows = canaries.updates(np.array([0, 1, 2]), torch.device("cpu"))
+    torch.testing.assert_close(rows.norm(dim=1), torch.full((3,), LOUD))
+    assert torch.equal(canaries.updates(np.array([1]), torch.device("cpu"))[0], rows[1])
+    assert float((rows @ rows.T).fill_diagonal_(0).abs().max()) < 0.2 * LOUD**2
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_canaries_are_found_and_the_ledger_is_that_of_a_run_without_them(tiny_config, tmp_path, way):
+    private = () if way == "coins" else ("privacy.noise_multiplier=0.3",)
+    common = (*WAYS[way], *private, "federation.rounds=6")
+    run(tiny_config if way != "coins" else without_noise(tiny_config), tmp_path / "with", *common, "audit.canaries=48")
+    run(tiny_config if way != "coins" else without_noise(tiny_config), tmp_path / "without", *common)
+    ledgers = [Ledger.read(tmp_path / name / "ledger.jsonl") for name in ("with", "without")]
+    assert [one.mechanism for one in ledgers[0].releases] == [one.mechanism for one in ledgers[1].releases]
+    found = scores(tmp_path / "with")
+    assert len({line["canary"] for line in found}) == 48
+    present = np.array([line["score"] for line in found if line["present"]])
+    absent = np.array([line["score"] for line in found if not line["present"]])
+    error = np.sqrt(present.var() / len(present) + absent.var() / len(absent))
+    assert present.mean() - absent.mean() > 2.5 * error  # chance 0.6% if canaries left no trace; seeded
+    assert min(line["canary"] for line in found) == 60
+
+
+def without_noise(tiny_config):
+    return lambda *settings: tiny_config("privacy.clip_norm=2.0", *settings, without=["privacy"])
+
+
+def test_a_resumed_run_scores_its_canaries_once(tiny_config, tmp_path):
+    settings = ("audit.canaries=30", "federation.rounds=5")
+    run(tiny_config, tmp_path / "whole", *settings)
+
+    def kill(record):
+        if record["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federation.run(build(tiny_config(*settings)), tmp_path / "part", on_round=kill)
+    federation.run(build(tiny_config(*settings)), tmp_path / "part", resume=True)
+    assert scores(tmp_path / "part") == scores(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("settings", [("privacy.release=uploads",), ()])
+def test_canaries_need_a_private_sum(tiny_config, settings):
+    without = [] if settings else ["privacy"]
+    method = () if settings else ("method.name=fedavg",)
+    with pytest.raises(ConfigError, match="found in a private sum"):
+        build(tiny_config("audit.canaries=10", *settings, *method, without=without))
