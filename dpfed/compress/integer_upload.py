@@ -67,7 +67,7 @@ class IntegerUpload:
         return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(round))
 
     def near_the_ends(self, total: Tensor) -> int:
-        return saturated(centred(total, self.bits).cpu().numpy(), self.bits)
+        return saturated(centred(total, self.bits), self.bits)
 
     def keep(self) -> Mapping[str, Tensor]:
         return {}
