@@ -160,7 +160,7 @@ class Recorder:
     """A sampler that draws what the test says."""
 
     def __init__(self, inner, ids):
-        self.law, self.expected, self.ids = inner.law, inner.expected, ids
+        self.law, self.expected, self.clients, self.ids = inner.law, inner.expected, inner.clients, ids
 
     def sample(self, randomness, round):
         return np.array(self.ids)
