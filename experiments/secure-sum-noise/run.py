@@ -9,6 +9,7 @@ python experiments/secure-sum-noise/run.py      prints the table as markdown; ha
 import math
 
 from accounting import (
+    Adjacency,
     Composed,
     DiscreteGaussian,
     Gaussian,
@@ -22,7 +23,7 @@ from accounting.accountant import Accountant
 
 SHARES, DIMENSION, NOISE_MULTIPLIER, DELTA = 100, 1_600_000, 1.4, 1e-5
 SCALES = (1000, 3000, 5000, 6000, 16384)
-CONTINUOUS = Gaussian(noise_multiplier=NOISE_MULTIPLIER, adjacency="zero-out")
+CONTINUOUS = Gaussian(noise_multiplier=NOISE_MULTIPLIER, adjacency=Adjacency.ZERO_OUT)
 Noise = type[DiscreteGaussian] | type[Skellam]
 LAWS: tuple[tuple[Noise, str, Accountant], ...] = (
     (DiscreteGaussian, "discrete Gaussian", "best"),
@@ -37,7 +38,7 @@ def noise(law: Noise, scale: int) -> DiscreteGaussian | Skellam:
         l2_bound=fixed_point.rounded_l2(scale, DIMENSION),
         share_variance=float(math.ceil((NOISE_MULTIPLIER * scale) ** 2 / SHARES)),
         shares=SHARES,
-        adjacency="zero-out",
+        adjacency=Adjacency.ZERO_OUT,
     )
 
 
