@@ -35,7 +35,8 @@ _DEFAULT_ADJACENCY = {
 class Plan:
     """Rounds of a federated run as the accountant sees them.
 
-    `delta` defaults to clients^-1.1; `adjacency` to add-remove for poisson and all, replace-one for fixed.
+    `delta` defaults to clients^-1.1; `adjacency` to add-remove for poisson and all, replace-one for fixed; zero-out for
+    all with noise in shares of the clients, where a client more would be a share more.
     `dropout` is the fraction of noise shares that may be missing where the clients add the noise in shares
     (mechanism distributed-gaussian); the account is that of the worst case.
     """
@@ -59,7 +60,9 @@ class Plan:
             raise InvalidParameter(f"sampling={self.sampling!r}: must be one of {', '.join(SAMPLINGS)}.")
         if self.delta is None and self.clients == 1:
             raise InvalidParameter("clients=1: the default delta n^-1.1 would be 1. Give --delta.")
-        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency or _DEFAULT_ADJACENCY[self.sampling]))
+        in_shares = self.mechanism == "distributed-gaussian"
+        default = Adjacency.ZERO_OUT if in_shares and self.sampling == "all" else _DEFAULT_ADJACENCY[self.sampling]
+        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency or default))
         object.__setattr__(self, "delta", self.clients**-1.1 if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
         if self.mechanism not in ("gaussian", "distributed-gaussian"):
@@ -78,6 +81,11 @@ class Plan:
             raise InvalidParameter(
                 "mechanism='distributed-gaussian' with sampling='poisson': the noise of the sum would depend on the "
                 "secret cohort size. Use sampling 'fixed' or 'all', or let the server add the noise."
+            )
+        if in_shares and self.adjacency is Adjacency.ADD_REMOVE:
+            raise InvalidParameter(
+                "mechanism='distributed-gaussian' with adjacency='add-remove': a client more or less is a share of "
+                "noise more or less, which no account covers. Use 'zero-out' or 'replace-one'."
             )
         self.round(1.0)  # refuses a combination of sampling and adjacency that has no account
 

@@ -106,7 +106,6 @@ class TestDropout:
             clients=clients,
             cohort=cohort,
             sampling=sampling,
-            adjacency=None if sampling == "fixed" else "add-remove",
             delta=1e-5,
             mechanism="distributed-gaussian",
             dropout=dropout,
@@ -121,6 +120,11 @@ class TestDropout:
     def test_is_a_gaussian_of_the_remaining_variance(self, dropout):
         expected = gaussian.smallest_epsilon(1e-5, mu=1 / (1.4 * math.sqrt(1 - dropout)))
         assert self.epsilon(dropout, "all") == pytest.approx(expected, rel=1e-12)
+
+    def test_a_client_more_would_be_a_share_more(self):
+        assert Plan(clients=9, cohort=9, sampling="all", mechanism="distributed-gaussian").adjacency == "zero-out"
+        with pytest.raises(InvalidParameter, match="a share of noise"):
+            Plan(clients=9, cohort=9, sampling="all", mechanism="distributed-gaussian", adjacency="add-remove")
 
     def test_raises_the_cost_of_sampled_rounds(self):
         costs = [self.epsilon(dropout, "fixed", clients=100, rounds=20) for dropout in (0.0, 0.05, 0.1, 0.3)]
