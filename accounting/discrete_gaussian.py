@@ -63,7 +63,7 @@ def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
     a = np.asarray(orders, dtype=float)
     tau = _finite(shares_distortion(mechanism.share_variance, mechanism.shares), mechanism)
     shift = mechanism.sensitivity / math.sqrt(mechanism.variance)
-    moved = min(mechanism.dimension, math.floor(mechanism.sensitivity**2))
+    moved = min(mechanism.dimension, math.floor(mechanism.sensitivity**2 * _ROUNDING))
     return np.minimum(a / 2 * (shift + 2 * tau * math.sqrt(moved)) ** 2, a / 2 * shift**2 + penalty(a, moved * tau))
 
 

@@ -88,6 +88,8 @@ class IntegerPlan:
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency or self._default_adjacency()))
         least = max(fixed_point.least_scale(self.padded), math.ceil(2 * _GOOD_SHARE * math.sqrt(self.uploads)))
         object.__setattr__(self, "scale", require.positive(scale=least if self.scale is None else self.scale))
+        if float(self.scale or 0) > 2**53:
+            raise InvalidParameter(f"scale={self.scale}: must be at most 2^53, the whole numbers of a double.")
         self.round(1.0)  # refuses what has no account
 
     def _check_shares(self) -> None:

@@ -73,9 +73,7 @@ def test_the_default_scale_costs_one_percent_and_gives_good_shares():
 
 
 @LAWS
-@pytest.mark.parametrize(
-    ("sampling", "placement"), [("poisson", "clients"), ("poisson", "server"), ("all", "clients")]
-)
+@pytest.mark.parametrize(("sampling", "placement"), [("poisson", "clients"), ("poisson", "server"), ("all", "clients")])
 def test_the_three_solves_agree(law, sampling, placement):
     plan = IntegerPlan(
         clients=300, cohort=30, dimension=5000, delta=1e-5, mechanism=law, sampling=sampling, placement=placement,
@@ -144,6 +142,7 @@ def test_a_plain_gaussian_is_never_dearer_by_more_than_the_rounding(rotate):
         ({"sampling": "binomial"}, InvalidParameter, "sampling='binomial': must be one of poisson, fixed, all"),
         ({"placement": "both"}, InvalidParameter, "placement='both': must be one of clients, server"),
         ({"scale": 0.0}, InvalidParameter, "scale=0.0: must be a finite number above 0"),
+        ({"scale": 1e17}, InvalidParameter, r"scale=1e\+17: must be at most 2\^53"),
         ({"scale": math.nan}, InvalidParameter, "scale=nan: must be"),
         ({"dropout": 1.0}, InvalidParameter, r"dropout=1.0: must be a fraction in \[0, 1\)"),
         ({"dropout": 0.1, "placement": "server"}, InvalidParameter, "noise added by the server does not drop out"),
