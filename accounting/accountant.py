@@ -117,7 +117,7 @@ def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conv
 
 
 def _best(mechanism: Mechanism, delta: float) -> _Bound:
-    if _plain_shift(mechanism) is not None:
+    if plain_shift(mechanism) is not None:
         return _analytic(mechanism, delta)
     candidates = []
     refusals = []
@@ -131,7 +131,7 @@ def _best(mechanism: Mechanism, delta: float) -> _Bound:
     return min(candidates, key=lambda bound: bound.epsilon)
 
 
-def _plain_shift(mechanism: Mechanism) -> float | None:
+def plain_shift(mechanism: Mechanism) -> float | None:
     """mu of a composition of plain Gaussians, which is one Gaussian; None if anything is sampled."""
     parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
     squares = [count * part.mu**2 for part, count in parts if isinstance(part, Gaussian)]
@@ -140,7 +140,7 @@ def _plain_shift(mechanism: Mechanism) -> float | None:
 
 def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
     near, target = _nearly_gaussian(mechanism, delta)
-    shift = _plain_shift(near.mechanism)
+    shift = plain_shift(near.mechanism)
     if shift is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
     return _Bound(epsilon=smallest_epsilon(target, mu=shift) + 2 * near.closeness, method="analytic-gaussian")
@@ -166,7 +166,8 @@ def _nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, fl
     return near, target
 
 
-def _orders(mechanism: Mechanism) -> Floats:
+def orders(mechanism: Mechanism) -> Floats:
+    """The Renyi orders that an account of this mechanism looks at."""
     kinds = {type(part) for part in _unsampled(mechanism)}
     if kinds & {BernoulliChannel, BernoulliAggregate}:
         return rdp.SAMPLED_COIN_ORDERS if _sampled_only(mechanism) else rdp.COIN_ORDERS
@@ -185,20 +186,20 @@ def _unsampled(mechanism: Mechanism) -> list[Mechanism]:
     return [part.mechanism if isinstance(part, Subsampled) else part for part, _ in parts]
 
 
-def _overflow(mechanism: Mechanism) -> float:
+def overflow(mechanism: Mechanism) -> float:
     """Probability that some release had more clients than slots: the account is silent about that event."""
     parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
     counts = [count for _, count in parts]
     each = [getattr(part, "overflow", 0.0) for part in _unsampled(mechanism)]
-    return math.fsum(count * overflow for count, overflow in zip(counts, each, strict=True))
+    return math.fsum(count * lost for count, lost in zip(counts, each, strict=True))
 
 
 def _without_overflow(mechanism: Mechanism, delta: float) -> float:
     """What of delta is left to the account."""
-    target = delta - _overflow(mechanism)
+    target = delta - overflow(mechanism)
     if target <= 0:
         raise UnsupportedMechanism(
-            f"delta={delta}: the cohort overflows its slots with probability {_overflow(mechanism):.3g} over the run, "
+            f"delta={delta}: the cohort overflows its slots with probability {overflow(mechanism):.3g} over the run, "
             "which alone is more. Use more slots."
         )
     return target
@@ -209,8 +210,8 @@ def _rdp_improved(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
-    orders, target = _orders(mechanism), _without_overflow(mechanism, delta)
-    best = rdp.epsilon_from_curve(orders, rdp.curve(mechanism, orders), delta=target, conversion=conversion)
+    at, target = orders(mechanism), _without_overflow(mechanism, delta)
+    best = rdp.epsilon_from_curve(at, rdp.curve(mechanism, at), delta=target, conversion=conversion)
     notes = (f"order {best.order:g} is an end of the grid: a longer grid might lower epsilon",) if best.at_end else ()
     return _Bound(epsilon=best.epsilon, method="rdp", conversion=conversion, order=best.order, notes=notes)
 
@@ -252,7 +253,7 @@ def epsilons(
     `rounds` is how many are planned. Equal to `epsilon` of the composition within the tolerance of the grid.
     """
     streams: list[Iterator[float]] = []
-    plain = _plain_shift(mechanism) is not None
+    plain = plain_shift(mechanism) is not None
     gaussian = _gaussian_epsilons(mechanism, delta, rounds) if plain or accountant in ("best", "pld") else None
     if gaussian is not None:
         streams.append(gaussian)
@@ -288,7 +289,7 @@ def _gaussian_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> I
     assert isinstance(near.mechanism, Composed)
     ((twin, _),) = near.mechanism.parts
     each = near.closeness / rounds
-    lost = _overflow(mechanism) + delta * each  # (delta - T overflow) e^(-T each) >= delta - T lost
+    lost = overflow(mechanism) + delta * each  # (delta - T overflow) e^(-T each) >= delta - T lost
     if isinstance(twin, Gaussian):
         stream = _analytic_epsilons(twin, delta, lost)
     elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
@@ -305,11 +306,11 @@ def _analytic_epsilons(mechanism: Gaussian, delta: float, lost: float) -> Iterat
 
 
 def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
-    orders, overflow = _orders(mechanism), _overflow(mechanism)
-    curve = rdp.curve(Composed(parts=((mechanism, rounds),)), orders) / rounds
+    at, silent = orders(mechanism), overflow(mechanism)
+    curve = rdp.curve(Composed(parts=((mechanism, rounds),)), at) / rounds
     return (
-        rdp.epsilon_from_curve(orders, count * curve, delta=delta - count * overflow).epsilon
-        if delta > count * overflow
+        rdp.epsilon_from_curve(at, count * curve, delta=delta - count * silent).epsilon
+        if delta > count * silent
         else math.inf
         for count in itertools.count(1)
     )

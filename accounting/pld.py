@@ -59,7 +59,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
             f"good to {slack:.1e}. Use accountant='rdp'."
         )
     with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-        return _smallest_epsilon(distribution(mechanism, loss_grid.interval(mechanism)), target - slack)
+        return smallest_epsilon(distribution(mechanism, loss_grid.interval(mechanism)), target - slack)
 
 
 def _supported(part: Any) -> bool:
@@ -71,7 +71,7 @@ def supports(mechanism: Mechanism) -> bool:
     return all(_supported(part) for part, _ in loss_grid.parts_of(mechanism))
 
 
-def _smallest_epsilon(distribution: Any, delta: float) -> float:
+def smallest_epsilon(distribution: Any, delta: float) -> float:
     return loss_grid.smallest_epsilon(distribution.get_delta_for_epsilon, delta) * (1 + 1e-12)
 
 
@@ -158,6 +158,6 @@ def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float
     total = one
     for count in itertools.count(1):
         target = delta - count * lost - 2 * composition_slack(count)
-        yield _smallest_epsilon(total, target) if target > 0 else math.inf
+        yield smallest_epsilon(total, target) if target > 0 else math.inf
         with np.errstate(over="ignore"):
             total = total.compose(one, tail_mass_truncation=1e-15)

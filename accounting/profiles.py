@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from accounting import accountant as accountants
 from accounting import discrete_gaussian, gaussian, loss_grid, pld, rdp
-from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.half_lines import Floats
-from accounting.mechanisms import Gaussian, Mechanism, Subsampled
+from accounting.mechanisms import Mechanism
 
 _KNOTS = 4001
 _FARTHEST = 50.0
@@ -65,7 +65,7 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
         raise InvalidParameter(f"accountant={accountant!r}: must be 'best', 'pld' or 'rdp'.")
     if accountant != "best":
         return Profile(above_zero=makers[accountant](mechanism), method=accountant)
-    if _plain_shift(mechanism) is not None:
+    if accountants.plain_shift(mechanism) is not None:
         return Profile(above_zero=_analytic(mechanism), method="analytic-gaussian")
     found, refusals = {}, []
     for name, maker in makers.items():
@@ -79,20 +79,15 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
     return Profile(above_zero=lambda eps: np.min([curve(eps) for curve in curves], axis=0), method="+".join(found))
 
 
-def _plain_shift(mechanism: Mechanism) -> float | None:
-    """mu of plain Gaussians composed, which are one Gaussian; None if anything else is in it."""
-    parts = loss_grid.parts_of(mechanism)
-    squares = [count * part.mu**2 for part, count in parts if isinstance(part, Gaussian)]
-    return math.sqrt(sum(squares)) if len(squares) == len(parts) else None
-
-
 def _analytic(mechanism: Mechanism) -> Curve:
     near = discrete_gaussian.continuous(mechanism)
-    mu = _plain_shift(near.mechanism)
+    mu = accountants.plain_shift(near.mechanism)
     if mu is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
     shift = mu
-    return _as_near(lambda eps: gaussian.privacy_profile(eps, mu=shift), near.closeness, _overflow(mechanism))
+    return _as_near(
+        lambda eps: gaussian.privacy_profile(eps, mu=shift), near.closeness, accountants.overflow(mechanism)
+    )
 
 
 def _pld(mechanism: Mechanism) -> Curve:
@@ -105,7 +100,7 @@ def _pld(mechanism: Mechanism) -> Curve:
     with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
         law = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
     exact = profile_of_distribution(law, slack=pld.composition_slack(rounds), method="pld")
-    return _as_near(exact, near.closeness, _overflow(mechanism))
+    return _as_near(exact, near.closeness, accountants.overflow(mechanism))
 
 
 def _as_near(curve: Curve, closeness: float, extra: float) -> Curve:
@@ -145,12 +140,12 @@ def _chords(eps: Floats, knots: Floats, values: Floats) -> Floats:
 
 
 def _rdp(mechanism: Mechanism) -> Curve:
-    orders = _orders(mechanism)
+    orders = accountants.orders(mechanism)
     rho = rdp.curve(mechanism, orders)
     known = np.isfinite(rho)
     if not known.any():
         raise UnsupportedMechanism(f"{type(mechanism).__name__}: its Renyi curve is infinite at every order.")
-    extra = _overflow(mechanism)
+    extra = accountants.overflow(mechanism)
     return lambda eps: delta_from_curve(eps, orders[known], rho[known]) + extra
 
 
@@ -169,22 +164,3 @@ def delta_from_curve(epsilon: ArrayLike, orders: ArrayLike, rho: ArrayLike) -> F
         )
     logs = (a - 1) * (curve - eps[..., None] + np.log1p(-1 / a)) - np.log(a)
     return np.asarray(np.exp(np.minimum(logs.min(axis=-1), 0.0)))
-
-
-def _orders(mechanism: Mechanism) -> Floats:
-    """Those of `accounting.accountant`: coins are costly at each order, sampled ones hardly."""
-    sampled = [isinstance(part, Subsampled) for part, _ in loss_grid.parts_of(mechanism)]
-    if any(isinstance(part, BernoulliAggregate | BernoulliChannel) for part, _ in _unsampled(mechanism)):
-        return rdp.SAMPLED_COIN_ORDERS if all(sampled) else rdp.COIN_ORDERS
-    return rdp.ORDERS if any(sampled) else rdp.FAR_ORDERS
-
-
-def _unsampled(mechanism: Mechanism) -> list[tuple[Any, int]]:
-    """The parts of a composition, without their sampling."""
-    parts = loss_grid.parts_of(mechanism)
-    return [(part.mechanism if isinstance(part, Subsampled) else part, count) for part, count in parts]
-
-
-def _overflow(mechanism: Mechanism) -> float:
-    """Probability that some release had more clients than slots, about which its account is silent."""
-    return math.fsum(count * getattr(part, "overflow", 0.0) for part, count in _unsampled(mechanism))

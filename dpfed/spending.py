@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from accounting import accountant
 from accounting.histories import Histories
 from accounting.ledger import LocalRelease, Release
-from accounting.mechanisms import Composed, SingleRelease
+from accounting.mechanisms import SingleRelease
+from accounting.running import Running
 from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal, RecordGoal
 
@@ -38,7 +38,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
         return OfRecords(experiment, goal, before)
     mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
     if goal.varies:
-        return OfVariousRounds(goal, mechanisms)
+        return OfVariousRounds(goal, experiment.config.federation.rounds, mechanisms)
     return OfEqualRounds(goal, experiment.config.federation.rounds, len(mechanisms))
 
 
@@ -75,25 +75,22 @@ class OfEqualRounds:
         return self._values[count]
 
 
-@dataclass
 class OfVariousRounds:
     """Rounds that are charged with the noise that arrived; the next one may be as bad as `goal.mechanism`."""
 
-    goal: PrivacyGoal
-    mechanisms: list[SingleRelease]
+    def __init__(self, goal: PrivacyGoal, rounds: int, before: list[SingleRelease]) -> None:
+        self._worst = goal.mechanism
+        self._running = Running(delta=goal.delta, typical=goal.mechanism, rounds=rounds, accountant=goal.accountant)
+        for release in before:
+            self._running.add(release)
 
     def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
-        return self._epsilon([*self.mechanisms, self.goal.mechanism])
+        return self._running.epsilon(self._worst)
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         if isinstance(release, Release):
-            self.mechanisms.append(release.mechanism)
-        return self._epsilon(self.mechanisms)
-
-    def _epsilon(self, mechanisms: list[SingleRelease]) -> float:
-        if not mechanisms:
-            return 0.0
-        return accountant.epsilon(Composed.of(mechanisms), delta=self.goal.delta, accountant=self.goal.accountant)
+            self._running.add(release.mechanism)
+        return self._running.epsilon()
 
 
 class OfRecords:

@@ -1,0 +1,117 @@
+"""Epsilon while a run goes on whose rounds are not all alike: one convolution for each, instead of all over again."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from accounting import accountant as accountants
+from accounting import discrete_gaussian, loss_grid, pld, rdp, require
+from accounting.accountant import Accountant
+from accounting.errors import UnsupportedMechanism
+from accounting.mechanisms import Composed, SingleRelease
+from accounting.rdp import Floats
+
+
+class Running:
+    """The composition of releases that are added one by one, and its epsilon at `delta`.
+
+    typical: a release like those to come, of which about `rounds` are planned: it sets grid and orders. Every value is
+    an upper bound, equal to that of `accounting.accountant.epsilon` within the tolerance of the grid. "best" takes the
+    smaller of the privacy loss distribution and the Renyi account; the former where noise is Gaussian or nearly.
+    """
+
+    def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
+        self._delta, self._rounds = require.open_probability(delta=delta), require.count(rounds=rounds)
+        self._lost = 0.0
+        self._curve: Floats | None = None
+        self._losses: _Losses | None = None
+        if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA and _near(typical, rounds) is not None:
+            self._losses = _Losses(typical, rounds)
+        if accountant in ("best", "rdp"):
+            self._orders = accountants.orders(typical)
+            self._curve = np.zeros_like(self._orders)
+        if self._losses is None and self._curve is None:
+            raise UnsupportedMechanism(
+                f"accountant={accountant!r}: has no bound for {type(typical).__name__} at {delta}. Use 'best'."
+            )
+        self._count = 0
+
+    def add(self, release: SingleRelease) -> None:
+        """One release more."""
+        self._count += 1
+        self._lost += accountants.overflow(release)
+        if self._losses is not None:
+            self._losses.add(release)
+        if self._curve is not None:
+            self._curve = self._curve + self._of_orders(release)
+
+    def epsilon(self, also: SingleRelease | None = None) -> float:
+        """Of everything added so far, and of `also` on top."""
+        if also is None and not self._count:
+            return 0.0
+        target = self._delta - self._lost - (accountants.overflow(also) if also is not None else 0.0)
+        if target <= 0:
+            return math.inf
+        bounds = []
+        if self._losses is not None:
+            bounds.append(self._losses.epsilon(target, also))
+        if self._curve is not None:
+            curve = self._curve + (self._of_orders(also) if also is not None else 0.0)
+            bounds.append(rdp.epsilon_from_curve(self._orders, curve, delta=target).epsilon)
+        return min(bounds)
+
+    def _of_orders(self, release: SingleRelease) -> Floats:
+        # As one of many: a discrete Gaussian's Renyi curve is that of the whole composition over its number of rounds.
+        many = Composed(parts=((release, self._rounds),))
+        return np.asarray(rdp.curve(many, self._orders) / self._rounds)
+
+
+class _Losses:
+    """The composed privacy loss distribution on the grid of the planned rounds."""
+
+    def __init__(self, typical: SingleRelease, rounds: int) -> None:
+        self._rounds = rounds
+        near = _near(typical, rounds)
+        assert near is not None  # the caller has asked
+        self._interval = loss_grid.interval(Composed(parts=((near[0], rounds),)))
+        self._known: dict[SingleRelease, tuple[Any, float]] = {}
+        self._total: Any = None
+        self._closeness, self._count = 0.0, 0
+
+    def add(self, release: SingleRelease) -> None:
+        self._total, self._closeness = self._with(release)
+        self._count += 1
+
+    def epsilon(self, delta: float, also: SingleRelease | None) -> float:
+        total, closeness = (self._total, self._closeness) if also is None else self._with(also)
+        count = self._count + (also is not None)
+        target = delta * math.exp(-closeness) - 2 * pld.composition_slack(count)
+        return pld.smallest_epsilon(total, target) + 2 * closeness if target > 0 else math.inf
+
+    def _with(self, release: SingleRelease) -> tuple[Any, float]:
+        one, closeness = self._one(release)
+        if self._total is None:
+            return one, closeness
+        with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
+            return self._total.compose(one, tail_mass_truncation=1e-15), self._closeness + closeness
+
+    def _one(self, release: SingleRelease) -> tuple[Any, float]:
+        if release not in self._known:
+            near = _near(release, self._rounds)
+            if near is None:
+                raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
+            twin, closeness = near
+            self._known[release] = pld.distribution(twin, self._interval), closeness
+        return self._known[release]
+
+
+def _near(release: SingleRelease, rounds: int) -> tuple[SingleRelease, float] | None:
+    """The release with continuous noise and how near that is; None where there is no such thing."""
+    try:
+        near = discrete_gaussian.continuous(Composed(parts=((release, rounds),)))
+    except UnsupportedMechanism:
+        return None
+    assert isinstance(near.mechanism, Composed)
+    ((twin, _),) = near.mechanism.parts
+    return (twin, near.closeness / rounds) if pld.supports(twin) else None
