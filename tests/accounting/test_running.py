@@ -63,8 +63,8 @@ def test_overflow_of_slots_is_taken_off_delta():
     running = Running(delta=1e-5, typical=noise, rounds=2)
     running.add(noise)
     certain = replace(noise, overflow=0.0)
-    assert running.epsilon() == pytest.approx(accountant.epsilon(noise, delta=1e-5), rel=1e-6)
-    assert running.epsilon() == pytest.approx(accountant.epsilon(certain, delta=4e-6), rel=1e-6)
+    assert running.epsilon() == pytest.approx(accountant.epsilon(noise, delta=1e-5), rel=1e-4)
+    assert running.epsilon() == pytest.approx(accountant.epsilon(certain, delta=4e-6), rel=1e-4)
     assert running.epsilon(noise) == float("inf")
 
 
