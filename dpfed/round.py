@@ -114,12 +114,14 @@ def run_round(
 
 
 def draw_cohort(parts: Parts, round: int) -> NDArray[np.int64]:
-    """The round's clients, and its canaries; at most `slots` of them, clients left out by secret lot."""
-    cohort, canaries = parts.sampler.sample(parts.randomness, round), _canaries(parts, round)[0]
-    room = None if parts.slots is None else max(parts.slots - len(canaries), 0)
-    if room is not None and len(cohort) > room:
-        cohort = cohort[parts.randomness.subset(room, len(cohort), "cohort.slots", round)]
-    return np.concatenate([cohort, canaries])
+    """The round's clients, at most `slots` of them, the others left out by secret lot; and its canaries on top.
+
+    Beyond what is accounted a canary adds noise or coins of its own: independent of data, so post-processing.
+    """
+    cohort = parts.sampler.sample(parts.randomness, round)
+    if parts.slots is not None and len(cohort) > parts.slots:
+        cohort = cohort[parts.randomness.subset(parts.slots, len(cohort), "cohort.slots", round)]
+    return np.concatenate([cohort, _canaries(parts, round)[0]])
 
 
 def _canaries(parts: Parts, round: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -129,12 +131,12 @@ def _canaries(parts: Parts, round: int) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def _filled_up(parts: Parts, cohort: NDArray[np.int64], round: int) -> NDArray[np.int64]:
-    """The cohort and as many others, by secret lot, as make `fill` of them."""
-    if parts.fill is None or len(cohort) >= parts.fill:
+    """The cohort and as many others, by secret lot, as make `fill` clients of them."""
+    drawn = int((cohort < parts.sampler.clients).sum())
+    if parts.fill is None or drawn >= parts.fill:
         return cohort
     others = np.setdiff1d(np.arange(parts.sampler.clients), cohort)
-    missing = min(parts.fill - len(cohort), len(others))
-    chosen = parts.randomness.subset(missing, len(others), "cohort.fill", round)
+    chosen = parts.randomness.subset(parts.fill - drawn, len(others), "cohort.fill", round)
     return np.sort(np.concatenate([cohort, others[chosen]]))
 
 

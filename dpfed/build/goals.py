@@ -42,7 +42,7 @@ class IntegerNoise:
     """Noise on sums of integers: as drawn, of `uploads` clients or of the server.
 
     share_variance: of every draw, in squared steps
-    scale, bits:    integer steps to the clip norm, and of the ring
+    scale:          integer steps to the clip norm
     """
 
     kind: NoiseLaw
@@ -50,7 +50,6 @@ class IntegerNoise:
     uploads: int
     share_variance: int
     scale: float
-    bits: int
 
     def law(self) -> IntegerLaw:
         return (DiscreteGaussianLaw if self.kind == "discrete-gaussian" else SkellamLaw)(self.share_variance)
@@ -166,7 +165,6 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
             uploads=plan.uploads,
             share_variance=int(noise.share_variance),
             scale=float(plan.scale or 0),
-            bits=plan.bits(z),
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from accounting.coins import BernoulliAggregate, slots_for
 from accounting.fixed_point import least_scale, padded_dimension, sum_bits
 from accounting.mechanisms import Subsampled
-from dpfed.build.goals import PrivacyGoal, integer_noise, seen, tolerance_of
+from dpfed.build.goals import IntegerNoise, PrivacyGoal, integer_noise, seen, tolerance_of
 from dpfed.compress.code import Code
 from dpfed.compress.coins import Coins
 from dpfed.compress.fixed_point import FixedPoint
@@ -96,11 +96,12 @@ def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
 
 
 def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
-    """The most rows that a sum holds; under Poisson sampling without [privacy], everybody's."""
+    """The most rows that a sum holds, canaries' too; under Poisson sampling without [privacy], everybody's."""
     federation = config.federation
+    canaries = -(-config.audit.canaries // federation.rounds)
     if federation.sampling != "poisson":
-        return federation.clients if federation.sampling == "all" else federation.cohort
-    return filled_to(config, goal) or federation.clients
+        return canaries + (federation.clients if federation.sampling == "all" else federation.cohort)
+    return canaries + (filled_to(config, goal) or federation.clients)
 
 
 def slots_of(goal: PrivacyGoal) -> int | None:
@@ -126,22 +127,19 @@ def integer_upload(
         )
     integers = goal.integers if goal is not None else None
     steps = integers.scale if integers is not None else _steps(config, padded)
-    bits = (
-        integers.bits
-        if integers is not None
-        else sum_bits(
-            law="discrete-gaussian",
-            uploads=most_uploads(config, goal),
-            dimension=padded,
-            scaled_clip=steps,
-            noise_variance=0.0,
-            rotate=table.rotation,
-            wrap_probability=table.wrap_probability,
-        )
+    uploads = most_uploads(config, goal)
+    bits = sum_bits(
+        law="skellam" if integer_noise(config) == "skellam" else "discrete-gaussian",
+        uploads=uploads,
+        dimension=padded,
+        scaled_clip=steps,
+        noise_variance=_noise_in_ring(integers, uploads),
+        rotate=table.rotation,
+        wrap_probability=table.wrap_probability,
     )
     if bits > _MOST_BITS:
         raise ConfigError(
-            f"aggregation.steps={steps:g}: a sum of {most_uploads(config, goal)} such updates with their noise needs "
+            f"aggregation.steps={steps:g}: a sum of {uploads} such updates with their noise needs "
             f"{bits} bits, at most {_MOST_BITS} can be summed. Use fewer steps, or aggregation.rotation=true."
         )
     return IntegerUpload(
@@ -151,6 +149,12 @@ def integer_upload(
         seeds=seeds,
         randomness=randomness,
     )
+
+
+def _noise_in_ring(integers: IntegerNoise | None, uploads: int) -> float:
+    if integers is None:
+        return 0.0
+    return float(integers.share_variance * (uploads if integers.placement == "clients" else 1))
 
 
 def _steps(config: Config, padded: int) -> int:

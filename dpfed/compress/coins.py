@@ -27,8 +27,8 @@ class Coins:
     to S - K g(origin), g being the mean of a coin: g(p) = p without noise, accounting.debias.clipped_mean with it; with
     `correction` "linear" that is divided by g', with "invert" it is K (g^-1(S / K) - origin).
 
-    slots: K, where the sum must always hold exactly so many uploads: what is missing is filled with coins of the
-           public origin. More than K are refused: the caller leaves some out.
+    slots: K, where the sum must always hold so many uploads of clients: what is missing is filled with coins of the
+           public origin. Of clients the caller sends no more than K.
     summed: what is seen is the sum, so an upload is an integer of `bits` an entry, else a mask in bytes, range-coded
            with the public origin.
     bits:   of the ring that the sum lives in; ceil(log2(K + 1)) where it always holds K uploads
@@ -72,7 +72,7 @@ class Coins:
         if self.slots is not None:
             for missing in range(self.slots - uploads):
                 total = total + self._toss(origin.double(), "coins.padding", round, missing)
-            uploads = self.slots
+            uploads = max(self.slots, uploads)
         if not self.noise_std:
             return total - uploads * origin.clamp(self.edge, 1 - self.edge)
         return self._corrected(total, origin, uploads)
