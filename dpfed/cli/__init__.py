@@ -10,6 +10,7 @@ from cyclopts import App, CycloptsError
 
 from accounting.errors import AccountingError, LedgerError
 from dpfed import __version__
+from dpfed.cli.audit import audit
 from dpfed.cli.budget import budget
 from dpfed.cli.methods import methods
 from dpfed.cli.run import run
@@ -23,6 +24,7 @@ app = App(
 app.command(budget)
 app.command(run)
 app.command(methods)
+app.command(audit)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

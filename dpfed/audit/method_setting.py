@@ -1,0 +1,127 @@
+"""The small experiment in which a method's upload is audited: its preset, four clients, all of them in one round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpfed import presets
+from dpfed.audit.one_round import OneRound
+from dpfed.audit.round_checks import Check, sampler_check
+from dpfed.audit.upload import UploadAudit, audit_round
+from dpfed.build import Experiment, build
+from dpfed.config import Config, override, parse
+from dpfed.errors import ConfigError
+from dpfed.methods import METHODS, method
+from dpfed.randomness import Simulated
+from dpfed.sampling import sampler
+from dpfed.secagg.summed import least_uploads
+from dpfed.seeds import Seeds
+
+_SETTING = (
+    "model.hidden=[8]",
+    "federation.clients=4",
+    "federation.cohort=4",
+    "federation.sampling=all",
+    "federation.rounds=1",
+    "privacy.delta=1e-5",
+    "run.device=cpu",
+)
+_NEAREST = {"fedavg": "dp-fedavg", "fedavg-topk": "fed-smp-topk", "fedavg-randk": "fed-smp-randk", "fedmask": "fedpm"}
+_EPSILON_OF_COINS = 3.0
+_NOISE_MULTIPLIER = 1.0
+
+
+def audited_methods() -> list[str]:
+    """Every method that can be private."""
+    return [name for name, one in METHODS.items() if one.private_with]
+
+
+def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
+    """The method's private setting on the digits, small: d = 610, four clients, one round, delta = 1e-5.
+
+    Gaussian noise of multiplier 1 unless one, or an epsilon, is given; coins at epsilon 3. `settings` go on top.
+    """
+    chosen = method(name)
+    if not chosen.private_with:
+        raise ConfigError(
+            f"{name} is never private, so there is no claim to test. The nearest private method is {_NEAREST[name]}: "
+            f"`dpfed audit upload {_NEAREST[name]}`."
+        )
+    tables = presets.tables(_preset(name))
+    tables.setdefault("privacy", {"clip_norm": presets.tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
+    tables["privacy"].pop("epsilon", None)
+    tables = override(tables, [*_SETTING, *settings])
+    config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")
+    if config.federation.sampling != "all":
+        raise ConfigError(
+            f"federation.sampling={config.federation.sampling!r}: the audit is about a client that takes part. Remove "
+            "the setting; the sampler is checked by itself."
+        )
+    return config
+
+
+def _preset(name: str) -> str:
+    private = f"{name}-private-digits"
+    return private if private in presets.names() else f"{name}-digits"
+
+
+def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float | None) -> dict[str, Any]:
+    privacy = tables["privacy"]
+    if noise_multiplier is not None:
+        privacy["noise_multiplier"] = noise_multiplier
+        privacy.pop("epsilon", None)
+    elif coins or privacy.get("noise") == "coins":
+        if "epsilon" not in privacy:
+            privacy.pop("clip_norm", None)
+            privacy["epsilon"] = _EPSILON_OF_COINS
+    elif "noise_multiplier" not in privacy and "epsilon" not in privacy:
+        privacy["noise_multiplier"] = _NOISE_MULTIPLIER
+    return tables
+
+
+def round_of(experiment: Experiment) -> OneRound:
+    """The first round, with as few uploads as it may be released with."""
+    config, table = experiment.config, experiment.config.aggregation
+    clients = config.federation.clients
+    if config.privacy is not None and config.privacy.release != "uploads":
+        tolerance = getattr(experiment.parts.sums, "tolerance", None)
+        clients = least_uploads(clients, tolerance or 0.0)
+    if experiment.goal is None or config.local.record is not None:
+        raise ConfigError(
+            f"method.name={experiment.method.name!r}, aggregation.kind={table.kind!r}: no round is charged here, so "
+            "there is no claim to test. Set [privacy]."
+        )
+    return OneRound(parts=experiment.parts, state=experiment.start, seeds=experiment.seeds, clients=clients)
+
+
+def audit_upload(
+    name: str,
+    *,
+    settings: Sequence[str] = (),
+    noise_multiplier: float | None = None,
+    trials: int = 100_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> UploadAudit:
+    """Audit one round of a method; see `upload.audit_round`. ConfigError for a method that is never private."""
+    config = configured(name, settings, noise_multiplier)
+    experiment = build(config)
+    assert config.privacy is not None
+    return audit_round(
+        round_of(experiment),
+        experiment.model.layout,
+        method=name,
+        trials=trials,
+        confidence=confidence,
+        seed=seed,
+        delta=config.privacy.delta or 1e-5,
+        checks=(_sampler(name, config, seed),),
+    )
+
+
+def _sampler(name: str, config: Config, seed: int) -> Check:
+    """The sampler of the method's preset, which the audited round does without."""
+    table = presets.tables(_preset(name))["federation"]
+    drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
+    return sampler_check(drawn, Simulated(seeds=Seeds(root=seed)))

@@ -1,0 +1,120 @@
+"""Pairs of neighbouring worlds for one round: what the client under test does in each, and what the others do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from accounting.adjacency import Adjacency
+from dpfed.compress.maps import Map
+from dpfed.models.flat import Block
+
+LOUD = 1e3
+"""The norm of loud updates over the claimed bound: far beyond any clip, so that the clip is under test."""
+
+HUGE = 1e15
+TINY = 1e-3
+_BARELY = 0.01  # of an entry: enough to change which entries are the largest, next to nothing for a norm
+
+Score = Literal["filter", "upload", "support", "ratio"]
+"""filter: product of the release with the difference of the noiseless ones. upload: the same of what a lossy code made
+of a noised row. support: which entries are not zero. ratio: log-likelihood ratio of coins."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Neighbours:
+    """Two worlds: the client's update is `one` [d] or `other` [d] (None: it sends nothing); all others' is `rest`.
+
+    broadcast: where the round starts, if it matters; None: where the run starts
+    scores:    what is looked at
+    """
+
+    name: str
+    one: Tensor
+    other: Tensor | None
+    rest: Tensor
+    broadcast: Tensor | None = None
+    scores: tuple[Score, ...] = ("filter",)
+
+
+def pairs_of_sums(
+    layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, bound: float, size: int, absent: bool
+) -> list[Neighbours]:
+    """The pairs for a noised vector. absent: without the client nothing of it is sent, not even zeros."""
+    nothing = torch.zeros(size)
+
+    def against(name: str, one: Tensor, rest: Tensor = nothing) -> Neighbours:
+        other = -one if adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
+        return Neighbours(name=name, one=one, other=other, rest=rest)
+
+    dense, loud = _signs(size), LOUD * bound
+    return [
+        against("dense", loud * dense / size**0.5),
+        against("one entry", loud * _one_sent(chosen, size)),
+        against("equal norm in every layer", loud * _layers(layout, dense)),
+        against("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
+        against("huge", HUGE * dense),
+        against("tiny", TINY * bound * dense / size**0.5),
+    ]
+
+
+def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy: bool) -> list[Neighbours]:
+    """The same for single uploads, and one in which nothing changes but which entries are the largest."""
+    scores: tuple[Score, ...] = ("filter", "upload") if lossy else ("filter",)
+    alone = [
+        Neighbours(name=pair.name, one=pair.one, other=pair.other, rest=pair.rest, scores=scores)
+        for pair in pairs
+        if "others" not in pair.name
+    ]
+    even = torch.arange(size) % 2 == 0
+    values = [bound / size**0.5 * (1 + _BARELY * flag) for flag in (even.float(), (~even).float())]
+    return [
+        *alone,
+        Neighbours(name="other entries on top", one=values[0], other=values[1], rest=values[0], scores=("support",)),
+    ]
+
+
+def pairs_of_coins(chosen: Map, adjacency: Adjacency, *, edge: float, size: int) -> list[Neighbours]:
+    """All probabilities move as far as they may, from the middle and from the edge, where a coin tells the most."""
+    nothing, up = torch.zeros(size), torch.ones(size)
+    low = torch.full((size,), edge)
+
+    def against(name: str, one: Tensor, broadcast: Tensor | None, rest: Tensor = nothing) -> Neighbours:
+        other = -one if adjacency is Adjacency.REPLACE_ONE else nothing
+        return Neighbours(name=name, one=one, other=other, rest=rest, broadcast=broadcast, scores=("ratio",))
+
+    return [
+        against("all up from the edge", up, low),
+        against("all down from the other edge", -up, 1 - low),
+        against("all up from the start", up, None),
+        against("both ways from the start", _signs(size), None),
+        against("all up, all others down", up, None, -up),
+        against("one probability up", _one_sent(chosen, size), low),
+    ]
+
+
+def _signs(size: int) -> Tensor:
+    """+1 and -1 in no pattern that a code might treat in a special way; always the same."""
+    coins = torch.rand(size, generator=torch.Generator().manual_seed(7)) < 0.5
+    return 1.0 - 2.0 * coins.float()
+
+
+def _one_sent(chosen: Map, size: int) -> Tensor:
+    """The unit vector of an entry that the round's map sends."""
+    marks = torch.arange(1.0, chosen.sent + 1).to(torch.float32)
+    back = chosen.adjoint(marks).abs()
+    entry = int(back.argmax()) if chosen.sent < size else size // 2
+    one = torch.zeros(size)
+    one[entry] = 1.0
+    return one
+
+
+def _layers(layout: tuple[Block, ...], signs: Tensor) -> Tensor:
+    """Norm 1 in every block."""
+    rows = signs.clone()
+    for block in layout:
+        rows[block.start : block.stop] /= (block.stop - block.start) ** 0.5
+    return rows

@@ -1,0 +1,155 @@
+"""One round again and again, through the package's own steps: map, bound, noise, code, bytes, sum, decoding, noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.compress.code import Code
+from dpfed.compress.maps import Map
+from dpfed.parts import Parts
+from dpfed.privacy.client_level import Privacy
+from dpfed.randomness import Randomness
+from dpfed.round import noisy_sum
+from dpfed.secagg.summed import Summed
+from dpfed.seeds import Seeds
+from dpfed.sending import Sent, Uploading
+from dpfed.server.state import ServerState
+
+
+class CollectedRows:
+    """What arrives at the sum, kept row by row instead of added up."""
+
+    def __init__(self, clients: NDArray[np.int64]) -> None:
+        self.senders = self.arriving = clients
+        self.rows: list[Tensor] = []
+
+    def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
+        self.rows.append(rows if weights is None else weights.to(rows.dtype)[:, None] * rows)
+
+    def close(self) -> Summed:
+        raise NotImplementedError("audits add rows up themselves")
+
+
+class Quiet:
+    """A privacy without its noise; the bound stays."""
+
+    def __init__(self, privacy: Privacy) -> None:
+        self._privacy = privacy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._privacy, name)
+
+    def share(self, rows: Tensor, clients: NDArray[np.int64], norm: float, round: int) -> Tensor:
+        return rows
+
+    def finish(self, total: Tensor, norm: float, round: int) -> Tensor:
+        return total
+
+
+class Witness:
+    """A code that remembers the rows that it was given."""
+
+    def __init__(self, code: Code) -> None:
+        self._code, self.given = code, torch.empty(0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._code, name)
+
+    def send(self, rows: Tensor, *rest: Any) -> Any:
+        self.given = rows.clone()
+        return self._code.send(rows, *rest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploaded:
+    """Of n uploads: bounded rows [n, sent], rows as the code got them [n, sent], rows as they arrive [n, width]."""
+
+    bounded: Tensor
+    coded: Tensor
+    arrived: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OneRound:
+    """Round `state.round` of these parts, with `clients` uploads in the sum.
+
+    Uploads of several trials go together: client i of trial t has the id t * clients + i, so that whatever depends on a
+    client's public seed differs between them. Secret draws come from `parts` as they are; see `with_randomness`. A
+    trial whose number comes again has the same public seeds.
+    """
+
+    parts: Parts
+    state: ServerState
+    seeds: Seeds
+    clients: int
+
+    @cached_property
+    def map(self) -> Map:
+        return self.parts.map.for_round(self.state.broadcast, self.state.round, self.seeds)
+
+    @cached_property
+    def origin(self) -> Tensor:
+        return self.map.restrict(self.state.broadcast)
+
+    @property
+    def quiet(self) -> OneRound:
+        """Without noise; coins are still tossed."""
+        return replace(self, parts=replace(self.parts, privacy=cast(Privacy, Quiet(self.parts.privacy))))
+
+    def with_randomness(self, randomness: Randomness) -> OneRound:
+        """The same round with every secret draw from this source."""
+        parts = self.parts
+        privacy, code = (_drawing_from(part, randomness) for part in (parts.privacy, parts.code))
+        return replace(self, parts=replace(parts, privacy=privacy, code=code, randomness=randomness))
+
+    def upload(self, updates: Tensor, ids: NDArray[np.int64]) -> Uploaded:
+        """Updates [n, d] of these clients, through map, bound, noise, code and bytes."""
+        witness, total = Witness(self.parts.code), CollectedRows(ids)
+        uploading = Uploading(
+            state=self.state,
+            parts=replace(self.parts, code=cast(Code, witness)),
+            map=self.map,
+            origin=self.origin,
+            total=total,
+            seeds=self.seeds,
+        )
+        bounded, _ = uploading.upload(self.map.forward(updates.clone(), ids), ids)
+        return Uploaded(bounded=bounded.rows, coded=witness.given, arrived=total.rows[0])
+
+    def released(self, totals: Tensor) -> Tensor:
+        """Sums [n, width], each decoded and noised as the server does: [n, sent]."""
+        rows = [
+            noisy_sum(self.state, self.parts, total, self.origin, self.clients, Sent())[0].float() for total in totals
+        ]
+        return torch.stack(rows)
+
+    @property
+    def tossed(self) -> bool:
+        """Whether an upload has secret randomness in it, so that it differs from trial to trial."""
+        return self.parts.privacy.in_shares or hasattr(self.parts.code, "randomness")
+
+    def own(self, update: Tensor | None, trials: NDArray[np.int64]) -> Tensor:
+        """What arrives [n, width] of the client under test, once a trial; None: it sends nothing."""
+        if update is None:
+            return torch.zeros(len(trials), self.parts.code.width(self.map.sent), device=self.origin.device)
+        return self.upload(update.expand(len(trials), -1), trials * self.clients).arrived
+
+    def others(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
+        """The sum [n, width] of what arrives of the other clients, all with the same update, once a trial."""
+        if self.clients == 1:
+            return self.own(None, trials)
+        rest = (trials[:, None] * self.clients + np.arange(1, self.clients)).ravel()
+        arrived = self.upload(update.expand(len(rest), -1), rest).arrived
+        return arrived.view(len(trials), self.clients - 1, -1).sum(dim=1)
+
+
+def _drawing_from(part: Any, randomness: Randomness) -> Any:
+    named = is_dataclass(part) and any(field.name == "randomness" for field in fields(part))
+    return replace(cast(Any, part), randomness=randomness) if named else part

@@ -1,0 +1,148 @@
+"""`dpfed audit`: does what runs keep the privacy that is claimed for it?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+from rich.table import Table
+
+from dpfed.cli.audit_run import run
+from dpfed.cli.output import console, number, print_json
+from dpfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpfed.audit.upload import UploadAudit
+
+audit = App(name="audit", help="Test what runs against what is claimed for it. Exit status 1 where an audit says fail.")
+audit.command(run)
+
+
+@audit.command
+def upload(
+    method: str | None = None,
+    *,
+    noise_multiplier: float | None = None,
+    trials: int = 100_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    out: Path | None = None,
+    all: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Two worlds: can an adversary tell better than claimed what one client put into one round?
+
+    Example: dpfed audit upload fed-smp-randk --trials 10000
+
+    Parameters
+    ----------
+    method
+        A private method (`dpfed methods`), in a small setting: d = 610, four clients in one round, delta = 1e-5.
+    noise_multiplier
+        Gaussian noise over the clip norm; default 1. Coins are set by --set privacy.epsilon=...
+    trials
+        In all, over several pairs of neighbours.
+    confidence
+        Of the test of the claim, and of the lower bounds.
+    seed
+        Of all draws.
+    set
+        table.key=value on top of the method's private preset; may be given again.
+    out
+        A folder for report.html, audit.png and audit.json.
+    all
+        Every private method, one line each.
+    json
+        One JSON document on standard output.
+    """
+    if all == (method is not None):
+        raise ConfigError("name one method, or give --all.")
+    try:
+        import torch  # noqa: F401
+
+        from dpfed.audit.method_setting import audit_upload, audited_methods
+    except ImportError as error:
+        raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    if all and noise_multiplier is not None:
+        raise ConfigError("--noise-multiplier with --all: not every method has Gaussian noise. Audit one method.")
+    log, audits = console(to_stderr=True), []
+    for name in audited_methods() if method is None else [method]:
+        done = audit_upload(
+            name,
+            settings=set or [],
+            noise_multiplier=noise_multiplier,
+            trials=trials,
+            confidence=confidence,
+            seed=seed,
+        )
+        audits.append(done)
+        if all:
+            log.print(f"{name}: {done.verdict}, {done.seconds:.0f} s")
+        if out is not None:
+            from dpfed.report.audit import write_audit
+
+            write_audit(done, out / name if all else out)
+    if json:
+        print_json({"results": [done.to_dict() for done in audits]} if all else audits[0].to_dict())
+    elif all:
+        _show_all(audits)
+    else:
+        _show(audits[0], out)
+    return 1 if any(done.verdict == "fail" for done in audits) else 0
+
+
+def _show(done: UploadAudit, folder: Path | None) -> None:
+    from dpfed.report.audit import verdict_words
+
+    out, claim = console(), done.claim
+    table = Table(
+        title=f"one upload of {done.method}, {claim.mechanism.adjacency}, claimed epsilon {claim.epsilon:.4f}"
+    )
+    for heading in ("pair of neighbours", "score"):
+        table.add_column(heading)
+    for heading in ("gap", "trials", "epsilon at least", "if Gaussian"):
+        table.add_column(heading, justify="right")
+    table.add_column("claim")
+    for one in done.tests:
+        table.add_row(
+            one.pair,
+            one.score,
+            f"{one.gap:.4g}",
+            f"{one.trials:,}",
+            number(one.lower_bound),
+            number(one.lower_bound_gdp) if claim.is_gaussian else "–",
+            "refuted" if one.test.rejected else "stands",
+        )
+    out.print(table)
+    for check in done.checks:
+        out.print(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}", highlight=False)
+    out.print(f"{done.verdict}: {verdict_words(done)}", highlight=False)
+    if folder is not None:
+        out.print(f"report: {folder / 'report.html'}", highlight=False)
+
+
+def _show_all(audits: list[UploadAudit]) -> None:
+    table = Table()
+    for heading in ("method", "what is seen", "mechanism"):
+        table.add_column(heading)
+    for heading in ("claimed epsilon", "at least", "if Gaussian", "gap", "trials", "checks", "seconds"):
+        table.add_column(heading, justify="right")
+    table.add_column("verdict")
+    for done in audits:
+        record = done.to_dict()
+        table.add_row(
+            done.method,
+            done.claim.seen,
+            record["mechanism"]["kind"],
+            number(done.claim.epsilon),
+            number(record["lower_bound"]),
+            number(record["lower_bound_if_gaussian"]),
+            f"{done.score_gap:.4f}",
+            f"{done.trials:,}",
+            f"{sum(check.passed for check in done.checks)}/{len(done.checks)}",
+            f"{done.seconds:.0f}",
+            done.verdict,
+        )
+    console().print(table)
