@@ -1,0 +1,178 @@
+"""A run's canaries against the claim of one round, given that one takes part.
+
+Each canary was in a round of its own or not, by a fair coin. Its score is scaled so that the claimed noise has standard
+deviation 1: about N(0, 1) for those that were absent, N(|z| / sigma, 1) for those present, z the bounded row, and the
+other clients' part on top. This is a smoke test of gross faults in a whole training (noise left out, a row that was not
+bounded, a canary counted twice), not a certificate: a hundred canaries cannot tell noise that is half of what is
+claimed. What one canary shows is about random directions in one round, not about the worst client nor about all rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import accountant, profiles
+from accounting.coins import BernoulliAggregate
+from accounting.integer_noise import DiscreteGaussian, Skellam
+from accounting.ledger import Release
+from accounting.mechanisms import Gaussian
+from dpfed.audit import epsilon_bounds, one_run, thresholds
+from dpfed.audit.noise_evidence import unsampled
+from dpfed.audit.promise import canaries_of
+from dpfed.audit.rejection import ClaimTest, reject_claim
+from dpfed.audit.run_files import RunFiles
+from dpfed.audit.run_lines import Seen, Unavailable
+
+Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
+Finding = tuple[bool | None, str]
+
+_LOUD_ENOUGH = 0.95
+"""Of the clip norm: a shorter row does not test the bound."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CanaryResult:
+    """What the canaries say of one round without its sampling.
+
+    scores, present: of every canary that has one [k], in units of the claimed noise
+    shift:           the mean of present canaries' scores that the claim would have, |z| / sigma (median)
+    score_gap:       median |z| over the clip norm
+    round_epsilon:   what is claimed of one round without sampling, at `delta`
+    lower_bound:     epsilon at `delta` by mu-GDP, valid if the round is mu-GDP for some mu
+    one_run:         epsilon at `delta` by guessing all coins of the run, in mu-GDP form and in plain form
+    """
+
+    scores: NDArray[np.float64]
+    present: NDArray[np.bool_]
+    shift: float
+    score_gap: float
+    delta: float
+    round_epsilon: float
+    lower_bound: float
+    claim: ClaimTest
+    one_run_rejected: bool
+    one_run: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For --json: without the scores."""
+        return {
+            "present": int(self.present.sum()),
+            "absent": int((~self.present).sum()),
+            "claimed_shift": self.shift,
+            "round_epsilon": self.round_epsilon,
+            "round_lower_bound": self.lower_bound,
+            "two_worlds": asdict(self.claim),
+            "one_run": self.one_run | {"rejected": self.one_run_rejected},
+        }
+
+
+def coins_are_the_seeds(files: RunFiles) -> Finding:
+    """canaries.jsonl has, for every round with a result, the canaries and the coins that run.seed gives."""
+    schedule, expected = canaries_of(files.config), set()
+    for one in files.results:
+        present, absent = schedule.of_round(one.round - 1)
+        expected |= {(one.round, int(canary), True) for canary in present}
+        expected |= {(one.round, int(canary), False) for canary in absent}
+    found = [(one.round, one.canary, one.present) for one in files.canaries]
+    if len(set(found)) < len(found) or set(found) != expected:
+        return (
+            False,
+            f"{len(expected - set(found))} lines are missing, {len(set(found) - expected)} are not the seed's.",
+        )
+    unscored = files.config.audit.canaries - len(found)
+    return True, f"{len(found)} canaries, each in the round and by the fair coin of run.seed" + (
+        f"; {unscored} more have no score, as their rounds ended without a result or were not run." if unscored else "."
+    )
+
+
+def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
+    """Two worlds and one run, alpha / 2 each. Thresholds and the number of guesses come from the claim and the number
+    of canaries alone. Unavailable where there is nothing to compare."""
+    seen = [one for one in files.canaries if one.round in files.released]
+    present = np.array([one.present for one in seen], dtype=np.bool_)
+    if len(seen) < 2 or present.all() or not present.any() or not all(one.norm > 0 for one in seen):
+        raise Unavailable(f"canaries.jsonl: {int(present.sum())} canaries present and {int((~present).sum())} absent.")
+    shifts = np.array([one.norm / noise_of(files.released[one.round]) for one in seen])
+    scores = np.array([one.score for one in seen]) * shifts
+    mechanism = weakest([files.released[one.round] for one in seen])
+    profile, delta = profiles.profile(mechanism), files.stated("delta")
+    shift = float(np.median(shifts))
+    cut = thresholds.claimed_gaussian(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=alpha / 2)
+    guesses = one_run.guess(scores, present, guesses=max(len(seen) // 2, 1), seed=files.config.run.seed)
+    worlds = scores[~present], scores[present]
+    return CanaryResult(
+        scores=scores,
+        present=present,
+        shift=shift,
+        score_gap=_gap(files, seen),
+        delta=delta,
+        round_epsilon=accountant.epsilon(mechanism, delta=delta),
+        lower_bound=epsilon_bounds.gdp_lower_bound(*worlds, delta=delta, alpha=alpha / 2, thresholds=cut).epsilon,
+        claim=reject_claim(*worlds, profile, alpha=alpha / 2, thresholds=cut),
+        one_run_rejected=one_run.rejects_profile(guesses, profile, alpha=alpha / 2),
+        one_run={
+            "guesses": guesses.made,
+            "correct": guesses.correct,
+            "lower_bound": one_run.epsilon_lower_bound(guesses, delta=delta, alpha=alpha / 2),
+            "gdp_lower_bound": one_run.gdp_epsilon_lower_bound(guesses, delta=delta, alpha=alpha / 2),
+        },
+    )
+
+
+def claim_of_a_round_holds(found: CanaryResult) -> Finding:
+    """Present against absent canaries, and the guesses of their coins, against the claimed profile of one round."""
+    present, absent = found.scores[found.present], found.scores[~found.present]
+    detail = (
+        f"{len(present)} present, {len(absent)} absent: mean scores {present.mean():.2f} and {absent.mean():.2f} noise "
+        f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
+        f"{found.lower_bound:.3g} if it is a Gaussian, {found.round_epsilon:.4g} is claimed for it without sampling; "
+        f"{found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke test: it shows gross "
+        "faults only, for random directions and not for the worst client."
+    )
+    if found.claim.rejected:
+        return False, f"more can be told of who took part than one round may show. {detail}"
+    if found.one_run_rejected:
+        return False, f"the coins can be guessed better than one round may show. {detail}"
+    if found.score_gap < _LOUD_ENOUGH:
+        return (
+            None,
+            f"canaries had only {found.score_gap:.3f} of the clip norm, so the bound was not under test. {detail}",
+        )
+    return True, detail
+
+
+def noise_of(release: Release) -> float:
+    """Standard deviation of the noise along a direction, in units of the released sum.
+
+    Coins: that of K coins of probability 1/2, the largest they can have; only thresholds follow from it.
+    """
+    mechanism = unsampled(release)
+    if isinstance(mechanism, BernoulliAggregate):
+        return math.sqrt(mechanism.cohort) / 2
+    if not release.noise_std > 0:
+        raise Unavailable(f"ledger.jsonl, round {release.round + 1}: no noise.")
+    return release.noise_std
+
+
+def weakest(releases: list[Release]) -> Mechanism:
+    """The mechanism, without sampling, of the release with the least noise to its bound."""
+    mechanisms = [unsampled(release) for release in releases]
+    known = [one for one in mechanisms if isinstance(one, Mechanism)]
+    if len(known) < len(mechanisms):
+        raise Unavailable("ledger.jsonl: uploads seen one by one have no sum to find a canary in.")
+    return min(known, key=_strength)
+
+
+def _strength(mechanism: Mechanism) -> float:
+    if isinstance(mechanism, Gaussian):
+        return mechanism.noise_multiplier
+    return 0.0 if isinstance(mechanism, BernoulliAggregate) else mechanism.variance / mechanism.l2_bound**2
+
+
+def _gap(files: RunFiles, seen: list[Seen]) -> float:
+    return float(np.median([one.norm / files.released[one.round].clip_norm for one in seen]))

@@ -1,0 +1,196 @@
+"""Does the ledger of a run say what the run did, and the summary what the ledger says?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from accounting.errors import AccountingError, EditedLedger, LedgerError
+from accounting.ledger import Aborted, Entry, LocalRelease
+from dpfed.audit.promise import sampler_of
+from dpfed.audit.record_steps import steps_follow_configuration
+from dpfed.audit.run_files import RunFiles
+from dpfed.audit.run_lines import Round, Unavailable
+from dpfed.audit.verdict import rounds_in_words
+from dpfed.errors import DpfedError
+
+_SAME = 1e-6
+"""Two computations of one epsilon, perhaps by other versions of numpy and scipy."""
+_ROUNDING = 1e-9
+_STREAMED = 1e-3
+"""Epsilon while a run goes on comes from another order of convolutions."""
+
+Finding = tuple[bool | None, str]
+
+
+def ledger_intact(files: RunFiles) -> Finding:
+    """Every line has the hash of itself and the line before."""
+    try:
+        ledger = files.ledger
+    except EditedLedger as error:
+        return False, str(error)
+    except LedgerError as error:
+        raise Unavailable(str(error)) from None
+    return True, f"{len(ledger.entries)} lines after the header, each sealed with a hash over itself and the last."
+
+
+def epsilon_follows(files: RunFiles) -> Finding:
+    """What the summary states is what the ledger's releases cost, and so is the last epsilon in metrics.jsonl."""
+    stated, found = files.stated("epsilon"), files.guarantee
+    detail = f"the ledger gives {found.epsilon:.6g} at delta {found.delta:.4g}, summary.json states {stated:.6g}."
+    if not math.isclose(stated, found.epsilon, rel_tol=_SAME):
+        low = "less than was spent" if stated < found.epsilon else "more than the ledger holds: lines may be missing"
+        return False, f"{detail} That is {low}."
+    last = files.published[-1].epsilon if files.published else None
+    if last is None or not math.isclose(last, found.epsilon, rel_tol=_STREAMED):
+        return False, f"{detail} The last line of metrics.jsonl has {last}."
+    return True, detail
+
+
+def summary_names_the_claim(files: RunFiles) -> Finding:
+    """Everything that must be named beside an epsilon is that of the ledger and the configuration."""
+    federation, header = files.config.federation, files.trusted_ledger.header
+    delta = _promised_delta(files)
+    expected: dict[str, Any] = {
+        "unit": header.unit,
+        "adjacency": files.guarantee.adjacency if files.trusted_ledger.releases else files.summary.get("adjacency"),
+        "sampling": federation.sampling,
+        "clients": federation.clients,
+        "cohort": int(sampler_of(files.config).expected),
+        "randomness": header.randomness,
+        "rounds": len(files.published),
+        "aborted_rounds": sum(one.aborted for one in files.published),
+        "delta": delta if delta is not None else header.about.get("delta"),
+    }
+    wrong = [
+        f"{key} is {files.summary.get(key)!r}, not {value!r}"
+        for key, value in expected.items()
+        if not _same(files.summary.get(key), value)
+    ]
+    if wrong:
+        return False, "summary.json: " + "; ".join(wrong) + "."
+    return True, "unit, adjacency, sampling, clients, cohort, rounds and delta in summary.json are those that ran."
+
+
+def rounds_charged(files: RunFiles) -> Finding:
+    """Every round stands in the ledger once: as a release, or as ended without one, with nothing published."""
+    repeatable = files.trusted_ledger.header.randomness == "simulated"
+    problems: dict[str, list[int]] = {}
+    for one in files.published:
+        entries = files.entries.get(one.round, ())
+        problem = _charging_problem(entries, one.aborted, repeatable)
+        if problem:
+            problems.setdefault(problem, []).append(one.round)
+    for problem, rounds in _published_in_spite(files).items():
+        problems.setdefault(problem, []).extend(rounds)
+    if problems:
+        return False, "; ".join(f"{rounds_in_words(rounds)}: {problem}" for problem, rounds in problems.items()) + "."
+    beyond = len(files.entries.keys() - {one.round for one in files.published})
+    aborted = sum(one.aborted for one in files.published)
+    return True, (
+        f"{len(files.published)} rounds, each with its line in the ledger; {aborted} of them ended without a result "
+        "and left the model as it was." + (f" {beyond} more were charged and not published." if beyond else "")
+    )
+
+
+def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: bool) -> str | None:
+    if not entries:
+        return "was released without a charge" if not aborted else "ended without a result and without a line"
+    if repeatable and len(entries) > 1:
+        return "stands in the ledger more than once, though its noise is repeatable"
+    if aborted and not isinstance(entries[-1], Aborted | LocalRelease):
+        return "is charged but published as one that ended without a result"
+    if not aborted and isinstance(entries[-1], Aborted):
+        return "was published though the ledger says that it ended without a result"
+    return None
+
+
+def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
+    """Rounds that are said to have ended without a result, and show one all the same."""
+    found: dict[str, list[int]] = {}
+    for before, one in zip(files.published, files.published[1:], strict=False):
+        changed = None not in (before.test_accuracy, one.test_accuracy) and before.test_accuracy != one.test_accuracy
+        if one.aborted and (changed or before.clip_norm != one.clip_norm):
+            found.setdefault("ended without a result, yet accuracy or clip norm changed", []).append(one.round)
+    for shown, facts in zip(files.published, files.rounds, strict=True):
+        if shown.aborted != facts.aborted:
+            found.setdefault("metrics.jsonl and diagnostics.jsonl disagree on whether it ended", []).append(facts.round)
+        elif facts.aborted and (facts.arrived or facts.noise is not None or facts.divisor is not None):
+            found.setdefault("ended without a result, yet there is a sum", []).append(facts.round)
+    return found
+
+
+def ledger_follows_configuration(files: RunFiles) -> Finding:
+    """Each line is the one that the configuration's own goal gives for as many uploads as arrived."""
+    header, config = files.trusted_ledger.header, files.config
+    unit = "record" if config.local.record is not None else "client"
+    if (header.unit, header.clients, header.randomness) != (unit, config.federation.clients, config.run.randomness):
+        return False, (
+            f"the ledger's header is of {header.clients} clients, unit {header.unit!r}, randomness "
+            f"{header.randomness!r}; config.toml says {config.federation.clients}, {unit!r}, {config.run.randomness!r}."
+        )
+    if unit == "record":
+        return steps_follow_configuration(files)
+    if config.privacy is None:
+        return False, "config.toml has no [privacy], so nothing of this run can have been private."
+    wrong = {number: words for number in files.released if (words := _difference(files, number)) is not None}
+    if wrong:
+        first = min(wrong)
+        return False, f"{rounds_in_words(sorted(wrong))}: {wrong[first]} (round {first})."
+    return True, (
+        "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those that config.toml "
+        "gives, worked out anew."
+    )
+
+
+def _difference(files: RunFiles, number: int) -> str | None:
+    """Where the line of a round and the one that its configuration gives differ."""
+    release, facts = files.released[number], _facts(files, number)
+    if facts is None:
+        return None  # charged and never published
+    clip_norm = _clip_norm_before(files, number)
+    try:
+        expected = files.promise.release(clip_norm=clip_norm, round=number - 1, uploads=facts.arrived).to_dict()
+    except Unavailable:
+        raise
+    except (DpfedError, AccountingError) as error:
+        return f"config.toml does not give this line ({error})"
+    found = release.to_dict()
+    different = [key for key in expected.keys() | found.keys() if not _same(expected.get(key), found.get(key))]
+    if not different:
+        return None
+    key = sorted(different)[0]
+    return f"the ledger has {key} = {found.get(key)}, config.toml gives {expected.get(key)}"
+
+
+def _facts(files: RunFiles, number: int) -> Round | None:
+    return files.rounds[number - 1] if number <= len(files.rounds) else None
+
+
+def _clip_norm_before(files: RunFiles, number: int) -> float:
+    """The clip norm that was published before this round, with the model it starts from."""
+    if number == 1:
+        return files.promise.goal.clip_norm
+    norm = files.published[number - 2].clip_norm
+    if norm is None:
+        raise Unavailable(f"metrics.jsonl, line {number - 1}: has no clip norm.")
+    return norm
+
+
+def _same(expected: Any, found: Any) -> bool:
+    """Equal, numbers up to rounding."""
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        return expected.keys() == found.keys() and all(_same(value, found[key]) for key, value in expected.items())
+    if isinstance(expected, float) or isinstance(found, float):
+        if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in (expected, found)):
+            return False
+        return math.isclose(expected, found, rel_tol=_ROUNDING)
+    return bool(expected == found)
+
+
+def _promised_delta(files: RunFiles) -> float | None:
+    table = files.config.privacy or files.config.local.record
+    if table is not None and table.delta is not None:
+        return table.delta
+    return files.promise.goal.delta if files.config.privacy is not None and files.released else None

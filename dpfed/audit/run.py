@@ -1,0 +1,153 @@
+"""The audit of a finished run: do its files bear out what it claims?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accounting import require
+from accounting.errors import AccountingError
+from dpfed.audit import canary_test, conformance, noise_evidence, sum_evidence
+from dpfed.audit.canary_test import CanaryResult
+from dpfed.audit.cohort_law import cohorts_follow_sampler
+from dpfed.audit.run_files import RunFiles
+from dpfed.audit.verdict import Check, Verdict, check, verdict
+from dpfed.errors import ConfigError, DpfedError
+
+STATISTICAL = 4
+"""Checks that may fail by chance: noise variance, fresh noise, cohort sizes, canaries. Each has this part of alpha,
+whether it can be made or not."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunAudit:
+    """Outcome of `audit_run`. `claimed_epsilon`: of summary.json; `recomputed_epsilon`: from the ledger alone."""
+
+    files: RunFiles
+    confidence: float
+    claimed_epsilon: float | None
+    recomputed_epsilon: float | None
+    delta: float | None
+    checks: tuple[Check, ...]
+    canaries: CanaryResult | None
+    notes: tuple[str, ...]
+
+    @property
+    def alpha_each(self) -> float:
+        """Error probability of each statistical check."""
+        return (1 - self.confidence) / STATISTICAL
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict(self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of `dpfed audit run`."""
+        found = self.canaries
+        return {
+            "claimed_epsilon": self.claimed_epsilon,
+            "recomputed_epsilon": self.recomputed_epsilon,
+            "delta": self.delta,
+            "lower_bound": found.lower_bound if found else None,
+            "confidence": self.confidence,
+            "method": "conformance" if found is None else "conformance; canaries, of one round without sampling",
+            "trials": len(found.scores) if found else 0,
+            "score_gap": found.score_gap if found else None,
+            "checks": [one.to_dict() for one in self.checks],
+            "verdict": self.verdict,
+            "canaries": found.to_dict() if found else None,
+            "notes": list(self.notes),
+        }
+
+
+def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
+    """Audit the folder of a run that `dpfed.federation` left.
+
+    Claim: a run whose files are what a correct run writes is called "fail" with probability at most 1 - confidence,
+    over the run's own randomness. The converse does not hold: "pass" says that nothing in the files speaks against the
+    claim, and files can be forged (the ledger's hashes have no key). ConfigError where there is no run, or one that
+    claims nothing.
+    """
+    alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
+    files = RunFiles(path)
+    _require_claim(files)
+    checks = [
+        check("ledger is intact", lambda: conformance.ledger_intact(files)),
+        check("epsilon follows from the ledger", lambda: conformance.epsilon_follows(files)),
+        check("summary names what ran", lambda: conformance.summary_names_the_claim(files)),
+        check("every round is charged", lambda: conformance.rounds_charged(files)),
+        check("ledger follows the configuration", lambda: conformance.ledger_follows_configuration(files)),
+        check("rows are bounded", lambda: sum_evidence.rows_are_bounded(files)),
+        check("noise is as large as charged", lambda: noise_evidence.noise_is_as_charged(files, alpha=alpha)),
+        check("noise is fresh in every round", lambda: noise_evidence.noise_is_fresh(files, alpha=alpha)),
+        check("cohort sizes follow the sampler", lambda: cohorts_follow_sampler(files, alpha=alpha)),
+        check("uploads are as accounted", lambda: sum_evidence.uploads_are_as_accounted(files)),
+        check("denominator is public", lambda: sum_evidence.denominator_is_public(files)),
+    ]
+    canaries: list[CanaryResult] = []
+    if files.config.audit.canaries or (path / "canaries.jsonl").exists():
+        checks.append(check("canaries are the seed's", lambda: canary_test.coins_are_the_seeds(files)))
+        checks.append(check("canaries bear out one round", lambda: _canaries(files, alpha, canaries)))
+    return RunAudit(
+        files=files,
+        confidence=confidence,
+        claimed_epsilon=_number(files, "epsilon"),
+        recomputed_epsilon=_recomputed(files),
+        delta=_number(files, "delta"),
+        checks=tuple(checks),
+        canaries=canaries[0] if canaries else None,
+        notes=_notes(files),
+    )
+
+
+def _canaries(files: RunFiles, alpha: float, kept: list[CanaryResult]) -> tuple[bool | None, str]:
+    kept.append(canary_test.canary_result(files, alpha=alpha))
+    return canary_test.claim_of_a_round_holds(kept[0])
+
+
+def _require_claim(files: RunFiles) -> None:
+    private = files.config.privacy is not None or files.config.local.record is not None
+    if private or (files.path / "ledger.jsonl").exists() or _number(files, "epsilon") is not None:
+        return
+    raise ConfigError(
+        f"{files.path}: this run is not private and states no epsilon, so there is no claim to audit. Audit a run with "
+        "[privacy] or [local.record]."
+    )
+
+
+def _number(files: RunFiles, key: str) -> float | None:
+    try:
+        return files.stated(key)
+    except DpfedError:
+        return None
+
+
+def _recomputed(files: RunFiles) -> float | None:
+    try:
+        return files.guarantee.epsilon
+    except (DpfedError, AccountingError):
+        return None
+
+
+def _notes(files: RunFiles) -> tuple[str, ...]:
+    """What a pass does not show."""
+    notes = [
+        "The files are the run's own account: hashes find accidents and careless edits, not a forger who writes "
+        "everything anew.",
+    ]
+    if files.config.run.randomness == "simulated":
+        notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
+    if files.config.local.record is not None:
+        notes.append("Bounds and noise of local steps happen inside the clients and leave no trace in these files.")
+    elif not files.config.audit.canaries:
+        notes.append(
+            "The run had no canaries ([audit] canaries = k), so nothing was tried on its output: `dpfed audit upload` "
+            "tests the code path of a round."
+        )
+    else:
+        notes.append(
+            "lower_bound is of one round without its sampling, not of the run: compare it with round_epsilon, not with "
+            "claimed_epsilon."
+        )
+    return tuple(notes)

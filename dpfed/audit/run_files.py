@@ -1,0 +1,172 @@
+"""The files of a finished run, read without trusting them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from accounting import require
+from accounting.accountant import Guarantee
+from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
+from accounting.ledger import Aborted, Entry, Ledger, Release
+from dpfed.audit.promise import Promise, promise_of
+from dpfed.audit.run_lines import (
+    Published,
+    Record,
+    Round,
+    Seen,
+    Unavailable,
+    json_object,
+    published_from,
+    round_from,
+    seen_from,
+)
+from dpfed.config import Config, parse
+from dpfed.errors import ConfigError
+
+Line = TypeVar("Line", Round, Published)
+
+_LONGEST = 1 << 40
+
+
+class RunFiles:
+    """The folder of a run. Every file is read when it is asked for; what is wrong with it is then `Unavailable`.
+
+    Raises ConfigError where there is no run at all: without its configuration nothing can be said.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            tables = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{path / 'config.toml'}: cannot be read ({error}). Name the folder of a run, as `dpfed run --out` "
+                "left it."
+            ) from None
+        self.config: Config = parse(tables, source=str(path / "config.toml"))
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """summary.json."""
+        return json_object(self._text("summary.json"), "summary.json")
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """ledger.jsonl, its chain intact and its values of the right kind; EditedLedger where they are not."""
+        try:
+            ledger = Ledger.read(self.path / "ledger.jsonl")
+            require.count(clients=ledger.header.clients)
+            for entry in ledger.entries:
+                _check_entry(entry)
+        except (InvalidParameter, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            raise EditedLedger(f"ledger.jsonl: not a ledger that this package wrote ({error}).") from None
+        return ledger
+
+    @cached_property
+    def trusted_ledger(self) -> Ledger:
+        """The same for checks of other things."""
+        try:
+            return self.ledger
+        except LedgerError:
+            raise Unavailable("ledger.jsonl: missing or not to be trusted, see the check of the ledger.") from None
+
+    @cached_property
+    def entries(self) -> Mapping[int, tuple[Entry, ...]]:
+        """The ledger's lines by round, counted from 1."""
+        found: dict[int, tuple[Entry, ...]] = {}
+        for entry in self.trusted_ledger.entries:
+            found[entry.round + 1] = (*found.get(entry.round + 1, ()), entry)
+        return found
+
+    @cached_property
+    def released(self) -> Mapping[int, Release]:
+        """What rounds released about all clients: the last line of each."""
+        last = {number: entries[-1] for number, entries in self.entries.items()}
+        return {number: entry for number, entry in last.items() if isinstance(entry, Release)}
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """Epsilon from the ledger alone, at the delta that the summary states, by the configured accountant."""
+        table = self.config.privacy or self.config.local.record
+        accountant = table.accountant if table is not None else "best"
+        ledger, delta = self.trusted_ledger, self.stated("delta")
+        try:
+            return ledger.guarantee(delta, accountant=accountant, with_lower_bound=False)
+        except AccountingError as error:
+            raise Unavailable(f"ledger.jsonl: no epsilon follows from it ({error}).") from None
+
+    @cached_property
+    def promise(self) -> Promise:
+        """What the configuration of a client-level run promises, for uploads as long as the ledger says."""
+        lengths = {str(release.detail.get("dimension")) for release in self.released.values()}
+        length = lengths.pop() if len(lengths) == 1 else ""
+        if not length.isdecimal() or not 0 < int(length[:20]) <= _LONGEST:
+            raise Unavailable("ledger.jsonl: its lines name no length of uploads, or several.")
+        return promise_of(self.config, int(length))
+
+    def stated(self, key: str) -> float:
+        """A number of summary.json."""
+        return Record(self.summary, "summary.json").size(key)
+
+    @cached_property
+    def published(self) -> tuple[Published, ...]:
+        """metrics.jsonl: rounds 1, 2, ..., each once."""
+        return _numbered("metrics.jsonl", [published_from(one) for one in self._lines("metrics.jsonl")])
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """diagnostics.jsonl: the rounds of metrics.jsonl."""
+        rounds = _numbered("diagnostics.jsonl", [round_from(one) for one in self._lines("diagnostics.jsonl")])
+        if len(rounds) != len(self.published):
+            raise Unavailable(
+                f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl {len(self.published)}. Lines were lost."
+            )
+        return rounds
+
+    @cached_property
+    def results(self) -> tuple[Round, ...]:
+        """The rounds that ended with a result."""
+        return tuple(one for one in self.rounds if not one.aborted)
+
+    @cached_property
+    def canaries(self) -> tuple[Seen, ...]:
+        """canaries.jsonl; none where the run was to have none."""
+        if not self.config.audit.canaries and not (self.path / "canaries.jsonl").exists():
+            return ()
+        return tuple(seen_from(one) for one in self._lines("canaries.jsonl"))
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise Unavailable(f"{name}: cannot be read ({error.strerror}).") from None
+        except UnicodeDecodeError:
+            raise Unavailable(f"{name}: is not text.") from None
+
+    def _lines(self, name: str) -> list[Record]:
+        *lines, rest = self._text(name).split("\n")
+        if rest:
+            raise Unavailable(f"{name}, line {len(lines) + 1}: was not written to its end.")
+        return [Record(json_object(line, f"{name}, line {n}"), f"{name}, line {n}") for n, line in enumerate(lines, 1)]
+
+
+def _numbered(name: str, lines: list[Line]) -> tuple[Line, ...]:
+    for expected, line in enumerate(lines, 1):
+        if line.round != expected:
+            raise Unavailable(f"{name}, line {expected}: is about round {line.round}; lines were lost or moved.")
+    return tuple(lines)
+
+
+def _check_entry(entry: Entry) -> None:
+    """The values that the ledger itself takes as they come."""
+    require.count(at_least=0, round=entry.round)
+    if isinstance(entry, Aborted):
+        return
+    require.positive(clip_norm=entry.clip_norm)
+    require.nonnegative(noise_std=entry.noise_std)
+    if not isinstance(entry.detail, Mapping) or not all(isinstance(key, str) for key in entry.detail):
+        raise InvalidParameter(f"detail={entry.detail!r}: must be an object.")

@@ -1,0 +1,172 @@
+"""The lines of a run's files: objects of JSON from strangers, taken apart by kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from accounting import require
+from accounting.errors import InvalidParameter
+from dpfed.errors import RunError
+
+Value = TypeVar("Value")
+
+
+class Unavailable(RunError):
+    """Evidence that a check needs is missing or cannot be read; the message names the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Of the sum, in the units that it was added in: mean square over `entries`, of `draws` shares added up."""
+
+    mean_square: float
+    entries: int
+    draws: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm."""
+
+    round: int
+    cohort: int
+    participants: int
+    arrived: int
+    largest_norm: float
+    divisor: float | None
+    noise: Noise | None
+    aborted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A line of metrics.jsonl."""
+
+    round: int
+    test_accuracy: float | None
+    epsilon: float | None
+    clip_norm: float | None
+    aborted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A line of canaries.jsonl: `score` is about 1 for a canary that was present, about 0 for one that was not."""
+
+    round: int
+    canary: int
+    present: bool
+    score: float
+    norm: float
+
+
+class Record:
+    """One JSON object whose values are asked for by kind."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values, self._where = values, where
+
+    def whole(self, key: str) -> int:
+        return self._checked(key, lambda value: require.count(at_least=0, **{key: value}))
+
+    def real(self, key: str) -> float:
+        return self._checked(key, lambda value: require.real("a finite number", **{key: value}))
+
+    def size(self, key: str) -> float:
+        return self._checked(key, lambda value: require.nonnegative(**{key: value}))
+
+    def real_or_none(self, key: str) -> float | None:
+        return None if self._value(key) is None else self.real(key)
+
+    def flag(self, key: str) -> bool:
+        value = self._value(key)
+        if not isinstance(value, bool):
+            raise Unavailable(f"{self._where}: {key} must be true or false.")
+        return value
+
+    def inner(self, key: str) -> Record | None:
+        value = self._value(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise Unavailable(f"{self._where}: {key} must be an object.")
+        return Record(value, f"{self._where}, {key}")
+
+    def text(self, key: str) -> str:
+        value = self._value(key)
+        if not isinstance(value, str):
+            raise Unavailable(f"{self._where}: {key} must be a string.")
+        return value
+
+    def _value(self, key: str) -> Any:
+        if key not in self.values:
+            raise Unavailable(f"{self._where}: has no {key!r}. The run was made by a version that did not write it.")
+        return self.values[key]
+
+    def _checked(self, key: str, check: Callable[[Any], Value]) -> Value:
+        try:
+            return check(self._value(key))
+        except InvalidParameter as error:
+            raise Unavailable(f"{self._where}: {error}") from None
+
+
+def json_object(text: str, where: str) -> Mapping[str, Any]:
+    try:
+        record = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"{where}: is not JSON ({str(error)[:100]}).") from None
+    if not isinstance(record, dict):
+        raise Unavailable(f"{where}: is not a JSON object.")
+    return record
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def published_from(record: Record) -> Published:
+    return Published(
+        round=record.whole("round"),
+        test_accuracy=record.real_or_none("test_accuracy"),
+        epsilon=record.real_or_none("epsilon"),
+        clip_norm=record.real_or_none("clip_norm"),
+        aborted="aborted" in record.values,
+    )
+
+
+def round_from(record: Record) -> Round:
+    noise = record.inner("noise")
+    aborted = record.values.get("aborted") is not None
+    return Round(
+        round=record.whole("round"),
+        cohort=record.whole("cohort"),
+        participants=record.whole("participants"),
+        arrived=record.whole("arrived"),
+        largest_norm=record.size("largest_norm"),
+        divisor=record.real_or_none("divisor"),
+        noise=None if noise is None else _noise_from(noise),
+        aborted=aborted,
+    )
+
+
+def _noise_from(record: Record) -> Noise:
+    return Noise(
+        mean_square=record.size("mean_square"),
+        entries=record.whole("entries"),
+        draws=record.whole("draws"),
+        digest=record.text("digest"),
+    )
+
+
+def seen_from(record: Record) -> Seen:
+    return Seen(
+        round=record.whole("round"),
+        canary=record.whole("canary"),
+        present=record.flag("present"),
+        score=record.real("score"),
+        norm=record.size("norm"),
+    )

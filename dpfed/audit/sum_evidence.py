@@ -1,0 +1,96 @@
+"""What was summed in a run's rounds: bounded rows, as many uploads as the account rests on, a public denominator."""
+
+from __future__ import annotations
+
+import math
+
+from accounting.coins import BernoulliAggregate
+from dpfed.audit.cohort_law import canaries_present
+from dpfed.audit.noise_evidence import charged_noise, unsampled
+from dpfed.audit.promise import sampler_of
+from dpfed.audit.run_files import RunFiles
+from dpfed.audit.run_lines import Round
+from dpfed.audit.verdict import rounds_in_words
+
+Finding = tuple[bool | None, str]
+
+_ROUNDING = 1e-9
+
+
+def rows_are_bounded(files: RunFiles) -> Finding:
+    """No row was longer than the clip norm when it was summed: the sensitivity that every epsilon here rests on."""
+    if files.config.privacy is None:
+        return True, "the unit is a record: its slopes are bounded inside the clients, where these files do not reach."
+    over = [one.round for one in files.rounds if one.largest_norm > 1 + _ROUNDING]
+    largest = max((one.largest_norm for one in files.rounds), default=0.0)
+    if over:
+        return False, f"{rounds_in_words(over)}: a row of {largest:.6g} times the clip norm was summed."
+    return True, f"the longest row of {len(files.rounds)} rounds has {largest:.6f} of the clip norm."
+
+
+def denominator_is_public(files: RunFiles) -> Finding:
+    """Sums are divided by the expected cohort: a divisor that follows the cohort would be a release of its size."""
+    if files.config.privacy is None:
+        return True, "the unit is a record: how many clients took part is public."
+    expected = sampler_of(files.config).expected
+    wrong = [one for one in files.results if not math.isclose(one.divisor or 0.0, expected, rel_tol=_ROUNDING)]
+    if wrong:
+        return False, (
+            f"{rounds_in_words([one.round for one in wrong])}: the sum was divided by {wrong[0].divisor}, the expected "
+            f"cohort is {expected:g}."
+        )
+    return True, f"every sum was divided by {expected:g}, the expected cohort."
+
+
+def uploads_are_as_accounted(files: RunFiles) -> Finding:
+    """Slots are not exceeded and are filled where they must be; every noise share that is charged has arrived."""
+    for one in files.rounds:
+        problem = _participants_problem(files, one)
+        if problem is None and not one.aborted:
+            problem = _shares_problem(files, one)
+        if problem is not None:
+            return False, f"round {one.round}: {problem}."
+    return True, _words(files)
+
+
+def _participants_problem(files: RunFiles, one: Round) -> str | None:
+    if one.arrived > one.participants:
+        return f"{one.arrived} uploads arrived, {one.participants} were asked for"
+    drawn = one.cohort + canaries_present(files.config, one.round)
+    expected = drawn
+    if files.config.privacy is not None and files.released:
+        slots, fill = files.promise.slots, files.promise.fill
+        if slots is not None and one.participants > slots:
+            return f"{one.participants} uploads for {slots} slots: the account knows nothing of such a sum"
+        others = files.config.federation.clients - one.cohort
+        expected = drawn + (min(max(fill - drawn, 0), others) if fill is not None else 0)
+    if one.participants != expected:
+        return f"{one.participants} uploads were asked for, {expected} it should have been"
+    return None
+
+
+def _shares_problem(files: RunFiles, one: Round) -> str | None:
+    release = files.released.get(one.round)
+    charged = charged_noise(release) if release is not None else None
+    if release is None or charged is None or one.noise is None:
+        return None  # no noise: its own check
+    if release.noise_placement == "server":
+        return None if one.noise.draws == 1 else f"{one.noise.draws} draws of the server's one noise"
+    if one.noise.draws != one.arrived:
+        return f"{one.noise.draws} noise shares for {one.arrived} uploads"
+    if one.noise.draws < charged.least_draws and release.noise_placement == "clients":
+        return f"{one.noise.draws} noise shares arrived, {charged.least_draws} are charged"
+    return None
+
+
+def _words(files: RunFiles) -> str:
+    if files.config.privacy is None or not files.released:
+        return "those who were drawn, and nobody else."
+    release = next(iter(files.released.values()))
+    mechanism = unsampled(release)
+    if isinstance(mechanism, BernoulliAggregate):
+        return f"never more than {mechanism.cohort} uploads of coins; the others are padded, as the sum is accounted."
+    if release.noise_placement == "clients":
+        least = min(one.noise.draws for one in files.results if one.noise is not None)
+        return f"at least {least} noise shares in every sum, never fewer than were charged."
+    return "those who were drawn, and nobody else; the noise was added once."

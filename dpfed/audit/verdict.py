@@ -1,0 +1,53 @@
+"""Checks of an audit and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from accounting.errors import AccountingError
+from dpfed.errors import DpfedError
+
+Verdict = Literal["pass", "fail", "inconclusive"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check in words for a reader. `passed`: None where it could not be made."""
+
+    name: str
+    passed: bool | None
+    detail: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As --json has it."""
+        return {"name": self.name, "passed": self.passed, "detail": self.detail}
+
+
+def check(name: str, finding: Callable[[], tuple[bool | None, str]]) -> Check:
+    """The outcome of `finding`, or why there is none."""
+    try:
+        passed, detail = finding()
+    except (DpfedError, AccountingError) as reason:
+        passed, detail = None, f"could not be made: {reason}"
+    return Check(name=name, passed=passed, detail=detail)
+
+
+def verdict(checks: Sequence[Check]) -> Verdict:
+    """fail if one failed, inconclusive if one could not be made (or there is none), else pass."""
+    if any(one.passed is False for one in checks):
+        return "fail"
+    return "pass" if checks and all(one.passed for one in checks) else "inconclusive"
+
+
+def rounds_in_words(rounds: Sequence[int], most: int = 5) -> str:
+    """round 3; rounds 3, 5 and 7 others."""
+    shown = ", ".join(str(one) for one in rounds[:most])
+    more = f" and {len(rounds) - most} others" if len(rounds) > most else ""
+    return f"round{'s' if len(rounds) > 1 else ''} {shown}{more}"
+
+
+def chance_in_words(alpha: float) -> str:
+    """What a failed statistical check should be read with."""
+    return f"A correct run fails here with probability at most {alpha:.2%}."

@@ -1,0 +1,76 @@
+"""`dpfed audit run`: does a finished run bear out what it claims?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from dpfed.cli.output import console, number, print_json
+from dpfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpfed.audit.run import RunAudit
+
+
+def run(
+    folder: Path,
+    *,
+    confidence: float = 0.95,
+    out: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Recompute epsilon from a run's ledger, check the run's files against its claim, and evaluate its canaries.
+
+    Exit status 1 if the verdict is "fail". "pass" says that nothing in the files speaks against the claim;
+    "inconclusive" that a check could not be made, for want of a file, say.
+
+    Example: dpfed audit run runs/dp-fedavg-digits
+
+    Parameters
+    ----------
+    folder
+        The folder that `dpfed run` left.
+    confidence
+        A correct run fails with probability at most 1 - confidence, all checks together.
+    out
+        Where audit.html and audit.png go; default: the folder itself.
+    json
+        The outcome as one JSON document on standard output.
+    """
+    try:
+        import torch  # noqa: F401
+
+        from dpfed.audit.run import audit_run
+        from dpfed.report.audit_run import write_audit_report
+    except ImportError as error:
+        raise ConfigError(
+            f"`dpfed audit run` needs the training extra ({error}): pip install 'dpfed[train]'."
+        ) from None
+    found = audit_run(folder, confidence=confidence)
+    page = write_audit_report(found, out or folder)
+    if json:
+        print_json(found.to_dict())
+    else:
+        _show(found, page)
+    return 1 if found.verdict == "fail" else 0
+
+
+def _show(found: RunAudit, page: Path) -> None:
+    out = console()
+    words = {True: "yes", False: "NO", None: "could not tell"}
+    table = Table(title=f"{found.files.path}: {found.verdict}", show_lines=False)
+    for heading in ("check", "holds", "detail"):
+        table.add_column(heading, overflow="fold")
+    for one in found.checks:
+        table.add_row(one.name, words[one.passed], one.detail)
+    out.print(table)
+    out.print(
+        f"claimed epsilon {number(found.claimed_epsilon)}, from the ledger alone {number(found.recomputed_epsilon)}, "
+        f"delta {number(found.delta)}"
+    )
+    for note in found.notes:
+        out.print(f"note: {note}")
+    out.print(f"report, with plots: {page}")

@@ -1,0 +1,134 @@
+"""audit.html and audit.png of a run."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import jinja2
+import numpy as np
+
+from accounting.errors import AccountingError
+from dpfed.audit.cohort_law import rooms_of, size_law
+from dpfed.audit.noise_evidence import limits, measured
+from dpfed.audit.promise import sampler_of
+from dpfed.audit.run import RunAudit
+from dpfed.errors import DpfedError, RunError
+from dpfed.plots.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Audit: {{ verdict }}</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 66rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
+table { border-collapse: collapse; } th { text-align: left; }
+td, th { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
+img { max-width: 100%; } .lead { font-size: 1.15rem; } .pass { color: #00694b; } .fail { color: #a33c00; }
+.unknown { color: #6a5500; } td:nth-child(2) { white-space: nowrap; font-weight: 600; }
+</style>
+<h1>Audit of {{ folder }}: <span class="{{ colour }}">{{ verdict }}</span></h1>
+<p class="lead">{{ meaning }}</p>
+<p>Claimed: epsilon {{ claimed }} at delta {{ delta }}. From the ledger alone: {{ recomputed }}. All checks by chance
+together call a correct run "fail" with probability at most {{ alpha }}.</p>
+<img alt="canary scores, noise of each round, cohort sizes, each with its claimed law"
+ src="data:image/png;base64,{{ plot }}">
+<table><tr><th>check<th>holds<th>what was found
+{% for one in checks %}<tr><td>{{ one.name }}<td class="{{ one.colour }}">{{ one.holds }}<td>{{ one.detail }}
+{% endfor %}</table>
+<h2>What this does not show</h2>
+<ul>{% for note in notes %}<li>{{ note }}{% endfor %}</ul>
+</html>
+"""
+
+_MEANING = {
+    "pass": "Nothing in the run's files speaks against its claim.",
+    "fail": "The run's files contradict its claim: its epsilon should not be relied on.",
+    "inconclusive": "At least one check could not be made, so nothing is said for or against the claim.",
+}
+_COLOURS = {"pass": "pass", "fail": "fail", "inconclusive": "unknown"}
+_HOLDS = {True: ("yes", "pass"), False: ("no", "fail"), None: ("could not tell", "unknown")}
+
+
+def write_audit_report(found: RunAudit, out: Path) -> Path:
+    """Write audit.png and audit.html into `out`; the path of the page. RunError where that is not possible."""
+    page = out / "audit.html"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        plot_audit(_canaries(found), _noise(found), _cohorts(found), out / "audit.png")
+        page.write_text(_rendered(found, (out / "audit.png").read_bytes()), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{page}: cannot be written ({error.strerror}). Name another folder with --out.") from None
+    return page
+
+
+def _rendered(found: RunAudit, plot: bytes) -> str:
+    checks = []
+    for one in found.checks:
+        holds, colour = _HOLDS[one.passed]
+        checks.append({"name": one.name, "holds": holds, "colour": colour, "detail": one.detail})
+    return (
+        jinja2.Environment(autoescape=True)
+        .from_string(_PAGE)
+        .render(
+            folder=found.files.path.name or str(found.files.path),
+            verdict=found.verdict,
+            colour=_COLOURS[found.verdict],
+            meaning=_MEANING[found.verdict],
+            claimed=_shown(found.claimed_epsilon),
+            delta=_shown(found.delta),
+            recomputed=_shown(found.recomputed_epsilon),
+            alpha=f"{1 - found.confidence:.2g}",
+            plot=base64.b64encode(plot).decode(),
+            checks=checks,
+            notes=found.notes,
+        )
+    )
+
+
+def _shown(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.6g}"
+
+
+def _canaries(found: RunAudit) -> CanaryScores | None:
+    if found.canaries is None:
+        return None
+    scores, present = found.canaries.scores, found.canaries.present
+    return CanaryScores(present=scores[present], absent=scores[~present], shift=found.canaries.shift)
+
+
+def _noise(found: RunAudit) -> NoiseRatios | None:
+    """Standard deviations, with the limits of the test of single rounds."""
+    try:
+        rounds, _ = measured(found.files)
+    except (DpfedError, AccountingError):
+        return None
+    if not rounds:
+        return None
+    each = found.alpha_each / 2 / len(rounds)
+    bounds = np.sqrt([limits(one, alpha=each) for one in rounds])
+    return NoiseRatios(
+        rounds=[one.round for one in rounds],
+        ratios=np.sqrt([one.ratio for one in rounds]),
+        low=bounds[:, 0],
+        high=bounds[:, 1],
+    )
+
+
+def _cohorts(found: RunAudit) -> CohortSizes | None:
+    """The mean of the rounds' laws, which differ where canaries take slots."""
+    who = sampler_of(found.files.config)
+    try:
+        sizes = [one.cohort for one in found.files.rounds]
+        rooms = rooms_of(found.files, len(sizes))
+    except (DpfedError, AccountingError):
+        return None
+    mass = np.zeros(who.clients + 1)
+    for room in rooms:
+        if found.files.config.federation.sampling == "poisson":
+            law = size_law(who.law, who.clients, room)
+            mass[law.first : law.first + len(law.mass)] += law.mass / len(rooms)
+        else:
+            mass[min(int(who.expected), room)] += 1 / len(rooms)
+    kept = np.flatnonzero(mass)
+    if not len(kept):
+        return None
+    return CohortSizes(sizes=sizes, first=int(kept[0]), mass=mass[kept[0] : kept[-1] + 1])
