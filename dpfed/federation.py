@@ -17,7 +17,7 @@ from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal, RecordGoal
 from dpfed.errors import RunError
 from dpfed.evaluate import evaluate
-from dpfed.round import RoundFacts, draw_cohort, run_round
+from dpfed.round import RoundFacts, draw_cohort, run_round, take_part
 from dpfed.run_folder import RunFolder
 from dpfed.server.state import ServerState
 from dpfed.server_view import server_view
@@ -42,6 +42,19 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: On
     whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
     LedgerError where the folder or the ledger cannot be trusted or written; what was written before stays valid.
     """
+    try:
+        return _run(experiment, out, resume=resume, on_round=on_round)
+    finally:
+        experiment.parts.ranks.stop()
+
+
+def follow(experiment: Experiment) -> None:
+    """What the other processes of a run do: train their part of every round that rank 0 leads."""
+    for task in experiment.parts.ranks.follow(experiment.start):
+        take_part(task, experiment.parts, seeds=experiment.seeds)
+
+
+def _run(experiment: Experiment, out: Path, *, resume: bool, on_round: OnRound) -> Outcome:
     config = experiment.config
     began = time.monotonic()
     folder = RunFolder.reopen(out, config.to_dict()) if resume else RunFolder.create(out, config.to_dict())
@@ -225,6 +238,7 @@ def _summary(
         "downlink_bytes_per_client_round": math.ceil(experiment.downlink_bits / 8),
         "seconds": seconds,
         "device": str(experiment.device),
+        "processes": experiment.parts.ranks.count,
         "seed": config.run.seed,
         "stopped_by": stopped_by,
     }

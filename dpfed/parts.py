@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from dpfed.compress.masks import MapChoice
 from dpfed.local.training import LocalTraining
 from dpfed.privacy.client_level import Privacy
 from dpfed.randomness import Randomness
+from dpfed.ranks import Alone, Ranks
 from dpfed.sampling import Sampler
 from dpfed.secagg.summed import Sums
 from dpfed.server.state import ServerRule
@@ -29,7 +30,7 @@ class Parts:
     more are drawn, a uniformly random part of the cohort stays out. `fill` clients take part in every sum: who was not
     drawn sends a row of zeros, noised and masked like any other, so that the number of uploads tells nothing.
     `weigh_first`: weights, at most 1, are put on rows before the code, as integers want it, not on what arrived.
-    `canaries` take part beside the clients, for audits.
+    `canaries` take part beside the clients, for audits. `ranks` are the processes that share a round's clients.
     """
 
     sampler: Sampler
@@ -48,3 +49,4 @@ class Parts:
     decode_first: bool = False
     weigh_first: bool = False
     canaries: Canaries | None = None
+    ranks: Ranks = field(default_factory=Alone)

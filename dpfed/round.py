@@ -15,6 +15,7 @@ from dpfed.canaries import CanaryScore
 from dpfed.compress.maps import Map
 from dpfed.errors import SecureSumAborted
 from dpfed.parts import Parts
+from dpfed.ranks import Task
 from dpfed.seeds import Seeds
 from dpfed.sending import Sent, Uploading, digest
 from dpfed.server.state import ServerState
@@ -71,13 +72,10 @@ def run_round(
     """
     cohort = draw_cohort(parts, state.round) if cohort is None else cohort
     participants = _filled_up(parts, cohort, state.round)
-    chosen = parts.map.for_round(state.broadcast, state.round, seeds)
-    origin = chosen.restrict(state.broadcast)
-    total = parts.sums.open(
-        participants, size=parts.code.width(chosen.sent), device=state.broadcast.device, round=state.round
-    )
-    uploading = Uploading(state=state, parts=parts, map=chosen, origin=origin, total=total, seeds=seeds)
-    sent = uploading.everybody(cohort, _canaries(parts, state.round)[0])
+    task = Task(state=state, cohort=cohort, participants=participants)
+    parts.ranks.lead(task)
+    uploading, sent = take_part(task, parts, seeds=seeds)
+    chosen, origin, total = uploading.map, uploading.origin, uploading.total
     facts = RoundFacts(
         cohort=int((cohort < parts.sampler.clients).sum()),
         clipped=sent.counted - sent.inside,
@@ -111,6 +109,22 @@ def run_round(
         near_the_ends=near_the_ends,
         canaries=scores,
     )
+
+
+def take_part(task: Task, parts: Parts, *, seeds: Seeds) -> tuple[Uploading, Sent]:
+    """The part of a round that all processes of a run do: train their clients, and add everything up."""
+    state = task.state
+    chosen = parts.map.for_round(state.broadcast, state.round, seeds)
+    total = parts.sums.open(
+        task.participants,
+        size=parts.code.width(chosen.sent),
+        dtype=parts.code.summed_as,
+        device=state.broadcast.device,
+        round=state.round,
+    )
+    origin = chosen.restrict(state.broadcast)
+    uploading = Uploading(state=state, parts=parts, map=chosen, origin=origin, total=total, seeds=seeds)
+    return uploading, uploading.everybody(task.cohort, _canaries(parts, state.round)[0])
 
 
 def draw_cohort(parts: Parts, round: int) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from dpfed.compress.code import Arrived
 from dpfed.compress.maps import Map
 from dpfed.parts import Parts
 from dpfed.privacy.clip import Clipped
+from dpfed.ranks import Ranks
 from dpfed.secagg.summed import OpenSum
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
@@ -52,19 +53,41 @@ class Uploading:
     sent: Sent = field(default_factory=Sent)
 
     def everybody(self, cohort: NDArray[np.int64], canaries: NDArray[np.int64]) -> Sent:
-        """The cohort's clients train; canaries send their direction; whoever else takes part sends zeros."""
-        trained = np.intersect1d(self.total.senders, np.setdiff1d(cohort, canaries))
+        """The cohort's clients train; canaries send their direction; whoever else takes part sends zeros.
+
+        This rank's part of them; then everything is added up over the ranks.
+        """
+        ranks, senders = self.parts.ranks, self.total.senders
+        trained = ranks.mine(np.intersect1d(senders, np.setdiff1d(cohort, canaries)))
         for group in groups(trained, self.parts.group):
             moves = self.parts.local.train(self.state.broadcast, group, round=self.state.round, seeds=self.seeds)
             self._count(*self.upload(self.map.forward(moves, group), group))
-        for group in groups(np.intersect1d(self.total.senders, canaries), self.parts.group):
+        for group in groups(ranks.mine(np.intersect1d(senders, canaries)), self.parts.group):
             assert self.parts.canaries is not None
             loud = self.parts.canaries.updates(group, self.origin.device)
             self.upload(self.map.forward(loud, group), group)
-        for group in groups(np.setdiff1d(self.total.senders, cohort), self.parts.group):
+        for group in groups(ranks.mine(np.setdiff1d(senders, cohort)), self.parts.group):
             self.upload(torch.zeros(len(group), self.map.sent, device=self.origin.device), group)
         self.sent.counted = len(trained) - self.sent.not_finite
+        self.total.gather(ranks)
+        self._gather(ranks)
         return self.sent
+
+    def _gather(self, ranks: Ranks) -> None:
+        """What every rank has counted, added up; noise too, if there are several."""
+        sent = self.sent
+        if ranks.count == 1:
+            return
+        counts = [sent.counted, sent.inside, sent.not_finite, sent.draws, sent.uplink_bytes or 0]
+        measured = ranks.largest(float(sent.uplink_bytes is not None)) > 0
+        sent.counted, sent.inside, sent.not_finite, sent.draws, uplink = ranks.total(torch.tensor(counts)).tolist()
+        sent.uplink_bytes = uplink if measured else None
+        sent.largest_norm = ranks.largest(sent.largest_norm)
+        if self.parts.privacy.in_shares:
+            dtype = self.parts.code.summed_as if self.parts.privacy.on_integers else self.origin.dtype
+            width = self.parts.code.width(self.map.sent) if self.parts.privacy.on_integers else self.map.sent
+            noise = torch.zeros(width, dtype=dtype, device=self.origin.device) if sent.noise is None else sent.noise
+            sent.noise = ranks.total(noise)
 
     def upload(self, rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped, Arrived]:
         """Rows [c, sent] of these clients, already mapped, all the way into the sum."""

@@ -8,6 +8,7 @@ from dpfed.config import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import Method, method
 from dpfed.models.flat import FlatModel
+from dpfed.ranks import Ranks
 
 
 def check_method(config: Config, chosen: Method) -> None:
@@ -73,3 +74,16 @@ def check_switches(config: Config) -> None:
         raise ConfigError(f"method.progressive, stochastic, train_masked with {table.name!r}: are for fedmrn(s).")
     if method(table.name).local_training != "pruned" and table.purge is not None:
         raise ConfigError(f"method.purge with {table.name!r}: is for fedsparsify. Remove it.")
+
+
+def check_ranks(config: Config, ranks: Ranks) -> None:
+    """What several processes cannot share."""
+    if ranks.count == 1:
+        return
+    for wrong, what in (
+        (config.aggregation.kind != "plain", f"aggregation.kind={config.aggregation.kind!r}"),
+        (config.method.error_feedback, "method.error_feedback"),
+        (config.method.purge == "clients", "method.purge='clients'"),
+    ):
+        if wrong:
+            raise ConfigError(f"{what} with {ranks.count} processes: is built for one. Start without torchrun.")

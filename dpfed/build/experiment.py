@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpfed import data
-from dpfed.build.checks import check_method, check_statistics, check_switches
+from dpfed.build.checks import check_method, check_ranks, check_statistics, check_switches
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, public_samples
@@ -33,6 +33,7 @@ from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.parts import Parts
 from dpfed.randomness import Randomness, Secure, Simulated
+from dpfed.ranks import Alone, Ranks, local_device
 from dpfed.readout import Masked, Readout, Weights
 from dpfed.sampling import sampler
 from dpfed.seeds import Seeds
@@ -66,15 +67,17 @@ class Experiment:
     downlink_bits: int
 
 
-def build(config: Config) -> Experiment:
+def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does."""
+    ranks = Alone() if ranks is None else ranks
+    check_ranks(config, ranks)
     chosen = method(config.method.name)
     check_method(config, chosen)
     check_switches(config)
     check_records(config)
     check_sums(config)
     seeds = Seeds(root=config.run.seed)
-    device = _device(config.run.device)
+    device = _device(config.run.device, ranks)
     whole = data.load(config.data.name, config.data.root)
     dataset, public = public_samples(config, whole, seeds, device)
     model = network_of(config, dataset)
@@ -106,6 +109,7 @@ def build(config: Config) -> Experiment:
         fill=filled_to(config, goal),
         weigh_first=whole_numbers,
         canaries=_canaries(config, local, goal, seeds),
+        ranks=ranks,
         decode_first=goal is not None and _decodes_first(config, chosen, code),
     )
     bits, beside = code.fixed_bits(map_.sent), parts.sums.overhead_bits(most_uploads(config, goal))
@@ -165,9 +169,11 @@ def _decodes_first(config: Config, chosen: Method, code: Code) -> bool:
     return isinstance(code, Upload) and not is_linear(config, chosen) and seen(config) == "sum"
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _device(name: str, ranks: Ranks) -> torch.device:
+    if name == "auto" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    if name in ("auto", "cuda"):
+        name = local_device() if ranks.count > 1 else "cuda"
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

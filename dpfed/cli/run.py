@@ -61,7 +61,15 @@ def run(
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
     checked, name = _configuration(config, set or [])
-    outcome = _run(checked, name, out, resume=resume)
+    from dpfed import federation, ranks
+    from dpfed.build import build
+
+    among = ranks.from_environment()
+    experiment = build(checked, among)
+    if among.index:
+        federation.follow(experiment)
+        return
+    outcome = _run(experiment, name, out, resume=resume)
     if json:
         print_json(outcome.summary)
     else:
@@ -79,13 +87,12 @@ def _configuration(given: str, settings: list[str]) -> tuple[Config, str]:
     return parse(override(tables, settings), source=given), name
 
 
-def _run(config: Config, name: str, out: Path | None, *, resume: bool) -> Outcome:
+def _run(experiment: Experiment, name: str, out: Path | None, *, resume: bool) -> Outcome:
     from dpfed import federation
-    from dpfed.build import build
     from dpfed.report.run import write_report
     from dpfed.run_folder import free_folder
 
-    experiment = build(config)
+    config = experiment.config
     log = console(to_stderr=True)
     log.print(_plan_words(experiment))
     columns = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,6 +28,10 @@ class Code(Protocol):
     `origin` [k] is the broadcast vector under the round's map: what a row is a move from. `slots` is how many uploads
     the sum always holds, None where it holds as many as clients take part.
     """
+
+    @property
+    def summed_as(self) -> torch.dtype:
+        """What rows are made of when they are summed."""
 
     def width(self, size: int) -> int:
         """How many numbers the upload of `size` values has."""

@@ -49,6 +49,10 @@ class Coins:
         if self.correction not in ("none", "linear", "invert"):
             raise ConfigError(f"privacy.correction={self.correction!r}: must be none, linear or invert.")
 
+    @property
+    def summed_as(self) -> torch.dtype:
+        return torch.float32
+
     def width(self, size: int) -> int:
         return size
 

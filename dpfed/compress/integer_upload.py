@@ -45,6 +45,10 @@ class IntegerUpload:
         squared = self.fixed_point.largest_squared_norm(self.clip_norm)
         return math.sqrt(squared) / (self.fixed_point.steps_per_unit * self.clip_norm) * _ROOM_FOR_FLOATS
 
+    @property
+    def summed_as(self) -> torch.dtype:
+        return torch.int64
+
     def width(self, size: int) -> int:
         return self.fixed_point.padded
 

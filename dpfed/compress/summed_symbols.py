@@ -33,6 +33,10 @@ class SummedSymbols:
     def slots(self) -> None:
         return None
 
+    @property
+    def summed_as(self) -> torch.dtype:
+        return torch.int64
+
     def width(self, size: int) -> int:
         return size
 

@@ -59,6 +59,10 @@ class Upload:
     def slots(self) -> None:
         return None
 
+    @property
+    def summed_as(self) -> torch.dtype:
+        return torch.float32
+
     def width(self, size: int) -> int:
         return size
 

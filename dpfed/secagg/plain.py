@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.ranks import Ranks
 from dpfed.secagg.dropouts import Dropouts
 from dpfed.secagg.steps import Step
 from dpfed.secagg.summed import Summed, arrivals, require_enough, senders
@@ -25,10 +26,11 @@ class PlainSums:
     dropouts: Dropouts
     tolerance: float | None = None
 
-    def open(self, participants: NDArray[np.int64], *, size: int, device: torch.device, round: int) -> PlainSum:
-        return PlainSum(
-            participants, self.dropouts.draw(participants, round), size=size, device=device, tolerance=self.tolerance
-        )
+    def open(
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+    ) -> PlainSum:
+        total = torch.zeros(size, dtype=dtype, device=device)
+        return PlainSum(participants, self.dropouts.draw(participants, round), total=total, tolerance=self.tolerance)
 
     def overhead_bits(self, participants: int) -> int:
         """Bits that a client sends beside its row."""
@@ -43,14 +45,12 @@ class PlainSum:
         participants: NDArray[np.int64],
         lost: Mapping[int, Step],
         *,
-        size: int,
-        device: torch.device,
+        total: Tensor,
         tolerance: float | None,
     ) -> None:
         self.senders = senders(participants, lost)
         self._participants, self.arriving = participants, arrivals(participants, lost)
-        self._tolerance = tolerance
-        self._total = torch.zeros(size, device=device)
+        self._tolerance, self._total = tolerance, total
 
     def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
         """Add rows [c, size] of the clients, each times its weight [c] (1 where none are given)."""
@@ -58,9 +58,10 @@ class PlainSum:
         if not came.all():
             kept = torch.from_numpy(came).to(rows.device)
             rows, weights = rows[kept], None if weights is None else weights[kept]
-        if not rows.is_floating_point() and self._total.is_floating_point():
-            self._total = self._total.long()
         self._total += rows.sum(dim=0) if weights is None else weights.to(rows.dtype) @ rows
+
+    def gather(self, ranks: Ranks) -> None:
+        self._total = ranks.total(self._total)
 
     def close(self) -> Summed:
         """The total [size] of those that arrived. SecureSumAborted if more are missing than is tolerated."""

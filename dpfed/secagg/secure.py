@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.ranks import Ranks
 from dpfed.secagg.dropouts import Dropouts
 from dpfed.secagg.masked import MaskedSum
 from dpfed.secagg.messages import sent_beside_row
@@ -39,7 +40,9 @@ class SecureSums:
     tolerance: float | None
     seeds: Seeds
 
-    def open(self, participants: NDArray[np.int64], *, size: int, device: torch.device, round: int) -> SecureSum:
+    def open(
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+    ) -> SecureSum:
         lost = self.dropouts.draw(participants, round)
         make = MaskedSum if self.kind == "masked" else ProtocolSum
         running = make(
@@ -81,6 +84,9 @@ class SecureSum:
         """Rows [c, size] of whole numbers; weights belong before the rounding, so there are none here."""
         assert weights is None
         self._running.add(clients, to_ring(rows, self._bits))
+
+    def gather(self, ranks: Ranks) -> None:
+        """Nothing: the protocol runs in one process, which the composition root sees to."""
 
     def close(self) -> Summed:
         """SecureSumAborted below the protocol's threshold, or, before anything is unmasked, if too many are missing."""

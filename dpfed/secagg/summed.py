@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.errors import SecureSumAborted
+from dpfed.ranks import Ranks
 from dpfed.secagg.steps import Step
 
 
@@ -33,6 +34,9 @@ class OpenSum(Protocol):
 
     def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None: ...
 
+    def gather(self, ranks: Ranks) -> None:
+        """Add up what the processes of a run have added each."""
+
     def close(self) -> Summed:
         """SecureSumAborted where there is no sum: then nothing may be released."""
 
@@ -40,7 +44,9 @@ class OpenSum(Protocol):
 class Sums(Protocol):
     """How the uploads of every round are summed."""
 
-    def open(self, participants: NDArray[np.int64], *, size: int, device: torch.device, round: int) -> OpenSum: ...
+    def open(
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+    ) -> OpenSum: ...
 
     def overhead_bits(self, participants: int) -> int:
         """Bits that a client sends beside its row."""

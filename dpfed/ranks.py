@@ -1,0 +1,144 @@
+"""Several processes on one round: each trains a part of the cohort, one of them leads.
+
+Started by torchrun (`torchrun --nproc-per-node 2 -m dpfed run CONFIG`), on one machine or several. Rank 0 draws the
+cohort, sums, adds noise, writes the ledger and steps; the others train what it tells them to. Cohorts and noise are
+named by round and client, so they do not depend on the number of ranks; only the order of a sum does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as distributed
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.server.state import ServerState
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A round to do: what clients start from, who was drawn (canaries too), and who takes part in the sum."""
+
+    state: ServerState
+    cohort: NDArray[np.int64]
+    participants: NDArray[np.int64]
+
+
+class Ranks(Protocol):
+    """How the processes of a run talk; all of it within one round, in the same order everywhere."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the clients that this rank trains; every client is one rank's."""
+
+    def lead(self, task: Task) -> None:
+        """Rank 0, at the start of a round: tell the others."""
+
+    def follow(self, start: ServerState) -> Iterator[Task]:
+        """The other ranks: rounds until rank 0 stops; `start` says what a state looks like."""
+
+    def stop(self) -> None:
+        """Rank 0, at the end: let the others go."""
+
+    def total(self, part: Tensor) -> Tensor:
+        """The sum of every rank's tensor, on every rank."""
+
+    def largest(self, value: float) -> float:
+        """The largest of every rank's numbers."""
+
+
+class Alone:
+    """One process."""
+
+    index, count = 0, 1
+
+    def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        return clients
+
+    def lead(self, task: Task) -> None:
+        pass
+
+    def follow(self, start: ServerState) -> Iterator[Task]:
+        return iter(())
+
+    def stop(self) -> None:
+        pass
+
+    def total(self, part: Tensor) -> Tensor:
+        return part
+
+    def largest(self, value: float) -> float:
+        return value
+
+
+@dataclass(frozen=True)
+class Several:
+    """The ranks of an initialised process group. Weights travel as tensors, nothing as pickle."""
+
+    index: int
+    count: int
+
+    def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        return clients[self.index :: self.count]
+
+    def lead(self, task: Task) -> None:
+        state = task.state
+        self._tell(torch.tensor([state.round, len(task.cohort), len(task.participants)], dtype=torch.int64))
+        self._tell(torch.tensor([state.clip_norm], dtype=torch.float64))
+        self._tell(torch.from_numpy(task.cohort))
+        self._tell(torch.from_numpy(task.participants))
+        self._tell(state.broadcast)
+
+    def follow(self, start: ServerState) -> Iterator[Task]:
+        while True:
+            round, drawn, asked = self._tell(torch.zeros(3, dtype=torch.int64)).tolist()
+            if round < 0:
+                return
+            clip_norm = float(self._tell(torch.zeros(1, dtype=torch.float64)))
+            cohort, participants = (self._tell(torch.zeros(n, dtype=torch.int64)).numpy() for n in (drawn, asked))
+            weights = self._tell(torch.empty_like(start.broadcast))
+            state = ServerState(round=round, broadcast=weights, clip_norm=clip_norm)
+            yield Task(state=state, cohort=cohort, participants=participants)
+
+    def stop(self) -> None:
+        self._tell(torch.tensor([-1, 0, 0], dtype=torch.int64))
+
+    def total(self, part: Tensor) -> Tensor:
+        distributed.all_reduce(part)
+        return part
+
+    def largest(self, value: float) -> float:
+        held = torch.tensor([value], dtype=torch.float64)
+        distributed.all_reduce(held, op=distributed.ReduceOp.MAX)
+        return float(held)
+
+    @staticmethod
+    def _tell(tensor: Tensor) -> Tensor:
+        if tensor.numel():
+            distributed.broadcast(tensor, src=0)
+        return tensor
+
+
+def from_environment() -> Ranks:
+    """The ranks that torchrun has started, or this process alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Alone()
+    if not distributed.is_initialized():
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    return Several(distributed.get_rank(), distributed.get_world_size())
+
+
+def local_device() -> str:
+    """The GPU of this rank on its machine."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
