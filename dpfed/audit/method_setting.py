@@ -28,6 +28,9 @@ _SETTING = (
     "run.device=cpu",
 )
 _NEAREST = {"fedavg": "dp-fedavg", "fedavg-topk": "fed-smp-topk", "fedavg-randk": "fed-smp-randk", "fedmask": "fedpm"}
+_SHORT = {"fedmrn": 0.05, "fedmrns": 0.05}
+"""Clip norms that these uploads reach at d = 610: they are never longer than the noise that they mask."""
+
 _EPSILON_OF_COINS = 3.0
 _NOISE_MULTIPLIER = 1.0
 
@@ -51,6 +54,7 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     tables = presets.tables(_preset(name))
     tables.setdefault("privacy", {"clip_norm": presets.tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
     tables["privacy"].pop("epsilon", None)
+    tables["privacy"] |= {"clip_norm": _SHORT[name]} if name in _SHORT else {}
     tables = override(tables, [*_SETTING, *settings])
     config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")
     if config.federation.sampling != "all":

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dpfed.compress.code import Code
 from dpfed.compress.maps import Map
+from dpfed.local.training import LocalTraining
 from dpfed.parts import Parts
 from dpfed.privacy.client_level import Privacy
 from dpfed.randomness import Randomness
@@ -32,6 +33,9 @@ class CollectedRows:
 
     def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
         self.rows.append(rows if weights is None else weights.to(rows.dtype)[:, None] * rows)
+
+    def gather(self, ranks: Any) -> None:
+        raise NotImplementedError("audits run in one process")
 
     def close(self) -> Summed:
         raise NotImplementedError("audits add rows up themselves")
@@ -54,17 +58,37 @@ class Quiet:
 
 
 class Witness:
-    """A code that remembers the rows that it was given."""
+    """A code that remembers what it was given, what it made of it, and which sum it decoded."""
 
     def __init__(self, code: Code) -> None:
-        self._code, self.given = code, torch.empty(0)
+        self._code = code
+        self.given = self.arrived = self.total = torch.empty(0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._code, name)
 
     def send(self, rows: Tensor, *rest: Any) -> Any:
         self.given = rows.clone()
-        return self._code.send(rows, *rest)
+        sent = self._code.send(rows, *rest)
+        self.arrived = sent.rows
+        return sent
+
+    def decode(self, total: Tensor, *rest: Any) -> Any:
+        self.total = total.clone()
+        return self._code.decode(total, *rest)
+
+
+class Given:
+    """Local training that comes to given moves [clients, d]."""
+
+    def __init__(self, local: LocalTraining, moves: Tensor) -> None:
+        self._local, self._moves = local, moves
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def train(self, weights: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds) -> Tensor:
+        return self._moves[torch.from_numpy(clients)].clone()
 
 
 @dataclass(frozen=True, kw_only=True)

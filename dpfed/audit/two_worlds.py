@@ -140,7 +140,8 @@ def _rows(one: OneRound, update: Tensor | None, ids: NDArray[np.int64]) -> Tenso
 def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     """The law of sums of coins is known: the claimed one, from the bounded moves."""
     code, mechanism = one.parts.code, claim.coins
-    assert isinstance(code, Coins) and mechanism is not None
+    assert isinstance(code, Coins)
+    assert mechanism is not None
     assert pair.other is not None
     client = np.zeros(1, dtype=np.int64)
     ends = [
