@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtr
 from torch import Tensor
 
-from accounting import debias
 from dpfed.compress.coins import Coins
 
 Floats = NDArray[np.float64]
@@ -49,11 +49,14 @@ class CoinRatio:
 
 
 def _mean(code: Coins, where: Tensor) -> Floats:
-    """The probability of a one."""
-    probabilities = np.clip(where.double().cpu().numpy(), code.edge, 1 - code.edge)
-    if not code.noise_std:
-        return np.asarray(probabilities)
-    return np.asarray(debias.clipped_mean(where.double().cpu().numpy(), c=code.edge, noise_std=code.noise_std))
+    """The probability of a one, E clip(theta + N(0, s^2), c, 1 - c); theta may lie outside [c, 1 - c]."""
+    theta, low, high, std = where.double().cpu().numpy(), code.edge, 1 - code.edge, code.noise_std
+    if not std:
+        return np.asarray(np.clip(theta, low, high))
+    a, b = (low - theta) / std, (high - theta) / std
+    bent = std * (np.exp(-(b**2) / 2) - np.exp(-(a**2) / 2)) / np.sqrt(2 * np.pi)
+    mean = low * ndtr(a) + theta * (ndtr(b) - ndtr(a)) - bent + high * ndtr(-b)
+    return np.asarray(np.clip(mean, low, high))
 
 
 def _law(ones: Floats) -> Floats:
