@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -113,9 +114,9 @@ class Uploading:
 
     def _bounded(self, rows: Tensor) -> Clipped:
         bounded = self.parts.privacy.bound(rows, self.state.clip_norm)
-        norms = torch.linalg.vector_norm(bounded.rows, dim=1, dtype=torch.float64)
-        largest = float(norms.max()) / self.state.clip_norm if len(norms) else 0.0
-        self.sent.largest_norm = max(self.sent.largest_norm, largest)
+        if len(rows) and math.isfinite(self.state.clip_norm):
+            norms = torch.linalg.vector_norm(bounded.rows, dim=1, dtype=torch.float64)
+            self.sent.largest_norm = max(self.sent.largest_norm, float(norms.max()) / self.state.clip_norm)
         return bounded
 
     def _noised(self, rows: Tensor, group: NDArray[np.int64]) -> Tensor:
