@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from dpfed.errors import ConfigError
 
@@ -22,18 +22,42 @@ class _Table(BaseModel):
 
 
 class Data(_Table):
-    """[data] Which samples. `public` of them serve as the public set of fed-smp-topk: carved out of the training
-    half (then the summary says that they are not protected), or taken from the data set `public_from`."""
+    """[data] Which samples, and who has them. `name` is a data set that `dpfed.data` knows, or a file .safetensors of
+    one's own; `root` the folder that holds it, default $DPFED_DATA_DIR (the current folder for a file).
+
+    `train_samples`, `test_samples`: at most so many, drawn by run.seed. `public` training samples serve as the public
+    set of fed-smp-topk: carved out of the training half (then the summary says that they are not protected), or taken
+    from the data set `public_from`.
+
+    partition: iid; dirichlet, each label divided by shares ~ Dirichlet(alpha); labels, every client has so many
+    `labels`; fedpm, sizes of 10 to 100 parts and at most so many `labels`; natural, as the data set says (roles, the
+    column train_clients).
+    """
 
     name: str
     root: str | None = None
+    train_samples: Count | None = None
+    test_samples: Count | None = None
     public: Annotated[int, Field(ge=0)] = 0
     public_from: str | None = None
-    partition: Literal["iid"] = "iid"
+    partition: Literal["iid", "dirichlet", "labels", "fedpm", "natural"] = "iid"
+    alpha: Positive | None = Field(default=None, validate_default=True)
+    labels: Count | None = Field(default=None, validate_default=True)
+
+    @field_validator("alpha", "labels")
+    @classmethod
+    def _fits_the_partition(cls, value: float | None, info: ValidationInfo) -> float | None:
+        partition = info.data.get("partition")
+        users = ("dirichlet",) if info.field_name == "alpha" else ("labels", "fedpm")
+        if partition in users and value is None:
+            raise ValueError(f"data.partition={partition!r} needs it. Set data.{info.field_name}")
+        if partition is not None and partition not in users and value is not None:
+            raise ValueError(f"is for data.partition={' or '.join(map(repr, users))}, not {partition!r}. Remove it")
+        return value
 
 
 class Model(_Table):
-    """[model] Which network."""
+    """[model] Which network; `hidden` are the widths of hidden layers (mlp, char-lstm)."""
 
     name: str
     hidden: tuple[Count, ...] | None = Field(default=None, strict=False)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from dpfed import data, models
+from dpfed import models
+from dpfed.build.samples import partition_of
 from dpfed.build.schemes import scheme, sparsity_schedule
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
 from dpfed.config import Config, Mask
@@ -84,13 +85,12 @@ def _masked_noise(config: Config, chosen: Method, model: FlatModel, descent: dic
 def local_training(
     config: Config, course: Course, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
 ) -> LocalTraining:
-    partition = data.iid(len(dataset.train_labels), config.federation.clients, seeds.generator("partition"))
     return LocalTraining(
         model=model,
         course=course,
         inputs=torch.from_numpy(dataset.train_inputs).to(device),
         labels=torch.from_numpy(dataset.train_labels).to(device),
-        partition=partition,
+        partition=partition_of(config, dataset, seeds),
         epochs=config.local.epochs,
         steps=config.local.steps,
         batch_size=config.local.batch_size,

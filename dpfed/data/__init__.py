@@ -5,35 +5,80 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from dpfed.data.arrays import from_samples, load_arrays
+from dpfed.data.cifar import load_cifar10, load_cifar100
 from dpfed.data.dataset import Dataset
 from dpfed.data.digits import load_digits
-from dpfed.data.mnist import load_fashion_mnist, load_mnist
-from dpfed.data.partition import Partition, iid
+from dpfed.data.label_partitions import dirichlet, some_labels, unbalanced
+from dpfed.data.mnist import EMNIST_CLASSES, load_emnist, load_fashion_mnist, load_mnist
+from dpfed.data.partition import Partition, iid, natural
+from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
+from dpfed.data.svhn import load_svhn
 from dpfed.errors import ConfigError, DataError
 
-__all__ = ["DATASETS", "Dataset", "Partition", "iid", "load"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Partition",
+    "dirichlet",
+    "from_samples",
+    "iid",
+    "load",
+    "natural",
+    "register",
+    "some_labels",
+    "unbalanced",
+]
 
-DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
-    "digits": lambda root: load_digits(),
-    "mnist": lambda root: load_mnist(_folder("mnist", root)),
-    "fashion-mnist": lambda root: load_fashion_mnist(_folder("fashion-mnist", root)),
+DATASETS: dict[str, Callable[[Path], Dataset]] = {
+    "mnist": load_mnist,
+    "fashion-mnist": load_fashion_mnist,
+    **{f"emnist-{split}": partial(load_emnist, split=split) for split in EMNIST_CLASSES},
+    "cifar-10": load_cifar10,
+    "cifar-100": load_cifar100,
+    "svhn": load_svhn,
+    "svhn-extra": partial(load_svhn, extra=True),
+    "shakespeare": load_shakespeare,
+    "shakespeare-leaf": load_shakespeare_leaf,
 }
-"""Name -> loader that takes the data root (`digits` needs none)."""
+"""Name -> loader that takes the data root; `digits` needs none."""
+
+_own: dict[str, Dataset] = {}
 
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
     """The data set `name`, read from the folder `root`, or from $DPFED_DATA_DIR when root is None.
 
-    Raises ConfigError for an unknown name and DataError when its files are missing or damaged.
+    A name that ends in .safetensors is a file of a user's own (`arrays.load_arrays`), in the folder `root` or else the
+    current one. Raises ConfigError for an unknown name and DataError when its files are missing or damaged.
     """
+    if name in _own:
+        return _own[name]
+    if name.endswith(".safetensors"):
+        return load_arrays(Path(root or ".") / name)
+    if name == "digits":
+        return load_digits()
     if name not in DATASETS:
-        nearest = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0)[0]
+        known = sorted(["digits", *DATASETS, *_own])
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
         raise ConfigError(
-            f"dataset={name!r}: known data sets are {', '.join(sorted(DATASETS))}. Did you mean {nearest!r}?"
+            f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors. "
+            f"Did you mean {nearest!r}?"
         )
-    return DATASETS[name](root)
+    return DATASETS[name](_folder(name, root))
+
+
+def register(name: str, dataset: Dataset) -> None:
+    """Make a data set of one's own known as data.name in this process; a second one of the name replaces the first.
+
+    Raises ConfigError for the name of a data set that comes with dpfed.
+    """
+    if name == "digits" or name in DATASETS or name.endswith(".safetensors"):
+        raise ConfigError(f"dataset={name!r}: is the name of a data set that is there already. Choose another.")
+    _own[name] = dataset
 
 
 def _folder(name: str, root: str | Path | None) -> Path:
@@ -41,6 +86,7 @@ def _folder(name: str, root: str | Path | None) -> Path:
     if not chosen:
         raise DataError(
             f"dataset={name!r}: needs local files, and no folder was given. Pass root=, or set "
-            "DPFED_DATA_DIR to the folder that holds MNIST/raw and FashionMNIST/raw; 'digits' needs no files."
+            "DPFED_DATA_DIR to the folder that holds MNIST/raw, cifar-10-batches-bin, SVHN, shakespeare ...; 'digits' "
+            "needs no files."
         )
     return Path(chosen)

@@ -20,6 +20,7 @@ class Dataset:
     test_inputs:   float32 [M, *input_shape]
     test_labels:   int64 [M]
     classes:       number of labels
+    train_clients: int64 [N], who holds each training sample in nature, counted from 0; None where nobody does
 
     Raises DataError when shapes, types or labels do not agree.
     """
@@ -30,6 +31,7 @@ class Dataset:
     test_inputs: NDArray[np.float32]
     test_labels: NDArray[np.int64]
     classes: int
+    train_clients: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes)
@@ -39,6 +41,7 @@ class Dataset:
                 f"dataset {self.name!r}: train samples are {self.train_inputs.shape[1:]}, test samples "
                 f"{self.test_inputs.shape[1:]}; both must be equal. Load both from one release."
             )
+        _check_clients(self.name, self.train_clients, len(self.train_labels))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -62,8 +65,38 @@ class Dataset:
             )
         order = generator.permutation(samples)
         public, kept = np.sort(order[:count]), np.sort(order[count:])
-        rest = replace(self, train_inputs=self.train_inputs[kept], train_labels=self.train_labels[kept])
-        return rest, self.train_inputs[public], self.train_labels[public]
+        return self._with_training(kept), self.train_inputs[public], self.train_labels[public]
+
+    def at_most(self, *, train: int | None, test: int | None, generator: np.random.Generator) -> Dataset:
+        """The same with at most `train` training and `test` test samples, drawn uniformly without replacement."""
+        smaller = self
+        if train is not None and train < len(self.train_labels):
+            smaller = smaller._with_training(_drawn(len(self.train_labels), train, generator))
+        if test is not None and test < len(self.test_labels):
+            rows = _drawn(len(self.test_labels), test, generator)
+            smaller = replace(smaller, test_inputs=self.test_inputs[rows], test_labels=self.test_labels[rows])
+        return smaller
+
+    def _with_training(self, rows: NDArray[np.int64]) -> Dataset:
+        clients = None if self.train_clients is None else self.train_clients[rows]
+        return replace(
+            self, train_inputs=self.train_inputs[rows], train_labels=self.train_labels[rows], train_clients=clients
+        )
+
+
+def _drawn(samples: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    rows: NDArray[np.int64] = np.sort(generator.permutation(samples)[:count])
+    return rows
+
+
+def _check_clients(name: str, clients: NDArray[np.int64] | None, samples: int) -> None:
+    if clients is None:
+        return
+    if clients.dtype != np.int64 or clients.shape != (samples,) or clients.min() < 0:
+        raise DataError(
+            f"dataset {name!r}: train_clients is {clients.dtype} of shape {clients.shape}; must be int64 [{samples}], "
+            "one client a training sample, counted from 0. Number the clients with numpy.unique(return_inverse=True)."
+        )
 
 
 def _check_half(name: str, half: str, inputs: NDArray[np.float32], labels: NDArray[np.int64], classes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,37 @@ class Partition:
         if not 0 <= client < self.clients:
             raise ConfigError(f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them.")
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+        """Samples of each label that each client holds, int64 [clients, classes], from labels [N] of all rows."""
+        owners = np.repeat(np.arange(self.clients), self.sizes)
+        counts = np.bincount(owners * classes + labels[self.indices], minlength=self.clients * classes)
+        return counts.reshape(self.clients, classes).astype(np.int64)
+
+
+def of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:
+    """Client i holds rows[i]."""
+    sizes = np.array([len(one) for one in rows], dtype=np.int64)
+    indices = np.concatenate([np.empty(0, dtype=np.int64), *rows])
+    return Partition(indices=indices, offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]))
+
+
+def natural(owners: NDArray[np.int64], clients: int, generator: np.random.Generator) -> Partition:
+    """Everyone keeps what is theirs: owners [N] says who holds each row, counted from 0.
+
+    With fewer `clients` than owners so many of them, drawn uniformly without replacement, and nobody else takes part.
+    Raises ConfigError with more.
+    """
+    available = int(owners.max(initial=-1)) + 1
+    if not 1 <= clients <= available:
+        raise ConfigError(
+            f"clients={clients}: the data have {available} clients in nature. Set federation.clients to a number "
+            f"from 1 to {available}."
+        )
+    chosen = np.arange(available) if clients == available else np.sort(generator.permutation(available)[:clients])
+    order = np.argsort(owners, kind="stable").astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=available))])
+    return of_lists([order[ends[i] : ends[i + 1]] for i in chosen])
 
 
 def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition:

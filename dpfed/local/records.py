@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from accounting.ledger import LocalRelease
 from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, subsample
 from dpfed.errors import ConfigError
 from dpfed.local.schedule import PoissonBatches
+from dpfed.models.char_lstm import stepwise
 from dpfed.privacy.clip import clip_rows
 from dpfed.randomness import Randomness
 
@@ -90,7 +92,9 @@ class RecordGradients:
     def __init__(self, module: nn.Module) -> None:
         from opacus import GradSampleModule  # takes a second to load
 
-        self._module = GradSampleModule(module, loss_reduction="sum")
+        # An embedding's input, numbers of letters, has no gradient; its hook works all the same.
+        warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
+        self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
         self._parameters = list(module.parameters())
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:

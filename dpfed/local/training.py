@@ -65,6 +65,7 @@ class LocalTraining:
                 f"strategy={self.strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one."
             )
         _check_period(self)
+        _check_fused_layers(self)
         _check_records(self)
         _check_samples(self)
         _check_single_samples(self)
@@ -151,7 +152,7 @@ class LocalTraining:
         return train_side_by_side(task, chunk=self.chunk) if self._side_by_side() else train_in_turn(task)
 
     def _side_by_side(self) -> bool:
-        if self.record is not None:
+        if self.record is not None or self.model.has_fused_layers:
             return False
         return self.strategy == "vmap" or (self.strategy == "auto" and self.model.size <= _VMAP_LARGEST)
 
@@ -166,6 +167,15 @@ def _check_period(training: LocalTraining) -> None:
         value = getattr(training, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value}: must be at least 1. Change it in [local].")
+
+
+def _check_fused_layers(training: LocalTraining) -> None:
+    if training.model.has_fused_layers and (training.strategy == "vmap" or training.record is not None):
+        raise ConfigError(
+            "model: has torch's LSTM, GRU or RNN, whose fused kernels hide single clients or records: neither "
+            "strategy='vmap' nor private records work. Use strategy 'auto' without [local.record], or build the "
+            "network from dpfed.models.char_lstm.LstmLayer, where both do."
+        )
 
 
 def _check_records(training: LocalTraining) -> None:

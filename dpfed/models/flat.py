@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from dpfed.errors import ConfigError
 from dpfed.models.batch_norm import STATISTICS, batch_norms, with_padding
+from dpfed.models.char_lstm import LstmLayer, stepwise
 
 Kind = Literal["weight", "bias", "normalisation", "statistic"]
 """A matrix or convolution, its bias, scales and shifts of a normalisation layer, running statistics of BatchNorm."""
@@ -57,15 +58,23 @@ class FlatModel:
         self.dense: Tensor = self.indices("normalisation", "statistic")
         """int64, sorted: all others, which bear no coarse numbers and travel as float32."""
         self._lengths = [block.stop - block.start for block in self.layout]
-        self._forward_clients = torch.vmap(self.forward)
+        recurrent = any(isinstance(part, LstmLayer) for part in self._module.modules())
+        self._stepwise = stepwise(copy.deepcopy(self._module)) if recurrent else self._module
+        self._forward_clients = torch.vmap(self._forward_client)
         self._train_clients = torch.vmap(self._train_client)
-        self._padded = with_padding(copy.deepcopy(self._module)) if self.has_statistics else self._module
+        self._padded = with_padding(copy.deepcopy(self._stepwise)) if self.has_statistics else self._module
         self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module)]
 
     @property
     def has_statistics(self) -> bool:
         """Whether there is BatchNorm: then samples of a batch bear on each other in training."""
         return self.parameters_size < self.size
+
+    @property
+    def has_fused_layers(self) -> bool:
+        """Whether there is torch's LSTM, GRU or RNN, into which neither vmap nor Opacus can see: clients are trained in
+        a loop then, and records cannot be private. `dpfed.models.char_lstm.LstmLayer` can be both."""
+        return any(isinstance(part, nn.RNNBase) for part in self._module.modules())
 
     def indices(self, *kinds: Kind) -> Tensor:
         """The entries of blocks of these kinds, int64, sorted."""
@@ -132,6 +141,10 @@ class FlatModel:
     def _state(self, weights: Tensor) -> dict[str, Tensor]:
         parts = torch.split(weights, self._lengths)
         return {block.name: part.view(block.shape) for block, part in zip(self.layout, parts, strict=True)}
+
+    def _forward_client(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self._stepwise, self._state(weights), (inputs,))
+        return logits
 
     def _train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
         state = self._state(weights)

@@ -23,3 +23,12 @@ def mlp(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (
     for entering, leaving in pairwise(widths):
         layers += [nn.Linear(entering, leaving), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def fedscalar_mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """FedScalar's network on the digits, "3 layers, each containing 3 neurons", ReLU between: 259 parameters on 64.
+
+    The paper counts 233, which no reading of its words gives: 64-3-3-3-10 has 259 parameters, 240 without biases;
+    64-3-3-10 has 247.
+    """
+    return mlp(input_shape, classes, hidden=(3, 3, 3))

@@ -1,0 +1,142 @@
+"""Shakespeare's plays, a client being a role: from plain text, or from LEAF's JSON. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.data.characters import VOCABULARY, WINDOW, codes, windows
+from dpfed.data.dataset import Dataset
+from dpfed.data.local_file import read_bytes
+from dpfed.errors import DataError
+
+_MOST_TEXT = 2**23  # all his works have 5.5 million characters; a character becomes 320 bytes
+_MOST_JSON = 2**29  # as much as LEAF makes of them
+_TRAIN_SHARE = 0.8
+
+_Samples = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+def load_shakespeare(root: Path) -> Dataset:
+    """Next-character prediction from ROOT/shakespeare/input.txt: speeches parted by empty lines, "ROLE:" before each.
+
+    inputs [80], numbers of characters in `characters.VOCABULARY`; label: the character that follows; 80 classes. A
+    client is a role with at least two lines; the first 80% of its lines are for training, the others for tests
+    (McMahan et al. 2017), and each half becomes all its windows of 80 characters (LEAF), line ends being spaces. Roles
+    whose training lines are not longer than one window are no clients. Raises DataError.
+    """
+    path = root / "shakespeare" / "input.txt"
+    if not path.exists():
+        raise DataError(
+            f"{path}: not found. Put a text there that has 'ROLE:' on a line before each speech and an empty line "
+            "after it, or set DPFED_DATA_DIR to the folder that holds shakespeare. LEAF's JSON is 'shakespeare-leaf'."
+        )
+    try:
+        text = read_bytes(path, at_most=_MOST_TEXT).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error}). Convert the text.") from None
+    halves = [_halves(lines) for lines in _lines_by_role(text).values() if len(lines) > 1]
+    clients = [(windows(train), windows(test)) for train, test in halves if len(train) > WINDOW]
+    if not clients:
+        raise DataError(f"{path}: no role has more than {WINDOW} characters to train on. Are there 'ROLE:' lines?")
+    return _dataset("shakespeare", [train for train, _ in clients], [test for _, test in clients], path)
+
+
+def load_shakespeare_leaf(root: Path) -> Dataset:
+    """The same task from ROOT/shakespeare/data/{train,test}/*.json, as LEAF writes them with --sample or by default.
+
+    A client is a user of the training files, in their order. Raises DataError.
+    """
+    folder = root / "shakespeare" / "data"
+    train, test = _leaf_half(folder / "train"), _leaf_half(folder / "test")
+    return _dataset("shakespeare-leaf", list(train.values()), list(test.values()), folder)
+
+
+def _lines_by_role(text: str) -> dict[str, list[str]]:
+    """What each role says, in order; a speech without a role belongs to whoever spoke before."""
+    spoken: dict[str, list[str]] = {}
+    lines: list[str] | None = None
+    speech_begins = True
+    for line in text.splitlines():
+        if speech_begins and line.endswith(":"):
+            lines = spoken.setdefault(line[:-1], [])
+        elif line.strip() and lines is not None:
+            lines.append(line)
+        speech_begins = not line.strip()
+    return spoken
+
+
+def _halves(lines: list[str]) -> tuple[str, str]:
+    first_test = int(_TRAIN_SHARE * len(lines))
+    return _joined(lines[:first_test]), _joined(lines[first_test:])
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return re.sub(r" {2,}", " ", " ".join(lines))
+
+
+def _dataset(name: str, train: list[_Samples], test: list[_Samples], path: Path) -> Dataset:
+    if not sum(len(labels) for _, labels in test):
+        raise DataError(f"{path}: no text is left for tests. Take more of it.")
+    sizes = [len(labels) for _, labels in train]
+    train_inputs, train_labels = _stacked(train)
+    test_inputs, test_labels = _stacked(test)
+    return Dataset(
+        name=name,
+        train_inputs=train_inputs,
+        train_labels=train_labels,
+        test_inputs=test_inputs,
+        test_labels=test_labels,
+        classes=len(VOCABULARY),
+        train_clients=np.repeat(np.arange(len(sizes), dtype=np.int64), sizes),
+    )
+
+
+def _stacked(parts: list[_Samples]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    inputs = np.empty((sum(len(labels) for _, labels in parts), WINDOW), dtype=np.float32)
+    np.concatenate([seen for seen, _ in parts], out=inputs, casting="safe")
+    return inputs, np.concatenate([labels for _, labels in parts]).astype(np.int64)
+
+
+def _leaf_half(folder: Path) -> dict[str, _Samples]:
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise DataError(
+            f"{folder}: holds no .json file. Let LEAF's preprocess.sh write its data folder there, or set "
+            "DPFED_DATA_DIR to the folder that holds shakespeare/data."
+        )
+    users: dict[str, _Samples] = {}
+    for path in paths:
+        for user, samples in _leaf_file(path).items():
+            if user in users:
+                raise DataError(f"{path}: user {user!r} is in an earlier file of {folder}, too. Remove one of them.")
+            users[user] = samples
+    if not users:
+        raise DataError(f"{folder}: its files hold no user. Let LEAF write them again.")
+    return users
+
+
+def _leaf_file(path: Path) -> dict[str, _Samples]:
+    try:
+        content = json.loads(read_bytes(path, at_most=_MOST_JSON))
+        return {str(user): _leaf_samples(content["user_data"][user]) for user in content["users"]}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{path}: not a file of LEAF's Shakespeare ({type(error).__name__}: {error}). Let LEAF write it again."
+        ) from None
+
+
+def _leaf_samples(user: Mapping[str, Any]) -> _Samples:
+    """x: texts of WINDOW characters; y: the characters after them."""
+    seen, following = user["x"], user["y"]
+    if len(seen) != len(following) or any(len(x) != WINDOW for x in seen) or any(len(y) != 1 for y in following):
+        raise ValueError(f"x must hold texts of {WINDOW} characters and y one character for each")
+    return codes("".join(seen)).reshape(-1, WINDOW), codes("".join(following))
