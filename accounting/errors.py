@@ -7,7 +7,8 @@ AccountingError
 └── LedgerError            a ledger cannot be trusted
     ├── TruncatedLedger    the last line was not written to its end
     ├── EditedLedger       a line is not the one that was written
-    └── LedgerVersionError written by an unknown version
+    ├── LedgerVersionError written by an unknown version
+    └── BudgetSpent        a release would cost more than a project has left
 
 Each message says what was given, what is allowed, and what to do.
 """
@@ -43,3 +44,7 @@ class EditedLedger(LedgerError):
 
 class LedgerVersionError(LedgerError):
     """A ledger written by a version that this one cannot read."""
+
+
+class BudgetSpent(LedgerError):
+    """A release that would cost more than the project has left: it must not be made."""

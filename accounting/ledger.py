@@ -122,9 +122,9 @@ Entry = Release | LocalRelease | Aborted
 class Ledger:
     """An open ledger. `create` a new one, `read` a finished one, `resume` one that a killed run left behind."""
 
-    def __init__(self, path: Path, header: Header, entries: list[Entry], chain: str) -> None:
+    def __init__(self, path: Path, header: Header, entries: list[Entry], chain: str, size: int) -> None:
         self.path, self.header, self.entries = path, header, entries
-        self._chain = chain
+        self._chain, self._size = chain, size
 
     @property
     def releases(self) -> list[Release | LocalRelease]:
@@ -146,7 +146,7 @@ class Ledger:
             ) from None
         except OSError as error:
             raise LedgerError(f"{target}: the ledger cannot be written ({error}). Nothing was released.") from error
-        return cls(target, header, [], chain)
+        return cls(target, header, [], chain, len(line))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Ledger":
@@ -165,15 +165,9 @@ class Ledger:
                 "Its release was never published, since a release waits for its line: Ledger.resume drops it."
             )
         header, chain = _read_header(target, lines[0])
-        entries: list[Entry] = []
-        for number, line in enumerate(lines[1:], start=2):
-            record, chain = _unsealed(target, number, line, chain)
-            entry = _entry_from(target, number, record)
-            wrong = _misplaced(header, entry)
-            if wrong:
-                raise EditedLedger(f"{target}, line {number}: {wrong}")
-            entries.append(entry)
-        return cls(target, header, entries, chain)
+        ledger = cls(target, header, [], chain, len(lines[0]) + 1)
+        ledger._take(lines[1:])
+        return ledger
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> "Ledger":
@@ -189,6 +183,36 @@ class Ledger:
                 file.truncate(whole)
                 os.fsync(file.fileno())
             return cls.read(path)
+
+    def catch_up(self) -> list[Entry]:
+        """Take over the lines that another process has written since, and return them.
+
+        The caller holds a lock that every writer holds: an unfinished last line is then one of a process that died, and
+        is cut off. EditedLedger, LedgerError.
+        """
+        try:
+            with open(self.path, "r+b") as file:
+                file.seek(self._size)
+                *lines, rest = file.read().split(b"\n")
+                if rest:
+                    file.truncate(self._size + sum(len(line) + 1 for line in lines))
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise LedgerError(f"{self.path}: the ledger cannot be read ({error}).") from error
+        before = len(self.entries)
+        self._take(lines)
+        return self.entries[before:]
+
+    def _take(self, lines: list[bytes]) -> None:
+        for line in lines:
+            number = len(self.entries) + 2
+            record, chain = _unsealed(self.path, number, line, self._chain)
+            entry = _entry_from(self.path, number, record)
+            wrong = _misplaced(self.header, entry)
+            if wrong:
+                raise EditedLedger(f"{self.path}, line {number}: {wrong}")
+            self.entries.append(entry)
+            self._chain, self._size = chain, self._size + len(line) + 1
 
     def record(self, entry: Entry) -> None:
         """Append one line and force it to the disk. Only after this returns may a release be published.
@@ -213,7 +237,7 @@ class Ledger:
                 "fix the folder, then resume."
             ) from error
         self.entries.append(entry)
-        self._chain = chain
+        self._chain, self._size = chain, self._size + len(line)
 
     def mechanism(self) -> Composed | None:
         """Everything released so far as one composition; None before the first release. Not for unit "record", where
