@@ -15,11 +15,13 @@ from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.ledger import Release
 from accounting.mechanisms import Gaussian, Subsampled
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import Noise, Unavailable
+from dpfed.audit.run_lines import LARGEST, Noise, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
 
 _FEW = 10
 """Below so many entries, mean squares of fresh noise are too often alike."""
+
+_NO_NOISE = "there is no noise on sums: coins, or the clients' own steps, which leave no trace here."
 
 Finding = tuple[bool | None, str]
 
@@ -57,7 +59,7 @@ def charged_noise(release: Release) -> ChargedNoise | None:
     variance, draws = release.noise_std**2, 1
     if release.noise_placement == "clients":
         share = release.detail.get("share_std")
-        if not isinstance(share, float) or not 0 < share < math.inf:
+        if not isinstance(share, float) or not 1 / LARGEST < share < LARGEST:
             raise Unavailable(f"ledger.jsonl, round {release.round + 1}: no standard deviation of the noise shares.")
         draws = math.ceil(variance / share**2 * (1 - 1e-9))
         variance = share**2
@@ -120,7 +122,7 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     if wrong:
         return False, f"{rounds_in_words(wrong)}: noise is not on as many entries as are charged."
     if not found:
-        return True, "there is no noise on sums: coins, or the clients' own steps, which leave no trace here."
+        return True, _NO_NOISE
     whole = sum(one.noise.entries for one in found)
     pooled = sum(one.ratio * one.noise.entries for one in found) / whole
     each = alpha / 2 / len(found)
@@ -142,6 +144,8 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     """No two rounds have the same noise: neither the same fingerprint nor, for Gaussian noise, mean squares so near
     that only rounding tells them apart. True independence fails with probability at most alpha."""
     found, _ = measured(files)
+    if not found:
+        return True, _NO_NOISE
     by_digest: dict[str, list[int]] = {}
     for one in found:
         by_digest.setdefault(one.noise.digest, []).append(one.round)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from accounting.ledger import Release
-from accounting.mechanisms import PoissonSampling
 from dpfed import compress
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, signs_by_coins
 from dpfed.build.sums import check_sums, filled_to, in_integers, integer_upload, slots_of
@@ -74,9 +73,9 @@ def canaries_of(config: Config) -> Canaries:
     )
 
 
-def is_poisson(config: Config) -> bool:
-    """Whether the number of clients in a round is secret."""
-    return isinstance(sampler_of(config).law, PoissonSampling)
+def canaries_present(config: Config, round: int) -> int:
+    """Canaries that take part in a round (counted from 1)."""
+    return len(canaries_of(config).of_round(round - 1)[0]) if config.audit.canaries else 0
 
 
 def _code(config: Config, goal: PrivacyGoal, sent: int, randomness: Randomness, seeds: Seeds) -> Code:

@@ -140,7 +140,10 @@ def _notes(files: RunFiles) -> tuple[str, ...]:
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
     if files.config.local.record is not None:
         notes.append("Bounds and noise of local steps happen inside the clients and leave no trace in these files.")
-    elif not files.config.audit.canaries:
+        return tuple(notes)
+    if _of_coins(files):
+        notes.append("Coins leave no trace in these files: that they are fair is for `dpfed audit upload` to test.")
+    if not files.config.audit.canaries:
         notes.append(
             "The run had no canaries ([audit] canaries = k), so nothing was tried on its output: `dpfed audit upload` "
             "tests the code path of a round."
@@ -151,3 +154,10 @@ def _notes(files: RunFiles) -> tuple[str, ...]:
             "claimed_epsilon."
         )
     return tuple(notes)
+
+
+def _of_coins(files: RunFiles) -> bool:
+    try:
+        return any(noise_evidence.charged_noise(release) is None for release in files.released.values())
+    except DpfedError:
+        return False

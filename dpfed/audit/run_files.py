@@ -14,6 +14,7 @@ from accounting.errors import AccountingError, EditedLedger, InvalidParameter, L
 from accounting.ledger import Aborted, Entry, Ledger, Release
 from dpfed.audit.promise import Promise, promise_of
 from dpfed.audit.run_lines import (
+    LARGEST,
     Published,
     Record,
     Round,
@@ -60,6 +61,8 @@ class RunFiles:
         try:
             ledger = Ledger.read(self.path / "ledger.jsonl")
             require.count(clients=ledger.header.clients)
+            if not isinstance(ledger.header.about, Mapping):
+                raise InvalidParameter("about: must be an object.")
             for entry in ledger.entries:
                 _check_entry(entry)
         except (InvalidParameter, TypeError, AttributeError, ValueError, ArithmeticError) as error:
@@ -166,7 +169,7 @@ def _check_entry(entry: Entry) -> None:
     require.count(at_least=0, round=entry.round)
     if isinstance(entry, Aborted):
         return
-    require.positive(clip_norm=entry.clip_norm)
-    require.nonnegative(noise_std=entry.noise_std)
+    if not 0 < require.positive(clip_norm=entry.clip_norm) + require.nonnegative(noise_std=entry.noise_std) < LARGEST:
+        raise InvalidParameter(f"clip_norm={entry.clip_norm}, noise_std={entry.noise_std}: no run has them.")
     if not isinstance(entry.detail, Mapping) or not all(isinstance(key, str) for key in entry.detail):
         raise InvalidParameter(f"detail={entry.detail!r}: must be an object.")

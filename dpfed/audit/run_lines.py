@@ -13,6 +13,9 @@ from dpfed.errors import RunError
 
 Value = TypeVar("Value")
 
+LARGEST = 1e100
+"""Numbers beyond it come from no run, and their squares would overflow."""
+
 
 class Unavailable(RunError):
     """Evidence that a check needs is missing or cannot be read; the message names the file."""
@@ -74,10 +77,10 @@ class Record:
         return self._checked(key, lambda value: require.count(at_least=0, **{key: value}))
 
     def real(self, key: str) -> float:
-        return self._checked(key, lambda value: require.real("a finite number", **{key: value}))
+        return self._checked(key, lambda value: _in_reach(require.real("a finite number", **{key: value})))
 
     def size(self, key: str) -> float:
-        return self._checked(key, lambda value: require.nonnegative(**{key: value}))
+        return self._checked(key, lambda value: _in_reach(require.nonnegative(**{key: value})))
 
     def real_or_none(self, key: str) -> float | None:
         return None if self._value(key) is None else self.real(key)
@@ -112,6 +115,12 @@ class Record:
             return check(self._value(key))
         except InvalidParameter as error:
             raise Unavailable(f"{self._where}: {error}") from None
+
+
+def _in_reach(value: float) -> float:
+    if not abs(value) < LARGEST:
+        raise InvalidParameter(f"{value:g}: must be below {LARGEST:g}.")
+    return value
 
 
 def json_object(text: str, where: str) -> Mapping[str, Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from accounting.coins import BernoulliAggregate
-from dpfed.audit.cohort_law import canaries_present
 from dpfed.audit.noise_evidence import charged_noise, unsampled
-from dpfed.audit.promise import sampler_of
+from dpfed.audit.promise import canaries_present, sampler_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Round
 from dpfed.audit.verdict import rounds_in_words
@@ -56,17 +55,22 @@ def uploads_are_as_accounted(files: RunFiles) -> Finding:
 def _participants_problem(files: RunFiles, one: Round) -> str | None:
     if one.arrived > one.participants:
         return f"{one.arrived} uploads arrived, {one.participants} were asked for"
-    drawn = one.cohort + canaries_present(files.config, one.round)
-    expected = drawn
+    canaries, fill, slots = canaries_present(files.config, one.round), None, None
     if files.config.privacy is not None and files.released:
-        slots, fill = files.promise.slots, files.promise.fill
-        if slots is not None and one.participants > slots:
-            return f"{one.participants} uploads for {slots} slots: the account knows nothing of such a sum"
-        others = files.config.federation.clients - one.cohort
-        expected = drawn + (min(max(fill - drawn, 0), others) if fill is not None else 0)
+        fill, slots = files.promise.fill, files.promise.slots
+    if slots is not None and one.cohort > slots:
+        return f"{one.cohort} clients for {slots} slots: the account knows nothing of such a sum"
+    if slots is not None and fill is None and one.participants > slots and _padded(files):
+        return f"{one.participants} uploads with canaries leave no room for padding up to {slots}"
+    expected = max(one.cohort, fill or 0) + canaries
     if one.participants != expected:
         return f"{one.participants} uploads were asked for, {expected} it should have been"
     return None
+
+
+def _padded(files: RunFiles) -> bool:
+    """Whether the server fills up sums of coins, by the number of all uploads."""
+    return isinstance(unsampled(next(iter(files.released.values()))), BernoulliAggregate)
 
 
 def _shares_problem(files: RunFiles, one: Round) -> str | None:

@@ -9,7 +9,7 @@ import jinja2
 import numpy as np
 
 from accounting.errors import AccountingError
-from dpfed.audit.cohort_law import rooms_of, size_law
+from dpfed.audit.cohort_law import room_of, size_law
 from dpfed.audit.noise_evidence import limits, measured
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.run import RunAudit
@@ -114,21 +114,9 @@ def _noise(found: RunAudit) -> NoiseRatios | None:
 
 
 def _cohorts(found: RunAudit) -> CohortSizes | None:
-    """The mean of the rounds' laws, which differ where canaries take slots."""
     who = sampler_of(found.files.config)
     try:
-        sizes = [one.cohort for one in found.files.rounds]
-        rooms = rooms_of(found.files, len(sizes))
+        law = size_law(who, room_of(found.files))
+        return CohortSizes(sizes=[one.cohort for one in found.files.rounds], first=law.first, mass=law.mass)
     except (DpfedError, AccountingError):
         return None
-    mass = np.zeros(who.clients + 1)
-    for room in rooms:
-        if found.files.config.federation.sampling == "poisson":
-            law = size_law(who.law, who.clients, room)
-            mass[law.first : law.first + len(law.mass)] += law.mass / len(rooms)
-        else:
-            mass[min(int(who.expected), room)] += 1 / len(rooms)
-    kept = np.flatnonzero(mass)
-    if not len(kept):
-        return None
-    return CohortSizes(sizes=sizes, first=int(kept[0]), mass=mass[kept[0] : kept[-1] + 1])

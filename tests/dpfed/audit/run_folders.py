@@ -1,0 +1,81 @@
+"""Folders of runs: made once, copied and tampered with in tests."""
+
+import json
+import shutil
+import tomllib
+
+import tomli_w
+
+from accounting.ledger import _sealed
+from dpfed import federation
+from dpfed.audit.run import audit_run
+from dpfed.build import build
+from dpfed.config import override, parse
+
+TABLES = {
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [8]},
+    "federation": {"clients": 60, "cohort": 12, "rounds": 4},
+    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
+    "method": {"name": "dp-fedavg"},
+    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0, "accountant": "rdp"},
+}
+SURE = 1 - 1e-6
+"""Confidence at which no seed of these tests fails by chance."""
+
+
+def run(folder, *settings, without=()):
+    tables = {key: value for key, value in TABLES.items() if key not in without}
+    federation.run(build(parse(override(tables, settings), source="test")), folder)
+    return folder
+
+
+def copied(source, target):
+    shutil.copytree(source, target)
+    return target
+
+
+def records(folder, name):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def write_records(folder, name, lines):
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def change(folder, name, edit):
+    """`edit(lines)` on the objects of a JSON-lines file, in place."""
+    lines = records(folder, name)
+    edit(lines)
+    write_records(folder, name, lines)
+
+
+def change_summary(folder, **values):
+    path = folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def change_config(folder, table, **values):
+    tables = tomllib.loads((folder / "config.toml").read_text())
+    tables[table] |= values
+    (folder / "config.toml").write_text(tomli_w.dumps(tables))
+
+
+def change_ledger(folder, edit):
+    """As a forger would: `edit(lines)`, and every hash anew."""
+    lines = records(folder, "ledger.jsonl")
+    edit(lines)
+    chain, sealed = "", b""
+    for line in lines:
+        line.pop("chain", None)
+        one, chain = _sealed(line, chain)
+        sealed += one
+    (folder / "ledger.jsonl").write_bytes(sealed)
+
+
+def failed(folder, confidence=SURE):
+    return {one.name for one in audit_run(folder, confidence=confidence).checks if one.passed is False}
+
+
+def undecided(folder, confidence=SURE):
+    return {one.name for one in audit_run(folder, confidence=confidence).checks if one.passed is None}

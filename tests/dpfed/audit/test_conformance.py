@@ -1,0 +1,487 @@
+"""Tampered run folders fail by the check they are about, damaged ones never pass, correct ones seldom fail."""
+
+import itertools
+import json
+import math
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from accounting import Ledger
+from dpfed.audit import canary_test, cohort_law, noise_evidence
+from dpfed.audit.run import audit_run
+from dpfed.audit.run_lines import Noise
+from dpfed.errors import ConfigError
+from dpfed.privacy.integer_noise import SkellamLaw
+from dpfed.randomness import Simulated
+from dpfed.sampling import PoissonCohorts
+from dpfed.seeds import Seeds
+
+from . import run_folders
+from .run_folders import (
+    SURE,
+    change,
+    change_config,
+    change_ledger,
+    change_summary,
+    copied,
+    failed,
+    records,
+    undecided,
+    write_records,
+)
+
+SHARES = ("privacy.placement=clients", "federation.sampling=fixed", "privacy.adjacency=zero-out")
+RECORDS = ("method.name=fedavg", "local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0")
+LOSING = ("aggregation.kind=masked", "aggregation.dropout=0.35", "aggregation.threshold=0.7", "federation.rounds=8")
+MADE = {
+    "server": (),
+    "everybody": ("federation.sampling=all",),
+    "shares": SHARES,
+    "losing": ("federation.sampling=fixed", *LOSING),
+    "canaries": ("audit.canaries=60", "federation.rounds=20", "federation.sampling=all"),
+    "records": (*RECORDS, "local.batch_size=16", "local.record.accountant=rdp", "federation.rounds=2"),
+    "coins": ("method.name=fedpm", "mask.edge=0.2", "privacy.clip_norm=0.8", "privacy.slots=30"),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`made(name)`: the folder of that run, made at the first call; not to be changed."""
+    folders = {}
+
+    def of(name):
+        if name not in folders:
+            without = ["privacy"] if name in ("records", "coins") else []
+            folders[name] = run_folders.run(tmp_path_factory.mktemp(name) / "run", *MADE[name], without=without)
+        return folders[name]
+
+    return of
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """`folder(name)`: a new copy of that run."""
+    numbers = itertools.count()
+    return lambda name: copied(made(name), tmp_path / f"{name}-{next(numbers)}")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_runs_that_are_tampered_with_pass_before(made, name):
+    found = audit_run(made(name), confidence=SURE)
+    assert found.verdict == "pass", [one for one in found.checks if not one.passed]
+    assert found.recomputed_epsilon == found.claimed_epsilon > 0
+
+
+def text_edit(folder, old, new):
+    path = folder / "ledger.jsonl"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+
+
+def test_an_edited_line_and_a_lost_line_break_the_chain(folder):
+    edited = folder("server")
+    text_edit(edited, '"noise_multiplier":2.0', '"noise_multiplier":2.5')
+    assert failed(edited) == {"ledger is intact"}
+    assert "epsilon follows from the ledger" in undecided(edited)
+    write_records(edited, "ledger.jsonl", [one for n, one in enumerate(records(edited, "ledger.jsonl")) if n != 2])
+    assert failed(edited) == {"ledger is intact"}
+
+
+def test_a_lower_epsilon_in_the_summary(folder):
+    lowered = folder("server")
+    change_summary(lowered, epsilon=0.9999 * json.loads((lowered / "summary.json").read_text())["epsilon"])
+    assert failed(lowered) == {"epsilon follows from the ledger"}
+
+
+@pytest.mark.parametrize("which", [1, 2, 4])
+def test_an_uncharged_round_though_hashes_and_epsilon_are_made_to_fit(folder, which):
+    cheated = folder("server")
+    change_ledger(cheated, lambda lines: lines.pop(which))
+    delta = json.loads((cheated / "summary.json").read_text())["delta"]
+    epsilon = Ledger.read(cheated / "ledger.jsonl").guarantee(delta, accountant="rdp").epsilon
+    change_summary(cheated, epsilon=epsilon)
+    change(cheated, "metrics.jsonl", lambda lines: lines[-1].update(epsilon=epsilon))
+    assert failed(cheated) == {"every round is charged"}
+
+
+def test_a_round_charged_twice_shows_where_noise_is_repeatable(folder):
+    twice = folder("everybody")
+    change_ledger(twice, lambda lines: lines.insert(2, deepcopy(lines[1])))
+    assert failed(twice) == {"every round is charged", "epsilon follows from the ledger"}
+
+
+def test_a_ledger_with_other_noise_than_the_configuration_and_the_sums(folder):
+    cheated = folder("everybody")
+
+    def more_noise(lines):
+        for line in lines[1:]:
+            line["mechanism"]["noise_multiplier"] = 2.2
+
+    change_ledger(cheated, more_noise)
+    delta = json.loads((cheated / "summary.json").read_text())["delta"]
+    change_summary(cheated, epsilon=Ledger.read(cheated / "ledger.jsonl").guarantee(delta, accountant="rdp").epsilon)
+    change(cheated, "metrics.jsonl", lambda lines: lines[-1].update(epsilon=audit_run(cheated).recomputed_epsilon))
+    assert failed(cheated) == {"ledger follows the configuration"}
+    change_ledger(cheated, lambda lines: [line.update(noise_std=2.2) for line in lines[1:]])
+    assert failed(cheated) == {"ledger follows the configuration", "noise is as large as charged"}
+
+
+@pytest.mark.parametrize(
+    ("table", "values", "also"),
+    [
+        ("privacy", {"noise_multiplier": 1.9}, set()),
+        ("privacy", {"clip_norm": 1.5}, set()),
+        ("privacy", {"adjacency": "replace-one"}, set()),
+        ("privacy", {"delta": 1e-3}, {"summary names what ran"}),
+        ("federation", {"clients": 61}, {"summary names what ran", "uploads are as accounted"}),
+        ("federation", {"sampling": "all"}, {"summary names what ran", "cohort sizes follow the sampler"}),
+        ("run", {"randomness": "secure"}, set()),
+    ],
+)
+def test_a_configuration_that_is_not_the_runs(folder, table, values, also):
+    other = folder("server")
+    change_config(other, table, **values)
+    found = failed(other)
+    expected = set() if "delta" in values else {"ledger follows the configuration"}
+    assert expected <= found <= expected | also | {"denominator is public"}
+    assert found
+
+
+@pytest.mark.parametrize("values", [{"adjacency": "replace-one"}, {"sampling": "fixed"}, {"rounds": 3}, {"unit": "x"}])
+def test_a_summary_that_names_something_else(folder, values):
+    other = folder("server")
+    change_summary(other, **values)
+    assert failed(other) == {"summary names what ran"}
+
+
+def scaled(factor):
+    return lambda lines: [line["noise"].update(mean_square=factor * line["noise"]["mean_square"]) for line in lines]
+
+
+@pytest.mark.parametrize("name", ["server", "shares"])
+@pytest.mark.parametrize("factor", [0.9**2, 1.1**2])
+def test_noise_ten_percent_off(folder, name, factor):
+    short = folder(name)
+    change(short, "diagnostics.jsonl", scaled(factor))
+    assert failed(short) == {"noise is as large as charged"}
+
+
+@pytest.mark.parametrize("noise", [None, {"mean_square": 0.0}, {"entries": 305}])
+def test_a_round_without_noise_or_with_half_of_it(folder, noise):
+    silent = folder("server")
+    change(silent, "diagnostics.jsonl", lambda lines: lines[1].update(noise=noise and {**lines[1]["noise"], **noise}))
+    assert failed(silent) == {"noise is as large as charged"}
+
+
+@pytest.mark.parametrize("up_to_rounding", [False, True])
+def test_noise_that_repeats(folder, up_to_rounding):
+    again = folder("server")
+
+    def repeat(lines):
+        if up_to_rounding:  # the difference of sums in float32: another fingerprint, all but the same length
+            lines[2]["noise"]["mean_square"] = lines[0]["noise"]["mean_square"] * (1 + 1e-9)
+        else:
+            lines[2]["noise"]["digest"] = lines[0]["noise"]["digest"]
+
+    change(again, "diagnostics.jsonl", repeat)
+    assert failed(again, confidence=0.99) == {"noise is fresh in every round"}
+
+
+def test_cohorts_of_fixed_size_under_a_poisson_account(folder):
+    fixed = folder("server")
+    change(
+        fixed,
+        "diagnostics.jsonl",
+        lambda lines: [line.update(cohort=12, participants=12, arrived=12) for line in lines],
+    )
+    assert failed(fixed, confidence=0.99) == {"cohort sizes follow the sampler"}
+
+
+def test_a_cohort_of_another_size_under_an_exact_account(folder):
+    for name in ("everybody", "shares"):
+        other = folder(name)
+        change(other, "diagnostics.jsonl", lambda lines: lines[0].update(cohort=11))
+        assert "cohort sizes follow the sampler" in failed(other)
+
+
+def test_a_row_beyond_the_bound(folder):
+    long = folder("server")
+    change(long, "diagnostics.jsonl", lambda lines: lines[0].update(largest_norm=1.01))
+    assert failed(long) == {"rows are bounded"}
+
+
+def test_a_denominator_that_follows_the_cohort(folder):
+    other = folder("server")
+    change(other, "diagnostics.jsonl", lambda lines: [one.update(divisor=float(one["cohort"])) for one in lines])
+    assert failed(other) == {"denominator is public"}
+
+
+def test_fewer_shares_than_are_charged(folder):
+    fewer = folder("shares")
+
+    def lose(lines):
+        noise = lines[1]["noise"]
+        lines[1].update(arrived=9, noise=noise | {"draws": 9, "mean_square": noise["mean_square"] * 9 / 12})
+
+    change(fewer, "diagnostics.jsonl", lose)
+    assert failed(fewer) == {"uploads are as accounted", "ledger follows the configuration"}
+
+
+def test_more_coins_than_slots(folder):
+    over = folder("coins")
+    change(over, "diagnostics.jsonl", lambda lines: lines[0].update(cohort=31, participants=31, arrived=31))
+    assert failed(over) == {"uploads are as accounted"}
+
+
+def test_a_round_said_to_have_no_result_that_shows_one(folder):
+    lines = records(folder("losing"), "metrics.jsonl")
+    aborted = next(n for n, line in enumerate(lines) if "aborted" in line and n > 0)
+    for edit in (
+        lambda lines: lines[aborted].update(test_accuracy=lines[aborted]["test_accuracy"] + 0.01),
+        lambda lines: lines[aborted].pop("aborted"),
+    ):
+        shown = folder("losing")
+        change(shown, "metrics.jsonl", edit)
+        assert "every round is charged" in failed(shown)
+
+
+STEPS_NOT_CHARGED = {
+    "a client": lambda lines: lines[1]["steps"][0]["clients"].pop(),
+    "a step": lambda lines: lines[1]["steps"][0].update(count=1),
+    "noise": lambda lines: lines[2].update(noise_std=1.1),
+    "clip": lambda lines: lines[1].update(clip_norm=2.0, noise_std=2.0),
+    "size": lambda lines: lines[1]["steps"][0]["mechanism"]["sampling"].update(probability=0.1),
+    "no size": lambda lines: lines[1]["steps"][0]["mechanism"]["sampling"].update(probability=0.3),
+}
+
+
+@pytest.mark.parametrize("what", STEPS_NOT_CHARGED)
+def test_steps_of_records_that_are_not_charged(folder, what):
+    cheated = folder("records")
+    change_ledger(cheated, STEPS_NOT_CHARGED[what])
+    assert "ledger follows the configuration" in failed(cheated)
+
+
+def test_canaries_whose_coins_were_turned_or_who_were_left_out(folder):
+    turned = folder("canaries")
+    change(turned, "canaries.jsonl", lambda lines: lines[0].update(present=not lines[0]["present"]))
+    assert failed(turned) == {"canaries are the seed's"}
+    fewer = folder("canaries")
+    change(fewer, "canaries.jsonl", lambda lines: lines.pop())
+    assert failed(fewer) == {"canaries are the seed's"}
+
+
+def test_canaries_that_are_found_too_easily(folder):
+    """As with noise of a tenth: the scores of the claim, ten times as far apart."""
+    loud = folder("canaries")
+    generator = np.random.default_rng(1)
+    change(
+        loud,
+        "canaries.jsonl",
+        lambda lines: [one.update(score=one["present"] + 0.2 * float(generator.standard_normal())) for one in lines],
+    )
+    found = audit_run(loud, confidence=0.95)
+    assert {one.name for one in found.checks if one.passed is False} == {"canaries bear out one round"}
+    assert found.to_dict()["lower_bound"] > found.canaries.round_epsilon
+
+
+def test_canaries_shorter_than_the_clip_norm_leave_the_bound_untested(folder):
+    quiet = folder("canaries")
+    change(quiet, "canaries.jsonl", lambda lines: [one.update(norm=0.5 * one["norm"]) for one in lines])
+    found = audit_run(quiet, confidence=SURE)
+    assert found.verdict == "inconclusive"
+    assert undecided(quiet) == {"canaries bear out one round"}
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "metrics.jsonl", "diagnostics.jsonl", "summary.json"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "not text", "not JSON", "deep", "an array", "a folder"])
+def test_without_one_of_its_files_a_run_does_not_pass(folder, name, damage):
+    damaged = folder("everybody")
+    path = damaged / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "a folder":
+        path.mkdir()
+    elif damage != "missing":
+        path.write_bytes(
+            {
+                "empty": b"",
+                "cut": content[:-20],
+                "not text": b"\xff\xfe\n" + content,
+                "not JSON": content + b"NaN\n",
+                "deep": b"[" * 100_000 + b"\n",
+                "an array": b"[]\n",
+            }[damage]
+        )
+    found = audit_run(damaged)
+    assert found.verdict in ("fail", "inconclusive")
+    assert any(name in one.detail for one in found.checks if one.passed is not True)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_lost_lines_of_diagnostics_are_no_pass(folder):
+    lost = folder("server")
+    change(lost, "diagnostics.jsonl", lambda lines: lines.pop())
+    assert audit_run(lost).verdict == "inconclusive"
+    change(lost, "diagnostics.jsonl", lambda lines: [line.pop("noise") for line in lines])
+    assert audit_run(lost).verdict == "inconclusive"
+
+
+def test_without_a_configuration_there_is_no_audit(folder, tmp_path):
+    bare = folder("everybody")
+    for content in (None, b"\xff", b"= 3", b"[data]\nname = 3", b"a = " + b"[" * 100_000):
+        (bare / "config.toml").unlink(missing_ok=True)
+        if content is not None:
+            (bare / "config.toml").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"config\.toml"):
+            audit_run(bare)
+    with pytest.raises(ConfigError, match="no-such-run"):
+        audit_run(tmp_path / "no-such-run")
+
+
+HOSTILE = [None, True, -1, 0, 1e308, 10**400, 2**62, "x", "", [], [1], {}, {"a": 1}, 0.5, 3, "NaN", [[[]]]]
+
+
+def mutated(value, generator):
+    """`value` with one of its leaves, or itself, replaced by something hostile."""
+    if isinstance(value, dict) and value and generator.random() < 0.9:
+        key = sorted(value)[generator.integers(len(value))]
+        return {**value, key: mutated(value[key], generator)}
+    if isinstance(value, list) and value and generator.random() < 0.9:
+        place = int(generator.integers(len(value)))
+        return [*value[:place], mutated(value[place], generator), *value[place + 1 :]]
+    return HOSTILE[generator.integers(len(HOSTILE))]
+
+
+@pytest.mark.parametrize(
+    "name", ["ledger.jsonl", "metrics.jsonl", "diagnostics.jsonl", "canaries.jsonl", "summary.json"]
+)
+def test_hostile_values_are_findings_and_never_crashes(folder, name):
+    """Hashes of the ledger are made to fit, so that its values are what is met."""
+    generator = np.random.default_rng(list(name.encode()))
+    hostile = folder("canaries")
+    original = (hostile / name).read_bytes()
+    for _ in range(50):
+        (hostile / name).write_bytes(original)
+        if name == "summary.json":
+            (hostile / name).write_text(json.dumps(mutated(json.loads(original), generator)))
+        else:
+
+            def replace(lines):
+                place = int(generator.integers(len(lines)))
+                changed = mutated(lines[place], generator)
+                lines[place] = changed if isinstance(changed, dict) else {"kind": changed}
+
+            (change_ledger if name == "ledger.jsonl" else lambda folder, edit: change(folder, name, edit))(
+                hostile, replace
+            )
+        found = audit_run(hostile)
+        json.dumps(found.to_dict(), allow_nan=False)
+
+
+SIMULATED = 200
+
+
+def as_claimed(folder, generator):
+    """New diagnostics and canary scores, drawn from the laws that the configuration claims."""
+
+    def draw(lines):
+        for line in lines:
+            line["cohort"] = int(generator.binomial(60, 0.2))
+            line["participants"] = line["arrived"] = line["cohort"] + present[line["round"]]
+            line["noise"]["mean_square"] = 4.0 * float(generator.chisquare(610)) / 610
+            line["noise"]["digest"] = generator.bytes(16).hex()
+
+    def score(lines):
+        for line in lines:
+            line["score"] = line["present"] + 2.0 * float(generator.standard_normal()) / line["norm"]
+
+    canaries = records(folder, "canaries.jsonl")
+    present = {n: sum(one["present"] for one in canaries if one["round"] == n) for n in range(1, 11)}
+    change(folder, "diagnostics.jsonl", draw)
+    change(folder, "canaries.jsonl", score)
+
+
+def test_correct_runs_fail_no_more_often_than_is_said(tmp_path):
+    """Folders drawn anew from the claimed laws; the exact binomial limits are exceeded with probability 1e-4 each."""
+    folder = run_folders.run(tmp_path / "run", "audit.canaries=40", "federation.rounds=10")
+    generator = np.random.default_rng(7)
+    alarms = {0.95: 0, 0.5: 0}
+    for number in range(SIMULATED):
+        as_claimed(folder, generator)
+        found = audit_run(folder, confidence=0.95)
+        assert all(one.passed is not None for one in found.checks)
+        alarms[0.95] += found.verdict == "fail"
+        if number < 80:
+            alarms[0.5] += bool(failed_by_chance(found.files, alpha=0.125))
+    assert alarms[0.95] <= binom.isf(1e-4, SIMULATED, 0.05)
+    assert binom.ppf(1e-4, 80, 0.125) <= alarms[0.5] <= binom.isf(1e-4, 80, 0.5)  # and the checks do see chance
+
+
+def failed_by_chance(files, alpha):
+    return [
+        check
+        for check in (
+            noise_evidence.noise_is_as_charged,
+            noise_evidence.noise_is_fresh,
+            cohort_law.cohorts_follow_sampler,
+            lambda files, alpha: canary_test.claim_of_a_round_holds(canary_test.canary_result(files, alpha=alpha)),
+        )
+        if check(files, alpha=alpha)[0] is False
+    ]
+
+
+def test_the_law_of_several_cohorts_is_that_of_enumeration():
+    who = PoissonCohorts(clients=7, cohort=2)
+    for room, rounds in ((7, 3), (3, 3), (0, 2)):
+        law = cohort_law.size_law(who, room)
+        sizes = {n: min(n, room) for n in range(8)}
+        centre, tails, far = 2, {}, {}
+        for drawn in itertools.product(range(8), repeat=rounds):
+            chance = math.prod(float(binom.pmf(n, 7, 2 / 7)) for n in drawn)
+            total, distance = sum(sizes[n] for n in drawn), sum(abs(sizes[n] - centre) for n in drawn)
+            tails[total] = tails.get(total, 0.0) + chance
+            far[distance] = far.get(distance, 0.0) + chance
+        for mass, shift, exact in (
+            (law.mass, rounds * law.first, tails),
+            (cohort_law.distance_law(law, centre), 0, far),
+        ):
+            for observed, chance in exact.items():
+                low = sum(p for value, p in exact.items() if value <= observed)
+                high = sum(p for value, p in exact.items() if value >= observed)
+                found = cohort_law.two_sided(cohort_law._power(mass, rounds), observed - shift)
+                assert found == pytest.approx(min(1.0, 2 * min(low, high)), rel=1e-9)
+                assert chance <= found + 1e-12
+
+
+def test_cohorts_far_outside_of_the_law_and_huge_populations():
+    who = PoissonCohorts(clients=1_000_000, cohort=10_000)
+    law = cohort_law.size_law(who, who.clients)
+    assert float(law.mass.sum()) == pytest.approx(1.0, abs=1e-12)
+    for sizes in ([0] * 50, [1_000_000] * 50, [10_000] * 50):
+        assert cohort_law.poisson_finding(law, 10_000, sizes, 1e-6)[0] is False
+    drawn = np.random.default_rng(3).binomial(1_000_000, 0.01, 50).tolist()
+    assert cohort_law.poisson_finding(law, 10_000, drawn, 1e-3)[0] is True
+
+
+def test_skellam_of_small_variance_is_not_taken_for_wrong_noise():
+    """Excess kurtosis 1: with plain chi-square limits 11% of correct rounds would be outside of 5% limits."""
+    alpha, rounds, n = 0.05, 800, 300
+    randomness = Simulated(seeds=Seeds(root=5))
+    outside = plain = 0
+    for number in range(rounds):
+        squares = SkellamLaw(1).sample(n, randomness, "noise", number).astype(float) ** 2
+        noise = Noise(mean_square=float(squares.mean()), entries=n, draws=1, digest="")
+        for excess in (1.0, 0.0):
+            charged = noise_evidence.ChargedNoise(
+                share_variance=1.0, least_draws=1, entries=n, whole=True, excess=excess
+            )
+            one = noise_evidence.Measured(round=1, noise=noise, charged=charged, ratio=noise.mean_square)
+            low, high = noise_evidence.limits(one, alpha=alpha)
+            beyond = not low <= one.ratio <= high
+            outside, plain = outside + (beyond and excess > 0), plain + (beyond and excess == 0)
+    assert outside <= binom.isf(1e-4, rounds, alpha)
+    assert plain > binom.isf(1e-4, rounds, alpha)
