@@ -14,6 +14,9 @@ from dpfed.compress.coins import Coins
 
 Floats = NDArray[np.float64]
 
+_FAR = 1e6
+"""The log-ratio of what one world cannot send, finite so that both signs add up."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoinRatio:
@@ -34,14 +37,19 @@ class CoinRatio:
 
     def scores(self, sums: Tensor) -> Floats:
         """One ratio for each of the sums [n, d]."""
-        table = torch.from_numpy(self.log_one - self.log_other)
+        table = torch.from_numpy(self._ratio())
         counts = sums.round().long().clamp(0, table.shape[1] - 1)
         return np.asarray(table.T.gather(0, counts.cpu()).sum(dim=1).numpy(), dtype=np.float64)
+
+    def _ratio(self) -> Floats:
+        """0 where a value is impossible in both worlds."""
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(self.log_one - self.log_other, nan=0.0, posinf=_FAR, neginf=-_FAR)
 
     @property
     def moments(self) -> tuple[float, float, float]:
         """Mean under world 0 and under world 1, and the standard deviation under world 0."""
-        ratio = self.log_one - self.log_other
+        ratio = self._ratio()
         p0, p1 = np.exp(self.log_other), np.exp(self.log_one)
         mean0, mean1 = float((p0 * ratio).sum()), float((p1 * ratio).sum())
         variance = (p0 * ratio**2).sum(axis=1) - (p0 * ratio).sum(axis=1) ** 2

@@ -51,9 +51,11 @@ def pairs_of_sums(
         return Neighbours(name=name, one=one, other=other, rest=rest)
 
     dense, loud = _signs(size), LOUD * bound
+    along = chosen.adjoint(torch.ones(chosen.sent))
     return [
         against("dense", loud * dense / size**0.5),
         against("one entry", loud * _one_sent(chosen, size)),
+        *([against("along the map", loud * along / along.norm())] if chosen.sent < size else []),
         against("equal norm in every layer", loud * _layers(layout, dense)),
         against("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
         against("huge", HUGE * dense),
@@ -77,13 +79,18 @@ def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy:
     ]
 
 
-def pairs_of_coins(chosen: Map, adjacency: Adjacency, *, edge: float, size: int) -> list[Neighbours]:
-    """All probabilities move as far as they may, from the middle and from the edge, where a coin tells the most."""
+def pairs_of_coins(chosen: Map, adjacency: Adjacency, *, edge: float, bound: float, size: int) -> list[Neighbours]:
+    """All probabilities move as far as they may, from the middle and from the edge, where a coin tells the most.
+
+    From the edge or, where the client may move both ways, from as far inside as it may move.
+    """
     nothing, up = torch.zeros(size), torch.ones(size)
-    low = torch.full((size,), edge)
+    both = adjacency is Adjacency.REPLACE_ONE
+    low = torch.full((size,), min(edge + (bound / chosen.sent**0.5 if both else 0.0), 0.5))
+    deep = torch.full((size,), min(edge + (bound if both else 0.0), 0.5))
 
     def against(name: str, one: Tensor, broadcast: Tensor | None, rest: Tensor = nothing) -> Neighbours:
-        other = -one if adjacency is Adjacency.REPLACE_ONE else nothing
+        other = -one if both else nothing
         return Neighbours(name=name, one=one, other=other, rest=rest, broadcast=broadcast, scores=("ratio",))
 
     return [
@@ -92,7 +99,8 @@ def pairs_of_coins(chosen: Map, adjacency: Adjacency, *, edge: float, size: int)
         against("all up from the start", up, None),
         against("both ways from the start", _signs(size), None),
         against("all up, all others down", up, None, -up),
-        against("one probability up", _one_sent(chosen, size), low),
+        against("one probability up", _one_sent(chosen, size), deep),
+        against("all up from certainty", up, nothing),
     ]
 
 

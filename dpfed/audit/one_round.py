@@ -23,6 +23,9 @@ from dpfed.seeds import Seeds
 from dpfed.sending import Sent, Uploading
 from dpfed.server.state import ServerState
 
+PUBLIC_SEEDS = 16
+"""So many different public seeds of clients; trials go through them in turn."""
+
 
 class CollectedRows:
     """What arrives at the sum, kept row by row instead of added up."""
@@ -128,7 +131,8 @@ class OneRound:
         return replace(self, parts=replace(self.parts, privacy=cast(Privacy, Quiet(self.parts.privacy))))
 
     def with_randomness(self, randomness: Randomness) -> OneRound:
-        """The same round with every secret draw from this source."""
+        """The same round with every secret draw from this source. TypeError for a part that cannot be given one: its
+        noise would be the same in every trial."""
         parts = self.parts
         privacy, code = (_drawing_from(part, randomness) for part in (parts.privacy, parts.code))
         return replace(self, parts=replace(parts, privacy=privacy, code=code, randomness=randomness))
@@ -175,5 +179,8 @@ class OneRound:
 
 
 def _drawing_from(part: Any, randomness: Randomness) -> Any:
-    named = is_dataclass(part) and any(field.name == "randomness" for field in fields(part))
-    return replace(cast(Any, part), randomness=randomness) if named else part
+    if not hasattr(part, "randomness"):
+        return part
+    if not is_dataclass(part) or all(field.name != "randomness" for field in fields(part)):
+        raise TypeError(f"{type(part).__name__}: draws, but cannot be given another source of randomness.")
+    return replace(cast(Any, part), randomness=randomness)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,14 +15,11 @@ from dpfed.audit import thresholds
 from dpfed.audit.claims import Claim
 from dpfed.audit.coin_ratios import CoinRatio
 from dpfed.audit.neighbours import Neighbours
-from dpfed.audit.one_round import OneRound
+from dpfed.audit.one_round import PUBLIC_SEEDS, OneRound
 from dpfed.audit.thresholds import Thresholds
 from dpfed.compress.coins import Coins
 
 Floats = NDArray[np.float64]
-
-PUBLIC_SEEDS = 16
-"""So many different public seeds of clients; trials go through them in turn."""
 
 _AT_ONCE = 250
 _PILOT = 500
@@ -95,11 +93,11 @@ class TwoWorlds:
             low, high, scale = self.ratio.moments
             centre, mu = low, (high - low) / scale if scale else None
         elif kind != "filter":
-            pilot = [self.scores(world, _PILOT)[kind] for world in (0, 1)]
+            pilot = [self.scores(world, min(_PILOT, trials))[kind] for world in (0, 1)]
             centre, scale = float(pilot[0].mean()), float(np.std(np.concatenate(pilot))) or 1.0
             mu = float(pilot[1].mean() - centre) / scale
-        if mu is None or abs(mu) < 1e-6:
-            return Thresholds(values=(centre,), origin="nothing to separate by the claimed law")
+        if mu is None or not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
+            return Thresholds(values=(0.0,), origin="no noise, or nothing to separate")
         if mu > 0 and scale == 1.0 and centre == 0.0:
             return thresholds.claimed_gaussian(mu, trials=trials, alpha=alpha, delta=delta)
         unit = thresholds.claimed_gaussian(abs(mu), trials=trials, alpha=alpha, delta=delta)

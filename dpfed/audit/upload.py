@@ -157,7 +157,7 @@ def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Nei
     """The pairs of neighbours that suit what is claimed."""
     adjacency, size = Adjacency.of(claim.mechanism.adjacency), one.parts.local.course.size
     if claim.coins is not None:
-        return pairs_of_coins(one.map, adjacency, edge=claim.coins.floor, size=size)
+        return pairs_of_coins(one.map, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
     absent = one.parts.decode_first
     pairs = pairs_of_sums(layout, one.map, adjacency, bound=claim.bound, size=size, absent=absent)
     if claim.seen == "sum":
@@ -174,7 +174,7 @@ def tested(worlds: list[TwoWorlds], *, trials: int, alpha: float) -> list[PairTe
     share = alpha / sum(len(one.pair.scores) for one in worlds)
     tests = []
     for k, world in enumerate(worlds):
-        part = trials // 2 if k == best or len(worlds) == 1 else trials // 2 // (len(worlds) - 1)
+        part = trials if len(worlds) == 1 else trials // 2 if k == best else trials // 2 // (len(worlds) - 1)
         tests += _pair_tests(world, max(part // 2, 1), share)
     return tests
 
@@ -208,9 +208,9 @@ def _pair_tests(world: TwoWorlds, each: int, alpha: float) -> list[PairTest]:
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int) -> list[Check]:
     """The cheap checks that apply."""
     fresh = one.with_randomness(OneStream(seed + 1))
-    found: list[Check | None] = [norm_check(one, claim, size)]
+    found: list[Check | None] = [norm_check(fresh, claim, size)]
     found.append(noise_check(fresh, claim, size) if claim.coins is None else floor_check(fresh, claim, size))
-    found += [seeds_check(one, claim, size), linear_check(one, claim, size)]
+    found += [seeds_check(one, claim, size), linear_check(fresh, claim, size)]
     if claim.seen == "sum":
         found += [sum_check(one, size), empty_round_check(one, claim)]
     return [check for check in found if check is not None]

@@ -125,8 +125,8 @@ def _show(done: UploadAudit, folder: Path | None) -> None:
 
 def _show_all(audits: list[UploadAudit]) -> None:
     table = Table()
-    for heading in ("method", "what is seen", "mechanism"):
-        table.add_column(heading)
+    for heading in ("method", "seen", "mechanism"):
+        table.add_column(heading, no_wrap=True)
     for heading in ("claimed epsilon", "at least", "if Gaussian", "gap", "trials", "checks", "seconds"):
         table.add_column(heading, justify="right")
     table.add_column("verdict")
