@@ -1,0 +1,172 @@
+"""`dpfed audit run` on real runs: every way of being private passes, with JSON, exit status and report."""
+
+import json
+
+import pytest
+
+from dpfed import federation
+from dpfed.audit.run import audit_run
+from dpfed.build import build
+from dpfed.cli import status
+from dpfed.config import override, parse
+from dpfed.errors import ConfigError
+from dpfed.report.audit_run import write_audit_report
+
+from . import run_folders
+from .run_folders import SURE, TABLES, change, change_summary
+
+KEYS = {
+    "claimed_epsilon", "delta", "lower_bound", "confidence", "method", "trials", "score_gap", "checks", "verdict",
+}  # fmt: skip
+SHARES = ("privacy.placement=clients", "privacy.adjacency=zero-out")
+EVERYBODY = ("federation.sampling=all", *SHARES)
+INTEGERS = (*SHARES, "aggregation.kind=masked", "aggregation.dropout=0.1", "aggregation.tolerance=0.4")
+COINS = (
+    "method.name=fedpm",
+    "mask.edge=0.2",
+    "privacy.clip_norm=0.8",
+    "privacy.slots=30",
+    "privacy.adjacency=zero-out",
+)
+SIGNS = ("privacy.noise=coins", "privacy.clip_norm=1.0", "privacy.adjacency=zero-out")
+RECORDS = ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.record.accountant=rdp")
+WAYS = {
+    "server-poisson": ("method.name=dp-fedavg",),
+    "server-fixed": ("federation.sampling=fixed",),
+    "server-on-integers": ("aggregation.kind=masked",),
+    "one-client-a-round": ("federation.cohort=1", "federation.rounds=5"),
+    "everybody-by-coins": ("federation.cohort=60",),
+    "adaptive-clip": ("privacy.adaptive.quantile=0.5",),
+    "shares": EVERYBODY,
+    "shares-charged": (*EVERYBODY, "aggregation.dropout=0.2", "privacy.missing_shares=charged"),
+    "shares-sized": (*EVERYBODY, "aggregation.dropout=0.2"),
+    "uploads": ("privacy.release=uploads", "method.name=qsgd"),
+    "uploads-of-nobody": ("privacy.release=uploads", "federation.cohort=1", "federation.rounds=5"),
+    "decoded-first": ("method.name=qsgd",),
+    "shared-mask": ("method.name=fed-smp-randk", "method.keep=0.2"),
+    "discrete-gaussian": ("privacy.noise=discrete-gaussian",),
+    "discrete-gaussian-shares": ("privacy.noise=discrete-gaussian", *INTEGERS),
+    "skellam-shares": ("privacy.noise=skellam", *INTEGERS),
+    "skellam-charged": (
+        "privacy.noise=skellam", *INTEGERS, "federation.sampling=all", "privacy.missing_shares=charged",
+    ),
+    "secure-randomness": ("run.randomness=secure",),
+    "budget": ("privacy.epsilon=1.6", "federation.sampling=all", "federation.rounds=50"),
+    "masked-with-losses": (
+        "federation.sampling=fixed", "aggregation.kind=masked", "aggregation.dropout=0.35", "aggregation.threshold=0.7",
+        "federation.rounds=8",
+    ),
+    "canaries": ("audit.canaries=12",),
+    "canaries-beside-shares": ("privacy.noise=skellam", *INTEGERS, "audit.canaries=12"),
+}  # fmt: skip
+WITHOUT_NOISE_MULTIPLIER = {
+    "coins": COINS,
+    "coins-masked": (*COINS, "aggregation.kind=masked"),
+    "coins-seen": (*COINS[:3], "privacy.release=uploads", "privacy.noise_std=0.5"),
+    "coins-and-canaries": (*COINS, "audit.canaries=12"),
+    "signs-by-coins": ("method.name=stochastic-sign", "method.options.bound=0.5", *SIGNS),
+    "records": ("method.name=fedavg", *RECORDS, "local.batch_size=16", "federation.rounds=2"),
+    "records-in-one-batch": ("method.name=fedavg", *RECORDS, "local.batch_size=40", "federation.rounds=2"),
+    "records-behind-masks": (
+        "method.name=fedavg", *RECORDS, "local.batch_size=30", "aggregation.kind=masked", "aggregation.clip_norm=5.0",
+        "aggregation.dropout=0.35", "aggregation.threshold=0.7", "federation.sampling=fixed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", [*WAYS, *WITHOUT_NOISE_MULTIPLIER])
+def test_a_run_as_the_package_makes_it_passes(tmp_path, way):
+    settings = WAYS.get(way) or WITHOUT_NOISE_MULTIPLIER[way]
+    folder = run_folders.run(tmp_path / "run", *settings, without=[] if way in WAYS else ["privacy"])
+    found = audit_run(folder, confidence=SURE)
+    assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
+    assert found.recomputed_epsilon == pytest.approx(found.claimed_epsilon, rel=1e-9)
+    assert found.to_dict()["trials"] == (12 if "canaries" in way else 0)
+
+
+class Killed(Exception):
+    """Stands for kill -9."""
+
+
+@pytest.mark.parametrize("randomness", ["simulated", "secure"])
+def test_a_run_that_was_killed_and_resumed_passes(tmp_path, monkeypatch, randomness):
+    """Killed between a charge and its checkpoint: a secure round is then charged twice, a simulated one once."""
+    config = parse(override(TABLES, ["federation.sampling=all", f"run.randomness={randomness}"]), source="test")
+    real = federation.RunFolder.save_checkpoint
+
+    def save(self, state, clients):
+        if state.round == 2:
+            raise Killed
+        real(self, state, clients)
+
+    monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
+    with pytest.raises(Killed):
+        federation.run(build(config), tmp_path / "run")
+    monkeypatch.undo()
+    federation.run(build(config), tmp_path / "run", resume=True)
+    found = audit_run(tmp_path / "run", confidence=SURE)
+    assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
+    assert len(found.files.ledger.releases) == (5 if randomness == "secure" else 4)
+
+
+def test_the_command_prints_the_contracts_json_and_writes_the_report(tmp_path, capsys):
+    folder = run_folders.run(tmp_path / "run", "federation.sampling=all", "audit.canaries=12")
+    assert status(["audit", "run", str(folder), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert set(record) >= KEYS
+    assert record["verdict"] == "pass"
+    assert (record["trials"], record["confidence"]) == (12, 0.95)
+    assert record["score_gap"] == pytest.approx(1.0, abs=1e-4)
+    assert record["lower_bound"] <= record["canaries"]["round_epsilon"]
+    for check in record["checks"]:
+        assert set(check) == {"name", "passed", "detail"}
+        assert check["passed"] is True
+    assert (folder / "audit.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "audit.html").read_text()
+    assert all(check["name"].replace("'", "&#39;") in page for check in record["checks"])
+    assert "does not show" in page
+    again = json.loads(json.dumps(audit_run(folder).to_dict()))
+    assert again == record
+
+
+def test_a_failed_audit_has_exit_status_1_and_no_run_has_2(tmp_path, capsys):
+    folder = run_folders.run(tmp_path / "run", "federation.sampling=all", "federation.rounds=1")
+    change_summary(folder, epsilon=0.1)
+    assert status(["audit", "run", str(folder), "--out", str(tmp_path / "elsewhere")]) == 1
+    printed = capsys.readouterr().out
+    assert "less than was spent" in " ".join(printed.replace("│", " ").split())
+    assert (tmp_path / "elsewhere" / "audit.html").exists()
+    assert not (folder / "audit.html").exists()
+    assert status(["audit", "run", str(tmp_path / "nowhere")]) == 2
+    assert "config.toml" in capsys.readouterr().err
+    assert status(["audit", "run", str(folder), "--confidence", "1"]) == 2
+    (tmp_path / "file").touch()
+    assert status(["audit", "run", str(folder), "--out", str(tmp_path / "file")]) == 1
+
+
+def test_an_inconclusive_audit_names_what_is_missing(tmp_path, capsys):
+    folder = run_folders.run(tmp_path / "run", "federation.sampling=all", "federation.rounds=1")
+    (folder / "diagnostics.jsonl").unlink()
+    assert status(["audit", "run", str(folder), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["verdict"] == "inconclusive"
+    assert any("diagnostics.jsonl" in check["detail"] for check in record["checks"] if check["passed"] is None)
+
+
+def test_a_run_that_claims_nothing_is_refused(tmp_path):
+    folder = run_folders.run(tmp_path / "run", "method.name=fedavg", "federation.rounds=1", without=["privacy"])
+    with pytest.raises(ConfigError, match="no claim"):
+        audit_run(folder)
+    change_summary(folder, epsilon=0.5)  # but now it states one
+    assert audit_run(folder).verdict != "pass"
+
+
+@pytest.mark.parametrize("number", [1e99, -1e99, 0.0])
+def test_the_report_takes_whatever_an_audit_takes(tmp_path, number):
+    folder = run_folders.run(tmp_path / "run", "audit.canaries=12", "federation.rounds=2", "federation.cohort=60")
+    change(folder, "canaries.jsonl", lambda lines: [one.update(score=number) for one in lines])
+    change(folder, "diagnostics.jsonl", lambda lines: lines[0]["noise"].update(mean_square=abs(number)))
+    change(folder, "diagnostics.jsonl", lambda lines: lines[0].update(cohort=10**15))
+    found = audit_run(folder)
+    assert found.verdict == "fail"
+    assert write_audit_report(found, tmp_path / "out").exists()
