@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -11,12 +12,14 @@ from typing import Any
 
 import torch
 
+from accounting.errors import BudgetSpent
 from accounting.ledger import Header, Ledger, Release
+from accounting.project import Project
 from dpfed import __version__
 from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal, RecordGoal
 from dpfed.errors import RunError
-from dpfed.evaluate import evaluate
+from dpfed.evaluate import TestResult, evaluate
 from dpfed.round import RoundFacts, draw_cohort, run_round, take_part
 from dpfed.run_folder import RunFolder
 from dpfed.server.state import ServerState
@@ -35,15 +38,23 @@ class Outcome:
     metrics: list[dict[str, Any]]
 
 
-def run(experiment: Experiment, out: Path, *, resume: bool = False, on_round: OnRound = lambda record: None) -> Outcome:
-    """Run (or go on with) the experiment in folder `out`; `on_round` gets each line of metrics.jsonl.
+def run(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound = lambda record: None,
+    project: Project | None = None,
+) -> Outcome:
+    """Run (or go on with) the experiment in folder `out`; `on_round` gets each line of metrics.jsonl. A `project` is
+    charged too and ends the run when its budget is spent.
 
     Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
     whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
     LedgerError where the folder or the ledger cannot be trusted or written; what was written before stays valid.
     """
     try:
-        return _run(experiment, out, resume=resume, on_round=on_round)
+        return _run(experiment, out, resume=resume, on_round=on_round, project=project)
     finally:
         experiment.parts.ranks.stop()
 
@@ -54,13 +65,14 @@ def follow(experiment: Experiment) -> None:
         take_part(task, experiment.parts, seeds=experiment.seeds)
 
 
-def _run(experiment: Experiment, out: Path, *, resume: bool, on_round: OnRound) -> Outcome:
+def _run(experiment: Experiment, out: Path, *, resume: bool, on_round: OnRound, project: Project | None) -> Outcome:
     config = experiment.config
+    _check_project(experiment, project)
     began = time.monotonic()
     folder = RunFolder.reopen(out, config.to_dict()) if resume else RunFolder.create(out, config.to_dict())
     state, remembered = folder.load_checkpoint(experiment.start) if resume else (experiment.start, {})
     experiment.parts.code.restore(remembered)
-    book = _open_book(experiment, folder, state.round) if experiment.goal else None
+    book = _open_book(experiment, folder, state.round, project) if experiment.goal else None
     metrics = folder.metrics(before_round=state.round)
     spent = spending(experiment, book, state.round)
     uplink = round(1e6 * metrics[-1]["uplink_megabytes"]) if metrics else 0
@@ -71,8 +83,15 @@ def _run(experiment: Experiment, out: Path, *, resume: bool, on_round: OnRound) 
         if experiment.goal and experiment.goal.budget is not None and epsilon > experiment.goal.budget:
             stopped_by = "budget"
             break
+        if not _affordable(experiment, project):
+            stopped_by = "budget"
+            break
         started = time.monotonic()
-        state, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book, cohort=cohort)
+        try:
+            state, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book, cohort=cohort)
+        except BudgetSpent:  # another run was faster
+            stopped_by = "budget"
+            break
         folder.save_checkpoint(state, experiment.parts.code.keep())
         seconds = time.monotonic() - started
         uplink += facts.uplink_bytes or 0
@@ -86,9 +105,10 @@ def _run(experiment: Experiment, out: Path, *, resume: bool, on_round: OnRound) 
             folder.append_canary({"round": state.round, **asdict(score)})
         on_round(record)
     if experiment.goal and state.round == 0:
+        where = f"epsilon={experiment.goal.budget}" if project is None else f"{project.ledger.path}"
         raise RunError(
-            f"epsilon={experiment.goal.budget}: not even one round fits (it costs {epsilon:.4g}). Raise the "
-            "noise multiplier or the budget."
+            f"{where}: not even one round fits (it costs {epsilon:.4g} by itself). Raise the noise multiplier or the "
+            "budget."
         )
     summary = _summary(experiment, state, book, metrics, stopped_by, time.monotonic() - began)
     folder.save_model(experiment.model, experiment.readout.weights(state))
@@ -105,35 +125,57 @@ def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:
     return experiment.goal
 
 
-def _open_book(experiment: Experiment, folder: RunFolder, rounds_done: int) -> Book:
+def _check_project(experiment: Experiment, project: Project | None) -> None:
+    if project is not None and not isinstance(experiment.goal, PrivacyGoal):
+        raise RunError(
+            f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
+            "Remove --ledger, or make the run private."
+        )
+
+
+def _affordable(experiment: Experiment, project: Project | None) -> bool:
+    """Whether the project has enough left for one more round, as things stand."""
+    goal = experiment.goal
+    if project is None or not isinstance(goal, PrivacyGoal):
+        return True
+    return project.with_also(goal.mechanism) <= project.terms.epsilon
+
+
+def _open_book(experiment: Experiment, folder: RunFolder, rounds_done: int, project: Project | None) -> Book:
     goal = _goal(experiment)
     about = {"package": f"dpfed {__version__}", "method": experiment.method.name, "delta": goal.delta}
+    if project is not None:
+        about["run"] = f"{folder.path.name}-{secrets.token_hex(4)}"
     header = Header(
         unit=goal.unit,
         clients=experiment.config.federation.clients,
         randomness=experiment.parts.randomness.name,
         about=about,
     )
-    return Book.open(folder.ledger, header, rounds_done=rounds_done)
+    return Book.open(folder.ledger, header, rounds_done=rounds_done, project=project)
 
 
 def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:
     config = experiment.config
     record: dict[str, Any] = {"round": state.round, "test_accuracy": None, "test_loss": None}
     if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:
-        dataset, device = experiment.dataset, experiment.device
-        result = evaluate(
-            experiment.model,
-            experiment.readout.weights(state),
-            torch.from_numpy(dataset.test_inputs).to(device),
-            torch.from_numpy(dataset.test_labels).to(device),
-        )
+        result = _evaluate(experiment, state)
         record["test_accuracy"] = result.accuracy
         record["test_loss"] = result.loss if math.isfinite(result.loss) else None
     record["epsilon"] = None if math.isnan(epsilon) else epsilon
     record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
     record["uplink_megabytes"] = _uplink_megabytes(experiment, state.round, uplink)
     return record
+
+
+def _evaluate(experiment: Experiment, state: ServerState) -> TestResult:
+    dataset, device = experiment.dataset, experiment.device
+    return evaluate(
+        experiment.model,
+        experiment.readout.weights(state),
+        torch.from_numpy(dataset.test_inputs).to(device),
+        torch.from_numpy(dataset.test_labels).to(device),
+    )
 
 
 def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, Any]:
@@ -199,6 +241,8 @@ def _summary(
     uploads = _uploads(experiment) * state.round
     upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
     accuracies = [record["test_accuracy"] for record in metrics if record["test_accuracy"] is not None]
+    if metrics and metrics[-1]["test_accuracy"] is None:  # ended between two evaluations
+        accuracies.append(_evaluate(experiment, state).accuracy)
     stated = against_server = None
     if goal is not None and book is not None:
         ledger = Ledger.read(book.ledger.path)
@@ -241,4 +285,6 @@ def _summary(
         "processes": experiment.parts.ranks.count,
         "seed": config.run.seed,
         "stopped_by": stopped_by,
+        "project_ledger": str(book.project.ledger.path) if book and book.project else None,
+        "project_epsilon": book.project.spent().epsilon if book and book.project else None,
     }

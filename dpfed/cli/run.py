@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from accounting.project import Project
 from dpfed.cli.output import console, number, print_json
 from dpfed.errors import ConfigError
 
@@ -26,6 +27,7 @@ def run(
     out: Path | None = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
     list: Annotated[bool, Parameter(negative="")] = False,
+    ledger: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
@@ -44,6 +46,8 @@ def run(
         Go on with the interrupted run in --out.
     list
         Name the presets and stop.
+    ledger
+        A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
     json
         The summary as one JSON document on standard output.
     """
@@ -69,7 +73,7 @@ def run(
     if among.index:
         federation.follow(experiment)
         return
-    outcome = _run(experiment, name, out, resume=resume)
+    outcome = _run(experiment, name, out, resume=resume, project=None if ledger is None else Project.open(ledger))
     if json:
         print_json(outcome.summary)
     else:
@@ -87,7 +91,9 @@ def _configuration(given: str, settings: list[str]) -> tuple[Config, str]:
     return parse(override(tables, settings), source=given), name
 
 
-def _run(experiment: Experiment, name: str, out: Path | None, *, resume: bool) -> Outcome:
+def _run(
+    experiment: Experiment, name: str, out: Path | None, *, resume: bool, project: Project | None = None
+) -> Outcome:
     from dpfed import federation
     from dpfed.report.run import write_report
     from dpfed.run_folder import free_folder
@@ -114,7 +120,8 @@ def _run(experiment: Experiment, name: str, out: Path | None, *, resume: bool) -
             if not log.is_terminal and record["test_accuracy"] is not None:
                 log.print(f"round {record['round']}/{config.federation.rounds}  {words}")
 
-        outcome = federation.run(experiment, out or free_folder(Path("runs"), name), resume=resume, on_round=on_round)
+        folder = out or free_folder(Path("runs"), name)
+        outcome = federation.run(experiment, folder, resume=resume, on_round=on_round, project=project)
     write_report(outcome)
     return outcome
 
@@ -179,6 +186,8 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("epsilon", "none: not private"))
     if summary["aggregation"] != "plain":
         rows += _secure_sum_rows(summary)
+    if summary["project_ledger"] is not None:
+        rows.append(("project", f"{summary['project_ledger']}: {number(summary['project_epsilon'])} spent in all"))
     rows += [
         ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})" + _aborted(summary)),
         (
