@@ -70,7 +70,7 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Partition:
                     f"data.partition='natural' with data.name={table.name!r}: nothing says who holds a sample there. "
                     "Use another partition, or data with roles or a column train_clients."
                 )
-            return data.natural(dataset.train_clients, clients, generator)
+            return data.natural(dataset.train_clients, clients, generator, available=dataset.natural_clients)
 
 
 def _given(value: _Number | None) -> _Number:

@@ -82,6 +82,7 @@ def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: in
         test_labels=labels[1],
         classes=1 + max(int(half.max(initial=0)) for half in labels) if classes is None else classes,
         train_clients=clients,
+        natural_clients=0 if clients is None else 1 + int(clients.max(initial=-1)),
     )
 
 

@@ -21,6 +21,7 @@ class Dataset:
     test_labels:   int64 [M]
     classes:       number of labels
     train_clients: int64 [N], who holds each training sample in nature, counted from 0; None where nobody does
+    natural_clients: how many there are in nature, those included whose samples were all taken away
 
     Raises DataError when shapes, types or labels do not agree.
     """
@@ -32,6 +33,7 @@ class Dataset:
     test_labels: NDArray[np.int64]
     classes: int
     train_clients: NDArray[np.int64] | None = None
+    natural_clients: int = 0
 
     def __post_init__(self) -> None:
         _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes)
@@ -41,7 +43,7 @@ class Dataset:
                 f"dataset {self.name!r}: train samples are {self.train_inputs.shape[1:]}, test samples "
                 f"{self.test_inputs.shape[1:]}; both must be equal. Load both from one release."
             )
-        _check_clients(self.name, self.train_clients, len(self.train_labels))
+        _check_clients(self.name, self.train_clients, self.natural_clients, len(self.train_labels))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -89,13 +91,14 @@ def _drawn(samples: int, count: int, generator: np.random.Generator) -> NDArray[
     return rows
 
 
-def _check_clients(name: str, clients: NDArray[np.int64] | None, samples: int) -> None:
+def _check_clients(name: str, clients: NDArray[np.int64] | None, count: int, samples: int) -> None:
     if clients is None:
         return
-    if clients.dtype != np.int64 or clients.shape != (samples,) or clients.min() < 0:
+    if clients.dtype != np.int64 or clients.shape != (samples,) or clients.min() < 0 or clients.max() >= count:
         raise DataError(
-            f"dataset {name!r}: train_clients is {clients.dtype} of shape {clients.shape}; must be int64 [{samples}], "
-            "one client a training sample, counted from 0. Number the clients with numpy.unique(return_inverse=True)."
+            f"dataset {name!r}: train_clients is {clients.dtype} of shape {clients.shape}; must "
+            f"be int64 [{samples}], one client a training sample, from 0 to natural_clients - 1 = {count - 1}. Number "
+            "the clients with numpy.unique(return_inverse=True)."
         )
 
 

@@ -72,13 +72,12 @@ def of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:
     return Partition(indices=indices, offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]))
 
 
-def natural(owners: NDArray[np.int64], clients: int, generator: np.random.Generator) -> Partition:
-    """Everyone keeps what is theirs: owners [N] says who holds each row, counted from 0.
+def natural(owners: NDArray[np.int64], clients: int, generator: np.random.Generator, *, available: int) -> Partition:
+    """Everyone keeps what is theirs: owners [N] says which of the `available` clients holds each row, from 0.
 
     With fewer `clients` than owners so many of them, drawn uniformly without replacement, and nobody else takes part.
     Raises ConfigError with more.
     """
-    available = int(owners.max(initial=-1)) + 1
     if not 1 <= clients <= available:
         raise ConfigError(
             f"clients={clients}: the data have {available} clients in nature. Set federation.clients to a number "

@@ -95,6 +95,7 @@ def _dataset(name: str, train: list[_Samples], test: list[_Samples], path: Path)
         test_labels=test_labels,
         classes=len(VOCABULARY),
         train_clients=np.repeat(np.arange(len(sizes), dtype=np.int64), sizes),
+        natural_clients=len(sizes),
     )
 
 
