@@ -101,8 +101,11 @@ def _cohorts(axis: Any, found: CohortSizes | None) -> None:
         at[shown], len(found.sizes) * found.mass[shown], "o-", markersize=3, color=COLOURS[1], label="claimed law"
     )
     axis.set(xlabel="clients in the round", ylabel="rounds", title="cohort sizes")
+    low, high = axis.get_xlim()
+    axis.set_xlim(min(low, float(sizes[0]) - 3), max(high, float(sizes[-1]) + 3))  # a constant size, too, is one bar
+    axis.set_ylim(top=1.25 * axis.get_ylim()[1])
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
 
 
 def _nothing(axis: Any, title: str, words: str) -> None:
