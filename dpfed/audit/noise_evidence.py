@@ -21,6 +21,8 @@ from dpfed.audit.verdict import chance_in_words, rounds_in_words
 _FEW = 10
 """Below so many entries, mean squares of fresh noise are too often alike."""
 
+_ROUNDING = 100 * 2.0**-24
+
 _NO_NOISE = "there is no noise on sums: coins, or the clients' own steps, which leave no trace here."
 
 Finding = tuple[bool | None, str]
@@ -161,13 +163,15 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
 def _too_near(found: Sequence[Measured], alpha: float) -> list[int]:
     """Two rounds whose ratios are nearer than fresh noise has them; P(nearer than t) <= 2 t max density, for each pair.
 
-    The density of chi-square / n is largest at 1 - 2/n.
+    The density of chi-square / n is largest at 1 - 2/n. The same noise is taken from two sums in float32, whose
+    rounding changes a mean square by about 2^-24 / sqrt(n) of it, more where sums are larger than the noise: no need to
+    look further than a hundred times that.
     """
     pairs = len(found) * (len(found) - 1) / 2
     if not pairs:
         return []
     n = max(one.noise.entries for one in found)
-    nearest = alpha / pairs / (2 * n * float(chi2.pdf(n - 2, n)))
+    nearest = min(alpha / pairs / (2 * n * float(chi2.pdf(n - 2, n))), _ROUNDING / math.sqrt(n))
     ordered = sorted(found, key=lambda one: one.ratio)
     for one, other in itertools.pairwise(ordered):
         if other.ratio - one.ratio <= nearest:

@@ -1,6 +1,7 @@
 """`dpfed audit run` on real runs: every way of being private passes, with JSON, exit status and report."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -107,6 +108,31 @@ def test_a_run_that_was_killed_and_resumed_passes(tmp_path, monkeypatch, randomn
     found = audit_run(tmp_path / "run", confidence=SURE)
     assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
     assert len(found.files.ledger.releases) == (5 if randomness == "secure" else 4)
+
+
+class EveryRoundAlike:
+    """Randomness that forgets which round it is."""
+
+    def __init__(self, real):
+        self._real = real
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def normal(self, count, purpose, round, *path, device="cpu"):
+        return self._real.normal(count, purpose, 0, *path, device=device)
+
+    def bits(self, count, purpose, round, *path):
+        return self._real.bits(count, purpose, 0, *path)
+
+
+@pytest.mark.parametrize("settings", [(), SHARES, ("privacy.noise=discrete-gaussian",)])
+def test_one_seed_for_the_noise_of_all_rounds_is_found(tmp_path, settings):
+    """Differences of float32 sums have other fingerprints though the noise is the same; their lengths tell."""
+    experiment = build(parse(override(TABLES, ["federation.sampling=all", *settings]), source="test"))
+    privacy = replace(experiment.parts.privacy, randomness=EveryRoundAlike(experiment.parts.randomness))
+    federation.run(replace(experiment, parts=replace(experiment.parts, privacy=privacy)), tmp_path / "run")
+    assert run_folders.failed(tmp_path / "run", confidence=0.99) == {"noise is fresh in every round"}
 
 
 def test_the_command_prints_the_contracts_json_and_writes_the_report(tmp_path, capsys):
