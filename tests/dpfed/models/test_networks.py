@@ -1,5 +1,7 @@
 """The networks have the papers' sizes."""
 
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import pytest
@@ -7,6 +9,8 @@ import torch
 
 from dpfed.errors import ConfigError
 from dpfed.models import build
+from dpfed.models.frozen import Biases, freeze
+from dpfed.seeds import Seeds
 
 
 @pytest.mark.parametrize(
@@ -18,6 +22,10 @@ from dpfed.models import build
         ("fed-smp-cnn", (1, 28, 28), {}, 1_663_370),
         ("fed-smp-cnn-unpadded", (1, 28, 28), {}, 582_026),
         ("fed-smp-cnn", (3, 32, 32), {}, 2_156_490),
+        ("fed-smp-svhn-cnn", (3, 32, 32), {}, 3_431_754),
+        ("fedscalar-mlp", (1, 8, 8), {}, 259),
+        ("conv-4", (1, 28, 28), {}, 1_933_258),
+        ("conv-6", (3, 32, 32), {}, 2_262_602),
     ],
 )
 def test_build_gives_the_published_size(name: str, shape: tuple[int, ...], options: dict[str, Any], size: int) -> None:
@@ -46,6 +54,47 @@ def test_networks_with_batch_norm(name: str, shape: tuple[int, ...], parameters:
     assert model.trains_on_one(torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)))
 
 
+@pytest.mark.parametrize(
+    ("name", "rounds", "share", "megabytes"),
+    [("fed-smp-cnn", 180, 100 / 6000, 19.96), ("fed-smp-svhn-cnn", 180, 100 / 6000, 41.18)],
+)
+def test_dense_uploads_cost_what_fed_smp_states(name: str, rounds: int, share: float, megabytes: float) -> None:
+    """Tables I and II: 32 bits a parameter, a client's part of all rounds."""
+    shape = (1, 28, 28) if name == "fed-smp-cnn" else (3, 32, 32)
+    assert round(4e-6 * build(name, shape, 10).size * rounds * share, 2) == megabytes
+
+
+def test_fedpms_networks_have_the_layers_of_its_table() -> None:
+    """Table 2, counted by hand: 3x3 convolutions with biases, then dense layers 256, 256, classes."""
+    for name, shape, classes, widths in (
+        ("conv-4", (1, 28, 28), 47, (64, 64, 128, 128)),
+        ("conv-6", (3, 32, 32), 10, (64, 64, 128, 128, 256, 256)),
+        ("conv-10", (3, 32, 32), 100, (64, 64, 128, 128, 256, 256, 512, 512, 1024, 1024)),
+    ):
+        side = shape[1] // 2 ** (len(widths) // 2)
+        channels = (shape[0], *widths)
+        size = sum((9 * a + 1) * b for a, b in pairwise(channels))
+        size += sum((a + 1) * b for a, b in pairwise((side * side * widths[-1], 256, 256, classes)))
+        assert build(name, shape, classes).size == size
+
+
+@pytest.mark.parametrize("biases", ["masked", "absent"])
+def test_fedpms_networks_can_be_frozen(biases: Biases) -> None:
+    """Signed constants by fan-in, which keep a random mask's signals of the same order."""
+    model = build("conv-6", (3, 32, 32), 10)
+    network = freeze(model, Seeds(root=1), biases=biases)
+    for block in model.layout:
+        fan_in = prod(next(b for b in model.layout if b.name == block.name.replace("bias", "weight")).shape[1:])
+        expected = 0.0 if block.kind == "bias" and biases == "absent" else (2 / fan_in) ** 0.5
+        assert network.constants[block.start : block.stop].abs().unique().tolist() == pytest.approx([expected])
+    assert network.size == (model.size if biases == "masked" else len(model.indices("weight")))
+    mask = torch.bernoulli(network.initial, generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    logits = model.forward(network.weights(mask), inputs)
+    assert logits.shape == (2, 10)
+    assert 0 < logits.std() < 10
+
+
 def test_build_raises_on_unknown_names_and_options() -> None:
     with pytest.raises(ConfigError, match=r"model='fed_smp_cnn'.*Did you mean 'fed-smp-cnn'"):
         build("fed_smp_cnn", (1, 28, 28), 10)
@@ -60,6 +109,8 @@ def test_networks_raise_on_shapes_they_cannot_take() -> None:
         build("fed-smp-cnn", (64,), 10)
     with pytest.raises(ConfigError, match="too small"):
         build("fed-smp-cnn-unpadded", (1, 8, 8), 10)
+    with pytest.raises(ConfigError, match=r"CONV-10 needs.*at least 32 x 32"):
+        build("conv-10", (1, 28, 28), 10)
     with pytest.raises(ConfigError, match="at least 16 x 16"):
         build("cnn-4-bn", (1, 8, 8), 10)
     with pytest.raises(ConfigError, match="at least one unit"):

@@ -1,0 +1,228 @@
+"""Data of one's own: a safetensors file from a config, any map-style data set and any module from Python."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from torch import nn
+
+from dpfed import data, federation, models
+from dpfed.build import build
+from dpfed.cli import main
+from dpfed.config import parse
+from dpfed.errors import ConfigError, DataError
+
+RUN = {
+    "federation": {"clients": 12, "cohort": 12, "rounds": 2, "sampling": "all"},
+    "local": {"learning_rate": 0.1, "epochs": 1, "batch_size": 8},
+    "method": {"name": "dp-fedavg"},
+    "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0},
+    "run": {"device": "cpu"},
+}
+
+
+def arrays(**changes: Any) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    made = {
+        "train_inputs": generator.normal(size=(60, 5)),
+        "train_labels": generator.integers(0, 3, 60),
+        "test_inputs": generator.normal(size=(20, 5)),
+        "test_labels": np.arange(20) % 3,
+        "train_clients": 7 * np.arange(60) % 12 * 100 - 5,
+    } | changes
+    return {name: array for name, array in made.items() if array is not None}
+
+
+def test_a_file_of_arrays_becomes_a_data_set(tmp_path: Path) -> None:
+    given = arrays(train_inputs=np.arange(300, dtype=np.uint8).reshape(60, 5), test_labels=np.full(20, 6, np.uint8))
+    save_file(given, tmp_path / "mine.safetensors")
+    loaded = data.load("mine.safetensors", tmp_path)
+    assert (loaded.name, loaded.classes, loaded.natural_clients) == ("mine", 7, 12)
+    assert loaded.train_inputs.dtype == np.float32
+    np.testing.assert_array_equal(loaded.train_inputs, given["train_inputs"])
+    assert loaded.train_clients is not None
+    for a in range(60):
+        for b in range(60):
+            same = given["train_clients"][a] == given["train_clients"][b]
+            assert (loaded.train_clients[a] == loaded.train_clients[b]) == same
+
+
+def test_a_configuration_runs_on_a_file_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file(arrays(), tmp_path / "mine.safetensors")
+    config = tmp_path / "mine.toml"
+    config.write_text(
+        f'data = {{ name = "mine.safetensors", root = "{tmp_path}", partition = "natural" }}\n'
+        'model = { name = "mlp", hidden = [4] }\n'
+        "federation = { clients = 12, cohort = 4, rounds = 2 }\n"
+        "local = { learning_rate = 0.1, epochs = 1, batch_size = 8 }\n"
+        'method = { name = "dp-fedavg" }\n'
+        "privacy = { noise_multiplier = 1.0, clip_norm = 1.0 }\n"
+    )
+    with pytest.raises(SystemExit) as left:
+        main(["run", str(config), "--out", str(tmp_path / "run"), "--json"])
+    assert left.value.code in (0, None)
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["dataset"] == "mine.safetensors"
+    assert summary["rounds"] == 2
+    assert summary["epsilon"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"test_inputs": None}, "has no array test_inputs"),
+        ({"extra": np.zeros(3)}, "unknown array extra"),
+        ({"train_inputs": np.full((60, 5), np.nan)}, "NaN or infinity"),
+        ({"train_inputs": np.zeros(60)}, r"must be numbers \[N, ...\]"),
+        ({"train_labels": np.zeros(60)}, r"train_labels: float64.*must be integers"),
+        ({"train_labels": np.zeros(59, np.int64)}, "60 samples with labels"),
+        ({"train_labels": np.full(60, -1)}, "labels run from -1"),
+        ({"train_clients": np.zeros(59, np.int64)}, "one client a training sample"),
+        ({"train_clients": np.zeros((60, 1), np.int64)}, "train_clients.*must be integers"),
+        ({"test_inputs": np.zeros((20, 4))}, "both must be equal"),
+    ],
+    ids=range(10),
+)
+def test_arrays_that_do_not_fit_are_one_error(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+    save_file(arrays(**changes), tmp_path / "mine.safetensors")
+    with pytest.raises(DataError, match=complaint):
+        data.load("mine.safetensors", tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"\xff" * 8, (2**40).to_bytes(8, "little") + b"{}"], ids=range(4))
+def test_hostile_files_are_one_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read as safetensors") as raised:
+        data.load(str(path))
+    assert str(path) in str(raised.value)
+
+
+def test_truncated_and_missing_files_are_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    with pytest.raises(DataError, match="cannot be read"):
+        data.load(str(path))
+    save_file(arrays(), path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="cannot be read"):
+        data.load(str(path))
+
+
+class Points(torch.utils.data.Dataset):
+    """A map-style data set as torch knows it."""
+
+    def __init__(self, count: int) -> None:
+        self._inputs = torch.randn(count, 2, 3, generator=torch.Generator().manual_seed(count))
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self._inputs[index], index % 4
+
+
+def network(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, classes))
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "fedavg"])
+def test_own_samples_and_own_modules_run(tmp_path: Path, method: str) -> None:
+    own = data.from_samples(Points(60), Points(9), classes=4, clients=[f"ward {i % 12}" for i in range(60)])
+    data.register("points", own)
+    models.register("my-network", network)
+    tables = RUN | {"data": {"name": "points", "partition": "natural"}, "model": {"name": "my-network"}}
+    tables |= {"method": {"name": method}}
+    if method == "fedavg":
+        tables.pop("privacy")
+    experiment = build(parse(tables, source="test"))
+    np.testing.assert_array_equal(experiment.dataset.train_inputs, torch.stack([x for x, _ in Points(60)]))
+    outcome = federation.run(experiment, tmp_path / "run")
+    assert outcome.summary["dataset"] == "points"
+    assert outcome.summary["parameters"] == 6 * 8 + 8 + 16 + 8 * 4 + 4
+
+
+def test_names_that_are_taken_are_refused_and_own_ones_may_be_replaced() -> None:
+    first, second = (data.from_samples(Points(n), Points(9), classes=4) for n in (8, 10))
+    for name in ("digits", "mnist", "file.safetensors"):
+        with pytest.raises(ConfigError, match="there already"):
+            data.register(name, first)
+    with pytest.raises(ConfigError, match="there already"):
+        models.register("mlp", network)
+    data.register("again", first)
+    data.register("again", second)
+    assert data.load("again") is second
+
+
+@pytest.mark.parametrize("samples", [[(np.zeros(2), 0), (np.zeros(3), 1)], [(np.zeros(2), "cat")], []], ids=range(3))
+def test_samples_that_are_no_samples_are_one_error(samples: list[Any]) -> None:
+    with pytest.raises(DataError, match=r"its items must be \(input, label\)"):
+        data.from_samples(samples, samples, classes=2)
+    with pytest.raises(DataError, match="one client a training sample"):
+        data.from_samples(Points(8), Points(8), classes=4, clients=[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"partition": "dirichlet"}, r"data\.alpha=None.*'dirichlet' needs it"),
+        ({"partition": "dirichlet", "alpha": 0.0}, r"data\.alpha=0\.0"),
+        ({"partition": "iid", "alpha": 0.3}, r"data\.alpha=0\.3.*is for data\.partition='dirichlet', not 'iid'"),
+        ({"partition": "labels"}, r"data\.labels=None.*'labels' needs it"),
+        ({"partition": "fedpm"}, r"data\.labels=None.*'fedpm' needs it"),
+        ({"labels": 3}, r"data\.labels=3.*is for data\.partition='labels' or 'fedpm', not 'iid'"),
+        ({"partition": "shards"}, r"data\.partition='shards'"),
+        ({"train_samples": 0}, r"data\.train_samples=0"),
+    ],
+)
+def test_keys_of_partitions_are_checked(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        parse(RUN | {"data": {"name": "digits"} | table, "model": {"name": "mlp"}}, source="run.toml")
+    assert str(raised.value).count("\n  ") == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "sizes"),
+    [
+        ({"partition": "dirichlet", "alpha": 0.3}, 600),
+        ({"partition": "labels", "labels": 3}, 600),
+        ({"partition": "fedpm", "labels": 10}, 600 - 12),
+        ({"partition": "iid"}, 600),
+    ],
+)
+def test_a_configuration_names_its_partition(table: dict[str, Any], sizes: int) -> None:
+    limits = {"name": "digits", "train_samples": 600, "test_samples": 50}
+    tables = RUN | {"data": limits | table, "model": {"name": "mlp"}}
+    first, again = (build(parse(tables, source="test")) for _ in range(2))
+    partition = first.parts.local.partition
+    assert partition.clients == 12
+    assert sizes <= len(partition.indices) <= 600
+    assert len(first.dataset.test_labels) == 50
+    np.testing.assert_array_equal(partition.indices, again.parts.local.partition.indices)
+    rows = {row.tobytes() for row in data.load("digits").train_inputs}
+    assert all(row.tobytes() in rows for row in first.dataset.train_inputs)
+    assert len({row.tobytes() for row in first.dataset.train_inputs}) == 600
+
+
+def test_a_natural_partition_needs_owners() -> None:
+    tables = RUN | {"data": {"name": "digits", "partition": "natural"}, "model": {"name": "mlp"}}
+    with pytest.raises(ConfigError, match=r"partition='natural' with data.name='digits'"):
+        build(parse(tables, source="test"))
+
+
+def test_carving_and_limits_keep_owners_with_their_samples() -> None:
+    whole = data.from_samples(Points(40), Points(9), classes=4, clients=[i // 4 for i in range(40)])
+    owner = {x.tobytes(): i // 4 for i, x in enumerate(whole.train_inputs)}
+    rest, *_ = whole.carve_public(10, np.random.default_rng(0))
+    less = whole.at_most(train=7, test=3, generator=np.random.default_rng(0))
+    assert len(less.test_labels) == 3
+    assert len(less.train_labels) == 7
+    for part in (rest, less):
+        assert part.natural_clients == 10
+        assert part.train_clients is not None
+        assert [owner[x.tobytes()] for x in part.train_inputs] == part.train_clients.tolist()
+    same = whole.at_most(train=40, test=100, generator=np.random.default_rng(0))
+    assert same is whole
