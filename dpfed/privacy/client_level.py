@@ -36,6 +36,10 @@ class Privacy(Protocol):
     def in_shares(self) -> bool:
         """Whether rows carry noise."""
 
+    @property
+    def in_every_upload(self) -> bool:
+        """Whether each upload is a release by itself, whoever sees it."""
+
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         """[c, k] with a known norm, in place."""
 
@@ -64,6 +68,10 @@ class NotPrivate:
 
     @property
     def in_shares(self) -> bool:
+        return False
+
+    @property
+    def in_every_upload(self) -> bool:
         return False
 
     def bound(self, rows: Tensor, norm: float) -> Clipped:
@@ -113,15 +121,16 @@ class ClientLevelGaussian:
     sensitivity: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling):
+            raise ConfigError(
+                "privacy.placement='clients' with federation.sampling='poisson': the noise of the sum would depend on "
+                "the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', or "
+                "privacy.noise='discrete-gaussian', whose sums always hold as many shares."
+            )
         if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
             raise ConfigError(
                 "privacy.placement='clients' with privacy.adjacency='add-remove': a client more or less is a share of "
                 "noise more or less, which no account covers. Use adjacency 'zero-out' or 'replace-one'."
-            )
-        if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling):
-            raise ConfigError(
-                "privacy.placement='clients' with federation.sampling='poisson': the noise of the sum would depend on "
-                "the secret cohort size. Use privacy.placement='server', or federation.sampling 'fixed' or 'all'."
             )
         if self.placement == "uploads" and (self.adaptive is not None or self.adjacency is Adjacency.ADD_REMOVE):
             raise ConfigError(
@@ -155,6 +164,10 @@ class ClientLevelGaussian:
     @property
     def in_shares(self) -> bool:
         return self.placement != "server"
+
+    @property
+    def in_every_upload(self) -> bool:
+        return self.placement == "uploads"
 
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         return clip_rows(rows, norm)

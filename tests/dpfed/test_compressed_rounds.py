@@ -88,7 +88,7 @@ def _sum(experiment, cohort):
             return None
 
     class Given:
-        law, expected = experiment.parts.sampler.law, 12.0
+        law, expected, clients = experiment.parts.sampler.law, 12.0, experiment.parts.sampler.clients
 
         def sample(self, randomness, round):
             return np.array(cohort)
@@ -256,7 +256,7 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
             return None
 
     class Twelve:
-        law, expected = experiment.parts.sampler.law, 12.0
+        law, expected, clients = experiment.parts.sampler.law, 12.0, experiment.parts.sampler.clients
 
         def sample(self, randomness, round):
             return np.arange(12)

@@ -47,7 +47,7 @@ def variance_p_value(noise, std):
 def test_noise_on_the_sum_has_the_charged_deviation(placement, norm):
     privacy = private(placement)
     noise = noise_of_the_sum(privacy, norm)
-    assert privacy.release(norm, 0, SIZE).noise_std == pytest.approx(1.3 * norm)
+    assert privacy.release(norm, 0, SIZE, 25).noise_std == pytest.approx(1.3 * norm)
     assert variance_p_value(noise, 1.3 * norm) > FALSE_ALARM
     assert stats.kstest(noise / (1.3 * norm), "norm").pvalue > FALSE_ALARM
 
