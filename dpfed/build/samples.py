@@ -37,6 +37,8 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
             f"{count} samples carved out of the training set of {whole.name} serve as public data: "
             "they are not protected by the stated epsilon"
         )
+        if whole.natural_clients:
+            note += ", nor is what they share with other samples of the clients they come from"
     else:
         other = data.load(config.data.public_from, config.data.root)
         if other.input_shape != whole.input_shape or other.classes > whole.classes:

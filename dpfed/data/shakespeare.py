@@ -29,7 +29,8 @@ def load_shakespeare(root: Path) -> Dataset:
     inputs [80], numbers of characters in `characters.VOCABULARY`; label: the character that follows; 80 classes. A
     client is a role with at least two lines; the first 80% of its lines are for training, the others for tests
     (McMahan et al. 2017), and each half becomes all its windows of 80 characters (LEAF), line ends being spaces. Roles
-    whose training lines are not longer than one window are no clients. Raises DataError.
+    whose training lines are not longer than one window are no clients. A character is in up to 81 windows, so privacy
+    of a record ([local.record]) protects one window, not a character or a line. Raises DataError.
     """
     path = root / "shakespeare" / "input.txt"
     if not path.exists():

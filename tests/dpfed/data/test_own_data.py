@@ -1,6 +1,5 @@
 """Data of one's own: a safetensors file from a config, any map-style data set and any module from Python."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import nn
 
 from dpfed import data, federation, models
 from dpfed.build import build
-from dpfed.cli import main
 from dpfed.config import parse
 from dpfed.errors import ConfigError, DataError
 
@@ -49,26 +47,6 @@ def test_a_file_of_arrays_becomes_a_data_set(tmp_path: Path) -> None:
         for b in range(60):
             same = given["train_clients"][a] == given["train_clients"][b]
             assert (loaded.train_clients[a] == loaded.train_clients[b]) == same
-
-
-def test_a_configuration_runs_on_a_file_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_file(arrays(), tmp_path / "mine.safetensors")
-    config = tmp_path / "mine.toml"
-    config.write_text(
-        f'data = {{ name = "mine.safetensors", root = "{tmp_path}", partition = "natural" }}\n'
-        'model = { name = "mlp", hidden = [4] }\n'
-        "federation = { clients = 12, cohort = 4, rounds = 2 }\n"
-        "local = { learning_rate = 0.1, epochs = 1, batch_size = 8 }\n"
-        'method = { name = "dp-fedavg" }\n'
-        "privacy = { noise_multiplier = 1.0, clip_norm = 1.0 }\n"
-    )
-    with pytest.raises(SystemExit) as left:
-        main(["run", str(config), "--out", str(tmp_path / "run"), "--json"])
-    assert left.value.code in (0, None)
-    summary = json.loads(capsys.readouterr().out)
-    assert summary["dataset"] == "mine.safetensors"
-    assert summary["rounds"] == 2
-    assert summary["epsilon"] > 0
 
 
 @pytest.mark.parametrize(
