@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -78,8 +79,7 @@ def _make(name: str, options: Mapping[str, Any]) -> Scheme:
     if name not in _SCHEMES:
         near = difflib.get_close_matches(name, _SCHEMES, n=1, cutoff=0.0)[0]
         raise ConfigError(f"compressor {name!r}: did you mean {near!r}? There are: {', '.join(_SCHEMES)}.")
-    scheme = _SCHEMES[name]
-    kinds = {one.name: typing.get_type_hints(scheme)[one.name] for one in dataclasses.fields(scheme) if one.init}
+    scheme, kinds = _SCHEMES[name], _kinds(name)
     for option, value in options.items():
         if option not in kinds:
             allowed = ", ".join(kinds) or "none"
@@ -92,6 +92,14 @@ def _make(name: str, options: Mapping[str, Any]) -> Scheme:
         required = [one.name for one in dataclasses.fields(scheme) if one.default is dataclasses.MISSING]
         raise ConfigError(f"{name} needs its options {', '.join(required)}; given: {', '.join(options)}.") from None
     return made
+
+
+@functools.cache
+def _kinds(name: str) -> Mapping[str, Any]:
+    """The types of a scheme's options; every message asks for them."""
+    scheme = _SCHEMES[name]
+    hints = typing.get_type_hints(scheme)
+    return {one.name: hints[one.name] for one in dataclasses.fields(scheme) if one.init}
 
 
 def _is_a(value: object, kind: Any) -> bool:

@@ -7,6 +7,7 @@ stranger cannot make it fail. Weights are integers below 2^53, exact in float64,
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 
 import constriction
@@ -33,11 +34,19 @@ def group_weights(counts: NDArray[np.int64], group: int) -> NDArray[np.float64]:
     """
     if group == 1:
         return np.maximum(counts, 1).astype(np.float64)
+    return _products(tuple(counts.tolist()), group)
+
+
+@lru_cache(maxsize=64)
+def _products(counts: tuple[int, ...], group: int) -> NDArray[np.float64]:
+    """Remembered from the encoder to the decoder of one process."""
     table = [1]
     for _ in range(group):
-        table = [low * int(count) for count, low in product(counts, table)]
+        table = [low * count for count, low in product(counts, table)]
     scale = sum(table)
-    return np.array([max(1, weight * _TOTAL // scale) for weight in table], dtype=np.float64)
+    weights = np.array([max(1, weight * _TOTAL // scale) for weight in table], dtype=np.float64)
+    weights.flags.writeable = False
+    return weights
 
 
 def encode(symbols: NDArray[np.uint8] | NDArray[np.uint16], weights: NDArray[np.float64]) -> NDArray[np.uint32]:
