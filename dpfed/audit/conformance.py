@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accounting.errors import AccountingError, EditedLedger, LedgerError
-from accounting.ledger import Aborted, Entry, LocalRelease
+from accounting.ledger import Aborted, Entry, Release
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.record_steps import steps_follow_configuration
 from dpfed.audit.run_files import RunFiles
@@ -108,7 +108,7 @@ def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: boo
         return "was released without a charge" if not aborted else "ended without a result and without a line"
     if repeatable and len(entries) > 1:
         return "stands in the ledger more than once, though its noise is repeatable"
-    if aborted and not isinstance(entries[-1], Aborted | LocalRelease):
+    if aborted and isinstance(entries[-1], Release) and entries[-1].noise_placement != "uploads":
         return "is charged but published as one that ended without a result"
     if not aborted and isinstance(entries[-1], Aborted):
         return "was published though the ledger says that it ended without a result"

@@ -33,13 +33,13 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm."""
+    """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm; None if nobody saw it."""
 
     round: int
     cohort: int
     participants: int
     arrived: int
-    largest_norm: float
+    largest_norm: float | None
     divisor: float | None
     noise: Noise | None
     aborted: bool
@@ -155,7 +155,7 @@ def round_from(record: Record) -> Round:
         cohort=record.whole("cohort"),
         participants=record.whole("participants"),
         arrived=record.whole("arrived"),
-        largest_norm=record.size("largest_norm"),
+        largest_norm=None if record.values.get("largest_norm") is None else record.size("largest_norm"),
         divisor=record.real_or_none("divisor"),
         noise=None if noise is None else _noise_from(noise),
         aborted=aborted,

@@ -20,10 +20,14 @@ def rows_are_bounded(files: RunFiles) -> Finding:
     """No row was longer than the clip norm when it was summed: the sensitivity that every epsilon here rests on."""
     if files.config.privacy is None:
         return True, "the unit is a record: its slopes are bounded inside the clients, where these files do not reach."
-    over = [one.round for one in files.rounds if one.largest_norm > 1 + _ROUNDING]
-    largest = max((one.largest_norm for one in files.rounds), default=0.0)
+    norms = {one.round: one.largest_norm for one in files.rounds if one.largest_norm is not None}
+    largest = max(norms.values(), default=0.0)
+    over = [number for number, norm in norms.items() if norm > 1 + _ROUNDING]
     if over:
         return False, f"{rounds_in_words(over)}: a row of {largest:.6g} times the clip norm was summed."
+    unknown = [one.round for one in files.rounds if one.largest_norm is None]
+    if unknown:
+        return None, f"{rounds_in_words(unknown)}: diagnostics.jsonl does not say how long rows were."
     return True, f"the longest row of {len(files.rounds)} rounds has {largest:.6f} of the clip norm."
 
 

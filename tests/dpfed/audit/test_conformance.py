@@ -211,6 +211,8 @@ def test_a_row_beyond_the_bound(folder):
     long = folder("server")
     change(long, "diagnostics.jsonl", lambda lines: lines[0].update(largest_norm=1.01))
     assert failed(long) == {"rows are bounded"}
+    change(long, "diagnostics.jsonl", lambda lines: lines[0].pop("largest_norm"))
+    assert undecided(long) == {"rows are bounded"}
 
 
 def test_a_denominator_that_follows_the_cohort(folder):
