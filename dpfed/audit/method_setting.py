@@ -28,7 +28,7 @@ _SETTING = (
     "run.device=cpu",
 )
 _NEAREST = {"fedavg": "dp-fedavg", "fedavg-topk": "fed-smp-topk", "fedavg-randk": "fed-smp-randk", "fedmask": "fedpm"}
-_SHORT = {"fedmrn": 0.05, "fedmrns": 0.05}
+_SHORT = {"fedmrn": 0.02, "fedmrns": 0.02}
 """Clip norms that these uploads reach at d = 610: they are never longer than the noise that they mask."""
 
 _EPSILON_OF_COINS = 3.0
@@ -107,6 +107,7 @@ def audit_upload(
     trials: int = 100_000,
     confidence: float = 0.95,
     seed: int = 0,
+    draws: int = 300_000,
 ) -> UploadAudit:
     """Audit one round of a method; see `upload.audit_round`. ConfigError for a method that is never private."""
     config = configured(name, settings, noise_multiplier)
@@ -120,6 +121,7 @@ def audit_upload(
         confidence=confidence,
         seed=seed,
         delta=config.privacy.delta or 1e-5,
+        draws=draws,
         checks=(_sampler(name, config, seed),),
     )
 

@@ -113,14 +113,15 @@ def audit_round(
     confidence: float = 0.95,
     seed: int = 0,
     delta: float = 1e-5,
+    draws: int = 300_000,
     checks: Sequence[Check] = (),
 ) -> UploadAudit:
     """Audit the round `one` against what its own parts would write in the ledger.
 
     trials: in all, half of them for the pair with the largest noiseless gap, the rest over the other pairs; half of
     each in either world. confidence: of the test of the claim and of the lower bounds, each, over all pairs together
-    (Bonferroni). Checks have a false-alarm probability of `round_checks.FALSE_ALARM` each. `checks`: further ones that
-    were made elsewhere.
+    (Bonferroni). draws: of noise, for its variance. checks: further ones that were made elsewhere. Checks have a
+    false-alarm probability of `round_checks.FALSE_ALARM` each.
 
     Claim: a round that keeps what its ledger states is failed with probability at most 1 - confidence + 1e-5. A "pass"
     proves nothing: it says what so many trials of these pairs could have seen.
@@ -140,7 +141,7 @@ def audit_round(
         seed=seed,
         dimension=size,
         tests=tuple(tests),
-        checks=(*round_checks(one, claim, size, seed), *checks),
+        checks=(*round_checks(one, claim, size, seed, draws), *checks),
         seconds=time.monotonic() - began,
     )
 
@@ -205,11 +206,11 @@ def _pair_tests(world: TwoWorlds, each: int, alpha: float) -> list[PairTest]:
     return tests
 
 
-def round_checks(one: OneRound, claim: Claim, size: int, seed: int) -> list[Check]:
+def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) -> list[Check]:
     """The cheap checks that apply."""
     fresh = one.with_randomness(OneStream(seed + 1))
     found: list[Check | None] = [norm_check(fresh, claim, size)]
-    found.append(noise_check(fresh, claim, size) if claim.coins is None else floor_check(fresh, claim, size))
+    found.append(noise_check(fresh, claim, size, draws) if claim.coins is None else floor_check(fresh, claim, size))
     found += [seeds_check(one, claim, size), linear_check(fresh, claim, size)]
     if claim.seen == "sum":
         found += [sum_check(one, size), empty_round_check(one, claim)]

@@ -528,7 +528,7 @@ FAULTS = (
     Fault(
         name="rounding up in magnitude",
         make=biased_rounding,
-        shift=1.45,
-        layers=(worlds("dense", 3_000), check("norm")),
+        shift=1.4046,
+        layers=(worlds("dense", 1_500), check("norm")),
     ),
 )

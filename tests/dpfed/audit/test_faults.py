@@ -1,0 +1,54 @@
+"""Every planted fault is caught by the layers that are said to catch it, and its sound twin is not flagged.
+
+One seed each here; experiments/audit-faults measures power and false alarms over many.
+"""
+
+import pytest
+
+from .faults import FAULTS, case, check, noise_short, worlds
+
+CASES = [(fault, layer) for fault in FAULTS for layer in fault.layers]
+
+
+@pytest.mark.parametrize(("fault", "layer"), CASES, ids=lambda one: one.name)
+def test_a_planted_fault_is_caught(fault, layer):
+    assert layer.alarm(fault.make()[1], 1, layer.trials)
+
+
+@pytest.mark.parametrize(("fault", "layer"), CASES, ids=lambda one: one.name)
+def test_its_twin_is_not_flagged(fault, layer):
+    """The claim is refuted by chance with probability at most 5%, a check fails with 1e-6; seeded."""
+    assert not layer.alarm(fault.make()[0], 1, min(layer.trials, 2_000 if "drawn" in layer.name else 200))
+
+
+def test_faults_cost_more_than_is_claimed():
+    for fault in FAULTS:
+        claimed, true = fault.epsilons()
+        assert true > claimed
+
+
+def test_one_percent_of_noise_is_for_the_chi_square_only():
+    """2e6 trials would be needed: neither few trials nor few draws see it."""
+    short = noise_short()[1]
+    assert not worlds("dense", 1_000).alarm(short, 1, 1_000)
+    assert not check("noise").alarm(short, 1, 5_000)
+
+
+def test_the_wrong_pair_sees_nothing():
+    """No clip after the scale: a dense update is scaled too, but by less than d/k in the entries that are sent."""
+    fault = FAULTS[1]
+    assert fault.name.startswith("rand-k")
+    tiny = worlds("tiny", 400)
+    assert not tiny.alarm(fault.make()[1], 1, 400)
+
+
+def test_randomness_that_cannot_be_replaced_is_refused():
+    """Or all trials would have the same noise, and any claim would be refuted."""
+    from dpfed.audit.one_stream import OneStream
+
+    from .faults import ClipsEveryLayer
+
+    sound = case("dp-fedavg")
+    wrapped = sound.having(privacy=lambda parts: ClipsEveryLayer(parts.privacy, sound.layout))
+    with pytest.raises(TypeError, match="randomness"):
+        wrapped.one.with_randomness(OneStream(0))

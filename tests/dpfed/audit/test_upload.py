@@ -1,0 +1,217 @@
+"""`dpfed audit upload`: verdicts, the JSON contract, and the harness against plain arithmetic and exact laws."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from accounting import gaussian
+from accounting.adjacency import Adjacency
+from accounting.mechanisms import Gaussian
+from dpfed.audit import round_checks
+from dpfed.audit.claims import claim_of, trade_off
+from dpfed.audit.coin_ratios import CoinRatio
+from dpfed.audit.known_laws import masks
+from dpfed.audit.method_setting import audit_upload, audited_methods, configured, round_of
+from dpfed.audit.one_stream import OneStream
+from dpfed.audit.two_worlds import TwoWorlds
+from dpfed.audit.upload import claimed, pairs_of
+from dpfed.audit.upload import tested as pair_tests
+from dpfed.build import build
+from dpfed.cli import status
+from dpfed.compress.coins import Coins
+from dpfed.errors import ConfigError
+from dpfed.methods import METHODS
+
+SMALL = "model.hidden=[2]"
+QUICK = {"draws": 10_000}
+
+
+def prepared(name, *settings, z=1.0):
+    experiment = build(configured(name, [SMALL, *settings], None if name == "fedpm" else z))
+    return round_of(experiment), experiment.model.layout
+
+
+@pytest.mark.parametrize("name", audited_methods())
+def test_every_private_method_passes_with_a_pair_that_reaches_the_claim(name):
+    """Seeded; a sound method fails with probability at most 5%."""
+    done = audit_upload(name, settings=[SMALL], trials=300, **QUICK)
+    assert done.verdict == "pass", [check for check in done.checks if not check.passed]
+    assert done.score_gap == pytest.approx(1.0, abs=1e-3)  # rows are no longer than claimed, and as long
+    assert done.to_dict()["lower_bound"] <= done.claim.epsilon
+
+
+COINS = ("privacy.clip_norm=0.3", "privacy.epsilon=100.0")  # a clip norm as it is: calibrating one takes seconds
+WAYS = [
+    ("dp-fedavg", "privacy.placement=clients", "aggregation.tolerance=0.25"),
+    ("dp-fedavg", "privacy.noise=skellam", "privacy.placement=clients", "aggregation.kind=masked"),
+    ("fed-smp-randk", "privacy.noise=discrete-gaussian", "privacy.adjacency=replace-one"),
+    ("dp-fedavg", "privacy.release=uploads", "privacy.adjacency=zero-out"),
+    ("signsgd", "privacy.release=uploads", "privacy.adjacency=zero-out"),
+    ("fedscalar", "method.shared=true"),
+    ("fedpm", "privacy.release=uploads", "privacy.noise_std=0.5", *COINS),
+    ("fedpm", "privacy.noise_std=0.3", "privacy.adjacency=replace-one", *COINS),
+    ("stochastic-sign", "privacy.noise=coins", "method.options.bound=0.1", *COINS),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way).replace("privacy.", ""))
+def test_other_ways_to_be_private_pass_too(way):
+    name, *settings = way
+    done = audit_upload(name, settings=[SMALL, *settings], trials=200, **QUICK)
+    assert done.verdict == "pass", [check for check in done.checks if not check.passed]
+
+
+def test_scores_of_a_gaussian_claim_have_the_claimed_law():
+    """N(0, 1) and N(mu, 1): means and spreads within six standard errors."""
+    one, layout = prepared("fed-smp-randk")
+    claim = claimed(one, 1e-5)
+    pair = pairs_of(one, claim, layout)[0]
+    world = TwoWorlds.of(one.with_randomness(OneStream(3)), claim, pair)
+    n = 800
+    for side, mean in ((0, 0.0), (1, claim.mu)):
+        scores = world.scores(side, n)["filter"]
+        assert scores.mean() == pytest.approx(mean, abs=6 / n**0.5)
+        assert scores.std() == pytest.approx(1.0, abs=6 / (2 * n) ** 0.5)
+
+
+def test_lower_bounds_come_near_the_truth_and_a_better_claim_is_refuted():
+    """mu = 1. 8,000 trials show 0.8 and not more than the truth (seeded), and that 0.8 would be wrong as a claim."""
+    one, layout = prepared("dp-fedavg")
+    claim = claimed(one, 1e-5)
+    world = TwoWorlds.of(one.with_randomness(OneStream(4)), claim, pairs_of(one, claim, layout)[0])
+    (test,) = pair_tests([world], trials=8_000, alpha=0.05)
+    assert 0.85 < test.mu <= 1.0
+    assert 1.5 < test.lower_bound < test.lower_bound_gdp <= claim.epsilon
+    assert not test.test.rejected
+    release = one.parts.privacy.release(one.state.clip_norm, 0, one.map.sent, one.clients)
+    better = replace(release, mechanism=Gaussian(noise_multiplier=1.25, adjacency=Adjacency.ADD_REMOVE))
+    (refuted,) = pair_tests([replace(world, claim=claim_of(better, delta=1e-5))], trials=8_000, alpha=0.05)
+    assert refuted.test.rejected
+
+
+def test_coin_ratios_are_those_of_the_binomial_law():
+    """Three others at the same probability: the sum's law by scipy. One upload: coordinate by coordinate."""
+    from scipy.stats import binom
+
+    code = Coins(randomness=OneStream(0), edge=0.1)
+    one, other, rest = torch.tensor([0.3]), torch.tensor([0.6]), torch.tensor([0.6])
+    ratio = CoinRatio.of(code, one, other, rest, 3)
+    counts = torch.arange(5.0)[:, None]
+    beside = binom.pmf(np.arange(5), 3, 0.6)
+    shifted = np.concatenate([[0.0], beside[:-1]])
+    exact = np.log((0.7 * beside + 0.3 * shifted) / binom.pmf(np.arange(5), 4, 0.6))
+    np.testing.assert_allclose(ratio.scores(counts), exact, rtol=1e-6)
+    alone = CoinRatio.of(code, torch.tensor([0.3, 0.02]), torch.tensor([0.6, 0.5]), rest, 0)
+    tossed = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    expected = [math.log(0.3 / 0.6 * 0.9 / 0.5), math.log(0.7 / 0.4 * 0.1 / 0.5)]
+    np.testing.assert_allclose(alone.scores(tossed), expected, rtol=1e-6)
+
+
+def test_the_mean_of_a_noisy_coin_outside_the_box():
+    """E clip(theta + N, c, 1-c) by simulation, for probabilities that the accountant's formula does not take."""
+    code = Coins(randomness=OneStream(0), edge=0.2, noise_std=0.3)
+    drawn = np.random.default_rng(0).normal(size=400_000)
+    for theta in (-0.2, 0.2, 0.5, 1.1):
+        ratio = CoinRatio.of(code, torch.tensor([theta]), torch.tensor([0.5]), torch.tensor([0.5]), 0)
+        mean = np.clip(theta + 0.3 * drawn, 0.2, 0.8).mean()
+        assert math.exp(ratio.log_one[0, 1]) == pytest.approx(mean, abs=0.002)
+
+
+def test_epsilon_of_single_coins_is_at_most_the_claim():
+    """The exact law of the worst pair, without trials: below the claim of the channel."""
+    one, layout = prepared("fedpm", "privacy.release=uploads")
+    claim = claimed(one, 1e-5)
+    pair = next(pair for pair in pairs_of(one, claim, layout) if pair.name == "all up from the edge")
+    world = TwoWorlds.of(one.with_randomness(OneStream(0)), claim, pair)
+    p, q = (np.exp(log[:, 1]) for log in (world.ratio.log_one, world.ratio.log_other))
+    assert 0.3 < masks(p, q).epsilon(delta=1e-5) / claim.epsilon <= 1.0
+
+
+def test_the_trade_off_of_a_gaussian_profile():
+    rates = np.array([0.01, 0.2, 0.5, 0.9])
+    found = trade_off(lambda eps: gaussian.privacy_profile(eps, mu=1.0), rates)
+    np.testing.assert_allclose(found, norm.cdf(norm.isf(rates) - 1.0), atol=1e-4)
+
+
+def test_a_pair_that_cannot_reach_the_claim_is_inconclusive():
+    """FedMRN's uploads are shorter than this clip norm: nothing is refuted, and nothing would have been."""
+    done = audit_upload("fedmrn", settings=[SMALL, "privacy.clip_norm=2.0"], trials=200, **QUICK)
+    assert done.score_gap < 0.5
+    assert done.verdict == "inconclusive"
+
+
+def test_a_failed_check_is_a_failed_audit():
+    done = audit_upload("dp-fedavg", settings=[SMALL], trials=200, **QUICK)
+    broken = replace(done, checks=(*done.checks, round_checks.Check(name="planted", passed=False, detail="")))
+    assert (done.verdict, broken.verdict) == ("pass", "fail")
+
+
+@pytest.mark.parametrize("name", [name for name, one in METHODS.items() if not one.private_with])
+def test_methods_without_a_claim_are_refused_with_the_nearest_one(name, capsys):
+    assert status(["audit", "upload", name]) == 2
+    assert "nearest private method is" in capsys.readouterr().err
+
+
+def test_sampling_is_refused():
+    with pytest.raises(ConfigError, match="sampling='poisson'"):
+        configured("dp-fedavg", ["federation.sampling=poisson"])
+
+
+CONTRACT = {
+    "claimed_epsilon", "delta", "lower_bound", "confidence", "method", "trials", "score_gap", "checks", "verdict",
+}  # fmt: skip
+
+
+def test_the_command_prints_the_contract_and_leaves_a_report(capsys, tmp_path):
+    arguments = ["audit", "upload", "dp-fedavg", "--trials", "400", "--set", SMALL, "--out", str(tmp_path)]
+    assert status([*arguments, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert set(record) >= CONTRACT
+    assert record["verdict"] in ("pass", "fail", "inconclusive")
+    assert all(set(check) == {"name", "passed", "detail"} for check in record["checks"])
+    assert record == json.loads((tmp_path / "audit.json").read_text())
+    assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "report.html").read_text()
+    assert f"{record['claimed_epsilon']:.4f}" in page
+    assert "What this does not show" in page
+
+
+def test_the_same_seed_gives_the_same_audit():
+    first, again = (
+        audit_upload("fed-smp-randk", settings=[SMALL], trials=200, seed=3, **QUICK).to_dict() for _ in range(2)
+    )
+    assert {**first, "seconds": 0} == {**again, "seconds": 0}
+
+
+def test_a_failed_audit_is_status_1(capsys, monkeypatch):
+    from dpfed.audit import upload
+
+    wrong = round_checks.Check(name="norm", passed=False, detail="planted")
+    monkeypatch.setattr(upload, "norm_check", lambda *arguments: wrong)
+    assert status(["audit", "upload", "dp-fedavg", "--trials", "200", "--set", SMALL]) == 1
+    assert "fail: Checks that failed: norm." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name one method"),
+        (["dp-fedavg", "--all"], "name one method"),
+        (["--all", "--noise-multiplier", "1"], "--noise-multiplier with --all"),
+        (["dp-fedavgg"], "Did you mean"),
+        (["dp-fedavg", "--confidence", "1"], "confidence"),
+        (["dp-fedavg", "--trials", "0"], "trials"),
+        (["fedpm", "--noise-multiplier", "1"], "noise_multiplier with coins"),
+        (["dp-fedavg", "--set", "privacy.clip=1"], "clip_norm"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_status_2(capsys, arguments, words):
+    assert status(["audit", "upload", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err
