@@ -253,8 +253,8 @@ def epsilons(
     `rounds` is how many are planned. Equal to `epsilon` of the composition within the tolerance of the grid.
     """
     streams: list[Iterator[float]] = []
-    plain = plain_shift(mechanism) is not None
-    gaussian = _gaussian_epsilons(mechanism, delta, rounds) if plain or accountant in ("best", "pld") else None
+    plain = plain_shift(mechanism) is not None and accountant in ("best", "pld")
+    gaussian = _gaussian_epsilons(mechanism, delta, rounds) if accountant in ("best", "pld") else None
     if gaussian is not None:
         streams.append(gaussian)
     if plain:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from accounting import budget, coin_budget
-from accounting.accountant import Accountant
+from accounting.accountant import Accountant, overflow
 from accounting.adjacency import Adjacency
 from accounting.budget import Plan
 from accounting.coin_budget import CoinPlan
@@ -75,6 +75,18 @@ class PrivacyGoal:
 
 
 def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
+    """What the run promises; ConfigError for choices without an account."""
+    goal = _goal_of(config, chosen, sent)
+    rounds, lost = config.federation.rounds, overflow(goal.mechanism)
+    if rounds * lost >= goal.delta:
+        raise ConfigError(
+            f"privacy.slots: more clients are drawn than fit with probability {lost:.3g} a round, over {rounds} rounds "
+            f"more than delta={goal.delta:.3g} allows. Use more slots (none given: as many as delta wants)."
+        )
+    return goal
+
+
+def _goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     table = config.privacy
     assert table is not None
     if chosen.coins or signs_by_coins(config, chosen):

@@ -9,7 +9,7 @@ from accounting import accountant
 from accounting.accountant import guarantee
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.fed_smp import lemma_3, theorem_1
-from accounting.mechanisms import Composed, FixedSizeSampling
+from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,11 @@ class TestFedSmp:
         mixed = Composed(parts=((fixed(1, 10, 2.0), 1), (fixed(1, 10, 3.0), 1)))
         with pytest.raises(UnsupportedMechanism, match=r"accountant='fed-smp-lemma'"):
             guarantee(mixed, delta=1e-5, accountant="fed-smp-lemma")
+
+
+def test_a_stream_keeps_to_the_accountant_that_is_asked_for():
+    plain = Gaussian(noise_multiplier=3.0, adjacency="add-remove")
+    for chosen in ("rdp", "pld", "best"):
+        stream = accountant.epsilons(plain, delta=1e-5, rounds=4, accountant=chosen)
+        expected = accountant.epsilon(Composed(parts=((plain, 2),)), delta=1e-5, accountant=chosen)
+        assert [next(stream), next(stream)][1] == pytest.approx(expected, rel=1e-3)

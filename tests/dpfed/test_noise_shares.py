@@ -151,7 +151,11 @@ def test_poisson_cohorts_leave_the_number_of_shares_alone(tiny_config):
 
 
 def test_at_most_so_many_are_drawn_as_there_are_slots(tiny_config):
-    experiment = build(tiny_config("privacy.noise=discrete-gaussian", *SHARES, "privacy.slots=12", "privacy.delta=0.5"))
+    experiment = build(
+        tiny_config(
+            "privacy.noise=discrete-gaussian", *SHARES, "privacy.slots=12", "privacy.delta=0.5", "federation.rounds=1"
+        )
+    )
     for round in range(10):
         state = replace(experiment.start, round=round)
         _, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=Book())
@@ -248,6 +252,7 @@ REFUSED = {
     ("privacy.noise=skellam", "method.name=qsgd"): "cannot be decoded from their sum",
     ("privacy.noise=skellam", "method.name=fedpm"): "coins",
     ("privacy.slots=20",): "coins",
+    ("privacy.noise=skellam", *SHARES, "privacy.slots=14"): "Use more slots",
 }
 
 
