@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from accounting.errors import BudgetSpent
 from accounting.ledger import Header, Ledger, Release
@@ -20,8 +22,10 @@ from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal, RecordGoal
 from dpfed.errors import RunError
 from dpfed.evaluate import TestResult, evaluate
-from dpfed.round import RoundFacts, draw_cohort, run_round, take_part
+from dpfed.ranks import Task
+from dpfed.round import RoundFacts, begin_round, draw_cohort, end_round, take_part
 from dpfed.run_folder import RunFolder
+from dpfed.sending import Sent, Uploading
 from dpfed.server.state import ServerState
 from dpfed.server_view import server_view
 from dpfed.spending import spending
@@ -66,58 +70,128 @@ def follow(experiment: Experiment) -> None:
 
 
 def _run(experiment: Experiment, out: Path, *, resume: bool, on_round: OnRound, project: Project | None) -> Outcome:
-    config = experiment.config
-    _check_project(experiment, project)
-    began = time.monotonic()
-    folder = RunFolder.reopen(out, config.to_dict()) if resume else RunFolder.create(out, config.to_dict())
-    state, remembered = folder.load_checkpoint(experiment.start) if resume else (experiment.start, {})
-    experiment.parts.code.restore(remembered)
-    book = _open_book(experiment, folder, state.round, project) if experiment.goal else None
-    metrics = folder.metrics(before_round=state.round)
-    spent = spending(experiment, book, state.round)
-    uplink = round(1e6 * metrics[-1]["uplink_megabytes"]) if metrics else 0
-    stopped_by = "rounds"
-    while state.round < config.federation.rounds:
+    parts, seeds = experiment.parts, experiment.seeds
+    run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
+    while (task := run.next_task()) is not None:
+        parts.ranks.lead(task)
+        run.finish_round(*take_part(task, parts, seeds=seeds))
+    return run.close()
+
+
+class Run:
+    """A run, round by round, whoever trains the clients: this process, or the nodes of another engine.
+
+    `next_task`, somebody's work on it, `finish_round`, and again until there is no task; then `close`. The claims are
+    those of `run`.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        state: ServerState,
+        on_round: OnRound,
+        project: Project | None = None,
+    ) -> None:
+        self._began = self._started = time.monotonic()
+        self.experiment, self.state, self._project = experiment, state, project
+        self._folder, self._on_round = folder, on_round
+        self._book = _open_book(experiment, folder, state.round, project) if experiment.goal else None
+        self._metrics = folder.metrics(before_round=state.round)
+        self._spent = spending(experiment, self._book, state.round)
+        self._uplink = round(1e6 * self._metrics[-1]["uplink_megabytes"]) if self._metrics else 0
+        self._stopped_by = "rounds"
+        self._cost = math.nan
+        self._task: Task | None = None
+
+    @classmethod
+    def open(
+        cls,
+        experiment: Experiment,
+        out: Path,
+        *,
+        resume: bool,
+        on_round: OnRound = lambda record: None,
+        project: Project | None = None,
+    ) -> Run:
+        """In a new folder, or going on in the one of an interrupted run."""
+        _check_project(experiment, project)
+        config = experiment.config.to_dict()
+        if not resume:
+            return cls(experiment, RunFolder.create(out, config), experiment.start, on_round, project)
+        folder = RunFolder.reopen(out, config)
+        state, remembered = folder.load_checkpoint(experiment.start)
+        experiment.parts.code.restore(remembered)
+        return cls(experiment, folder, state, on_round, project)
+
+    def next_task(self) -> Task | None:
+        """The next round's; None where all rounds are done or no budget pays for another."""
+        experiment, state = self.experiment, self.state
+        self._task = None
+        if state.round >= experiment.config.federation.rounds or self._stopped_by == "budget":
+            return None
         cohort = draw_cohort(experiment.parts, state.round)
-        epsilon = spent.with_round(cohort, state.round)
-        if experiment.goal and experiment.goal.budget is not None and epsilon > experiment.goal.budget:
-            stopped_by = "budget"
-            break
-        if not _affordable(experiment, project):
-            stopped_by = "budget"
-            break
-        started = time.monotonic()
+        if not self._affordable(cohort):
+            self._stopped_by = "budget"
+            return None
+        self._started = time.monotonic()
         try:
-            state, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book, cohort=cohort)
+            self._task = begin_round(state, experiment.parts, cohort, ledger=self._book)
         except BudgetSpent:  # another run was faster
-            stopped_by = "budget"
-            break
-        folder.save_checkpoint(state, experiment.parts.code.keep())
-        seconds = time.monotonic() - started
-        uplink += facts.uplink_bytes or 0
-        record = _round_record(experiment, state, spent.charge(facts.release), uplink)
+            self._stopped_by = "budget"
+        return self._task
+
+    def finish_round(self, uploading: Uploading, sent: Sent) -> Mapping[str, Any] | None:
+        """Charge, step and save what came of the task. The line of metrics.jsonl; None if nothing could be released."""
+        assert self._task is not None
+        try:
+            self.state, facts = end_round(self._task, uploading, sent, ledger=self._book)
+        except BudgetSpent:  # another run was faster
+            self._stopped_by = "budget"
+            return None
+        self._folder.save_checkpoint(self.state, self.experiment.parts.code.keep())
+        seconds = time.monotonic() - self._started
+        self._uplink += facts.uplink_bytes or 0
+        record = _round_record(self.experiment, self.state, self._spent.charge(facts.release), self._uplink)
         if facts.aborted is not None:
             record["aborted"] = facts.aborted
-        metrics.append(record)
-        folder.append_metrics(record)
-        folder.append_diagnostics(_facts_record(state, facts, seconds))
+        self._metrics.append(record)
+        self._folder.append_metrics(record)
+        self._folder.append_diagnostics(_facts_record(self.state, facts, seconds))
         for score in facts.canaries:
-            folder.append_canary({"round": state.round, **asdict(score)})
-        on_round(record)
-    if experiment.goal and state.round == 0:
-        where = f"epsilon={experiment.goal.budget}" if project is None else f"{project.ledger.path}"
-        raise RunError(
-            f"{where}: not even one round fits (it costs {epsilon:.4g} by itself). Raise the noise multiplier or the "
-            "budget."
-        )
-    summary = _summary(experiment, state, book, metrics, stopped_by, time.monotonic() - began)
-    folder.save_model(experiment.model, experiment.readout.weights(state))
-    content = experiment.readout.file(state)
-    if content is not None:
-        folder.save_mask(content)
-        summary["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
-    folder.save_summary(summary)
-    return Outcome(folder=out, summary=summary, metrics=metrics)
+            self._folder.append_canary({"round": self.state.round, **asdict(score)})
+        self._on_round(record)
+        return record
+
+    def close(self) -> Outcome:
+        """The model and the summary. RunError if the budget did not pay for a single round."""
+        experiment, folder = self.experiment, self._folder
+        if experiment.goal and self.state.round == 0:
+            project = self._project
+            where = f"epsilon={experiment.goal.budget}" if project is None else f"{project.ledger.path}"
+            raise RunError(
+                f"{where}: not even one round fits (it costs {self._cost:.4g} by itself). Raise the noise multiplier "
+                "or the budget."
+            )
+        seconds = time.monotonic() - self._began
+        summary = _summary(experiment, self.state, self._book, self._metrics, self._stopped_by, seconds)
+        folder.save_model(experiment.model, experiment.readout.weights(self.state))
+        content = experiment.readout.file(self.state)
+        if content is not None:
+            folder.save_mask(content)
+            summary["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
+        folder.save_summary(summary)
+        return Outcome(folder=folder.path, summary=summary, metrics=self._metrics)
+
+    def _affordable(self, cohort: NDArray[np.int64]) -> bool:
+        """Whether the run's own budget and the project's, as things stand, pay for one more round."""
+        goal, project = self.experiment.goal, self._project
+        self._cost = self._spent.with_round(cohort, self.state.round)
+        if goal is not None and goal.budget is not None and self._cost > goal.budget:
+            return False
+        if project is None or not isinstance(goal, PrivacyGoal):
+            return True
+        return project.with_also(goal.mechanism) <= project.terms.epsilon
 
 
 def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:
@@ -131,14 +205,6 @@ def _check_project(experiment: Experiment, project: Project | None) -> None:
             f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
             "Remove --ledger, or make the run private."
         )
-
-
-def _affordable(experiment: Experiment, project: Project | None) -> bool:
-    """Whether the project has enough left for one more round, as things stand."""
-    goal = experiment.goal
-    if project is None or not isinstance(goal, PrivacyGoal):
-        return True
-    return project.with_also(goal.mechanism) <= project.terms.epsilon
 
 
 def _open_book(experiment: Experiment, folder: RunFolder, rounds_done: int, project: Project | None) -> Book:

@@ -42,7 +42,7 @@ class RoundFacts:
     """
 
     cohort: int
-    clipped: int
+    clipped: int | None
     not_finite: int
     uplink_bytes: int | None
     participants: int
@@ -71,32 +71,64 @@ def run_round(
     too many clients were lost, leaves the state as it is and costs nothing; the ledger says why.
     """
     cohort = draw_cohort(parts, state.round) if cohort is None else cohort
-    participants = _filled_up(parts, cohort, state.round)
-    task = Task(state=state, cohort=cohort, participants=participants)
+    task = begin_round(state, parts, cohort, ledger=ledger)
     parts.ranks.lead(task)
     uploading, sent = take_part(task, parts, seeds=seeds)
-    chosen, origin, total = uploading.map, uploading.origin, uploading.total
+    return end_round(task, uploading, sent, ledger=ledger)
+
+
+def begin_round(state: ServerState, parts: Parts, cohort: NDArray[np.int64], *, ledger: Book | None) -> Task:
+    """Who takes part. What uploads tell by themselves, sum or no sum, is charged here, before anybody is asked."""
+    _write(ledger, _told_by_uploads(state, parts, cohort))
+    return Task(state=state, cohort=cohort, participants=_filled_up(parts, cohort, state.round))
+
+
+def open_uploads(task: Task, parts: Parts, *, seeds: Seeds) -> Uploading:
+    """The round's map and its empty sum."""
+    state = task.state
+    chosen = parts.map.for_round(state.broadcast, state.round, seeds)
+    total = parts.sums.open(
+        task.participants,
+        size=parts.code.width(chosen.sent),
+        dtype=parts.code.summed_as,
+        device=state.broadcast.device,
+        round=state.round,
+    )
+    origin = chosen.restrict(state.broadcast)
+    return Uploading(state=state, parts=parts, map=chosen, origin=origin, total=total, seeds=seeds)
+
+
+def take_part(task: Task, parts: Parts, *, seeds: Seeds) -> tuple[Uploading, Sent]:
+    """The part of a round that all processes of a run do: train their clients, and add everything up."""
+    uploading = open_uploads(task, parts, seeds=seeds)
+    return uploading, uploading.everybody(task.cohort, canaries_of(parts, task.state.round)[0])
+
+
+def end_round(task: Task, uploading: Uploading, sent: Sent, *, ledger: Book | None) -> tuple[ServerState, RoundFacts]:
+    """Sum, noise, ledger, server step, once the uploads are in."""
+    state, parts, cohort, chosen = task.state, uploading.parts, task.cohort, uploading.map
+    told = _told_by_uploads(state, parts, cohort)
     facts = RoundFacts(
         cohort=int((cohort < parts.sampler.clients).sum()),
-        clipped=sent.counted - sent.inside,
+        clipped=sent.counted - sent.inside if sent.clipping_known else None,
         not_finite=sent.not_finite,
         uplink_bytes=sent.uplink_bytes,
-        participants=len(participants),
+        participants=len(task.participants),
         arrived=0,
         largest_norm=sent.largest_norm,
+        release=told,
     )
-    of_records = parts.local.release(cohort, round=state.round)  # whoever sums may see their uploads, sum or no sum
     try:
-        summed = total.close()
+        summed = uploading.total.close()
     except SecureSumAborted as reason:
-        _write(ledger, of_records or Aborted(round=state.round, reason=str(reason)))
-        return replace(state, round=state.round + 1), replace(facts, aborted=str(reason), release=of_records)
+        _write(ledger, Aborted(round=state.round, reason=str(reason)) if told is None else None)
+        return replace(state, round=state.round + 1), replace(facts, aborted=str(reason))
     uploads = len(summed.included)
     near_the_ends = parts.code.near_the_ends(summed.total)
-    noisy, noise = noisy_sum(state, parts, summed.total, origin, uploads, sent)
+    noisy, noise = noisy_sum(state, parts, summed.total, uploading.origin, uploads, sent)
     clip_norm = parts.privacy.next_norm(state.clip_norm, sent.inside - sent.counted / 2, state.round)
-    release = parts.privacy.release(state.clip_norm, state.round, chosen.sent, uploads) or of_records
-    _write(ledger, release)
+    release = told or parts.privacy.release(state.clip_norm, state.round, chosen.sent, uploads)
+    _write(ledger, release if told is None else None)
     divisor = _divisor(parts, np.intersect1d(cohort, summed.included))
     scores = _canary_scores(state, parts, chosen, noisy)
     state = parts.server.apply(state, chosen.adjoint(noisy) / divisor, count=divisor, clip_norm=clip_norm)
@@ -111,20 +143,14 @@ def run_round(
     )
 
 
-def take_part(task: Task, parts: Parts, *, seeds: Seeds) -> tuple[Uploading, Sent]:
-    """The part of a round that all processes of a run do: train their clients, and add everything up."""
-    state = task.state
-    chosen = parts.map.for_round(state.broadcast, state.round, seeds)
-    total = parts.sums.open(
-        task.participants,
-        size=parts.code.width(chosen.sent),
-        dtype=parts.code.summed_as,
-        device=state.broadcast.device,
-        round=state.round,
-    )
-    origin = chosen.restrict(state.broadcast)
-    uploading = Uploading(state=state, parts=parts, map=chosen, origin=origin, total=total, seeds=seeds)
-    return uploading, uploading.everybody(task.cohort, _canaries(parts, state.round)[0])
+def _told_by_uploads(state: ServerState, parts: Parts, cohort: NDArray[np.int64]) -> Release | LocalRelease | None:
+    """The release that uploads are by themselves: of their clients' records, or where every upload may be seen."""
+    of_records = parts.local.release(cohort, round=state.round)
+    if of_records is not None:
+        return of_records
+    if not parts.privacy.in_every_upload:
+        return None
+    return parts.privacy.release(state.clip_norm, state.round, parts.map.sent, len(cohort))
 
 
 def draw_cohort(parts: Parts, round: int) -> NDArray[np.int64]:
@@ -135,10 +161,10 @@ def draw_cohort(parts: Parts, round: int) -> NDArray[np.int64]:
     cohort = parts.sampler.sample(parts.randomness, round)
     if parts.slots is not None and len(cohort) > parts.slots:
         cohort = cohort[parts.randomness.subset(parts.slots, len(cohort), "cohort.slots", round)]
-    return np.concatenate([cohort, _canaries(parts, round)[0]])
+    return np.concatenate([cohort, canaries_of(parts, round)[0]])
 
 
-def _canaries(parts: Parts, round: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def canaries_of(parts: Parts, round: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Canaries that take part in this round, and that might have."""
     nobody = np.zeros(0, dtype=np.int64)
     return (nobody, nobody) if parts.canaries is None else parts.canaries.of_round(round)
@@ -183,7 +209,7 @@ def _canary_scores(state: ServerState, parts: Parts, chosen: Map, noisy: Tensor)
     """How much of each canary's own bounded row is in the noisy sum."""
     if parts.canaries is None:
         return ()
-    present, absent = _canaries(parts, state.round)
+    present, absent = canaries_of(parts, state.round)
     ids = np.concatenate([present, absent])
     rows = chosen.forward(parts.canaries.updates(ids, noisy.device), ids)
     rows = parts.privacy.bound(rows, state.clip_norm).rows.double()

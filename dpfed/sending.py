@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from dpfed.server.state import ServerState
 class Sent:
     """What happened on the way, for the operator and for audits; no epsilon covers it.
 
-    counted, inside, not_finite: of the cohort's rows
+    counted, inside, not_finite: of the cohort's rows; clipping_known: clients have told whether they were inside
     largest_norm: of a bounded row, over the clip norm
     noise:        the sum of the noise in the rows that arrive, in the units of those rows; None: no shares
     draws:        how many shares that is
@@ -35,6 +36,7 @@ class Sent:
     counted: int = 0
     inside: int = 0
     not_finite: int = 0
+    clipping_known: bool = True
     uplink_bytes: int | None = None
     largest_norm: float = 0.0
     noise: Tensor | None = None
@@ -61,18 +63,30 @@ class Uploading:
         ranks, senders = self.parts.ranks, self.total.senders
         trained = ranks.mine(np.intersect1d(senders, np.setdiff1d(cohort, canaries)))
         for group in groups(trained, self.parts.group):
-            moves = self.parts.local.train(self.state.broadcast, group, round=self.state.round, seeds=self.seeds)
-            self._count(*self.upload(self.map.forward(moves, group), group))
-        for group in groups(ranks.mine(np.intersect1d(senders, canaries)), self.parts.group):
-            assert self.parts.canaries is not None
-            loud = self.parts.canaries.updates(group, self.origin.device)
-            self.upload(self.map.forward(loud, group), group)
+            self._count(*self.upload(self.trained(group), group))
+        self.canaries(ranks.mine(np.intersect1d(senders, canaries)))
         for group in groups(ranks.mine(np.setdiff1d(senders, cohort)), self.parts.group):
-            self.upload(torch.zeros(len(group), self.map.sent, device=self.origin.device), group)
+            self.upload(self.nothing(group), group)
         self.sent.counted = len(trained) - self.sent.not_finite
         self.total.gather(ranks)
         self._gather(ranks)
         return self.sent
+
+    def canaries(self, canaries: NDArray[np.int64]) -> None:
+        """Canaries' directions into the sum."""
+        for group in groups(canaries, self.parts.group):
+            assert self.parts.canaries is not None
+            loud = self.parts.canaries.updates(group, self.origin.device)
+            self.upload(self.map.forward(loud, group), group)
+
+    def trained(self, group: NDArray[np.int64]) -> Tensor:
+        """What these clients have learnt, mapped: rows [c, sent]."""
+        moves = self.parts.local.train(self.state.broadcast, group, round=self.state.round, seeds=self.seeds)
+        return self.map.forward(moves, group)
+
+    def nothing(self, group: NDArray[np.int64]) -> Tensor:
+        """The rows of clients that only fill a sum up."""
+        return torch.zeros(len(group), self.map.sent, device=self.origin.device)
 
     def _gather(self, ranks: Ranks) -> None:
         """What every rank has counted, added up; noise too, if there are several."""
@@ -96,6 +110,23 @@ class Uploading:
         self.total.add(group, arrived.rows, None if self.parts.weigh_first else weights_of(self.parts, group))
         return bounded, arrived
 
+    def messages(self, rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped | None, list[bytes]]:
+        """The clients' end of `upload`: what each of them sends; None where the other end puts the bound."""
+        parts, round = self.parts, self.state.round
+        if parts.decode_first:
+            return None, parts.code.messages(rows, self.origin, group, round)
+        bounded = self._ready(rows, group)
+        noise = partial(self._noised, group=group) if parts.privacy.on_integers else None
+        return bounded, parts.code.messages(bounded.rows, self.origin, group, round, noise)
+
+    def receive(self, messages: Sequence[bytes], group: NDArray[np.int64]) -> tuple[Clipped | None, Arrived]:
+        """The server's end of `upload`, but for the sum. WireError for a message that no client could have sent."""
+        arrived = self.parts.code.arrived(messages, self.origin, group, self.state.round)
+        if not self.parts.decode_first:
+            return None, arrived
+        bounded = self._bounded(arrived.rows)
+        return bounded, replace(arrived, rows=bounded.rows)
+
     def _in_order(self, rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped, Arrived]:
         """Bound, noise and code; or code and bound, where the bound is put on what arrived; noise on integers last."""
         parts, round = self.parts, self.state.round
@@ -103,14 +134,21 @@ class Uploading:
             arrived = parts.code.send(rows, self.origin, group, round)
             bounded = self._bounded(arrived.rows)
             return bounded, replace(arrived, rows=bounded.rows)
+        bounded = self._ready(rows, group)
+        arrived = parts.code.send(bounded.rows, self.origin, group, round)
+        if parts.privacy.on_integers:
+            arrived = replace(arrived, rows=self._noised(arrived.rows, group))
+        return bounded, arrived
+
+    def _ready(self, rows: Tensor, group: NDArray[np.int64]) -> Clipped:
+        """Rows as the code gets them: bounded, weighed if integers want it, noised if the noise is not on integers."""
         bounded = self._bounded(rows)
-        weights = weights_of(parts, group) if parts.weigh_first else None
+        weights = weights_of(self.parts, group) if self.parts.weigh_first else None
         if weights is not None:
             bounded.rows.mul_(weights.to(bounded.rows.dtype)[:, None])
-        if parts.privacy.on_integers:
-            arrived = parts.code.send(bounded.rows, self.origin, group, round)
-            return bounded, replace(arrived, rows=self._noised(arrived.rows, group))
-        return bounded, parts.code.send(self._noised(bounded.rows, group), self.origin, group, round)
+        if self.parts.privacy.on_integers:
+            return bounded
+        return replace(bounded, rows=self._noised(bounded.rows, group))
 
     def _bounded(self, rows: Tensor) -> Clipped:
         bounded = self.parts.privacy.bound(rows, self.state.clip_norm)

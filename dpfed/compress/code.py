@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,8 +22,15 @@ class Arrived:
     not_finite: int = 0
 
 
+OnIntegers = Callable[[Tensor], Tensor]
+"""Adds a client's own noise to the whole numbers [c, width] that its rows have become."""
+
+
 class Code(Protocol):
     """`send` turns clients' rows into what arrives at the sum, `decode` the sum into the sum of rows.
+
+    `send` is both ends of the wire in one process. Apart they are `messages`, what each client sends, and `arrived`,
+    which reads messages of strangers: WireError for any that no client of this round could have sent.
 
     `origin` [k] is the broadcast vector under the round's map: what a row is a move from. `slots` is how many uploads
     the sum always holds, None where it holds as many as clients take part.
@@ -43,6 +50,12 @@ class Code(Protocol):
         """Bits that one upload of `size` values is counted with, None where the content decides."""
 
     def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived: ...
+
+    def messages(
+        self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int, noise: OnIntegers | None = None
+    ) -> list[bytes]: ...
+
+    def arrived(self, messages: Sequence[bytes], origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived: ...
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
         """From the sum [k] of `uploads` arrived rows to an estimate of the sum of rows that were sent."""

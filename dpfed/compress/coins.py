@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting import debias
-from dpfed.compress.code import Arrived
+from dpfed.compress.code import Arrived, OnIntegers
 from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
-from dpfed.errors import ConfigError
+from dpfed.compress.ring_bytes import ring_from_bytes, ring_to_bytes
+from dpfed.errors import ConfigError, WireError
 from dpfed.randomness import Randomness
 
 
@@ -57,19 +58,38 @@ class Coins:
         return size
 
     def fixed_bits(self, size: int) -> int | None:
-        bits = self.bits or (None if self.slots is None else self.slots.bit_length())
+        bits = self._bits_an_entry
         return None if bits is None or not self.summed else size * bits
 
+    @property
+    def _bits_an_entry(self) -> int | None:
+        return self.bits or (None if self.slots is None else self.slots.bit_length())
+
     def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
-        masks = torch.empty_like(rows)
-        size = 0
-        for row, mask, client in zip(rows, masks, clients, strict=True):
-            tossed = self._toss(origin.double() + row.double(), "coins", round, int(client))
-            if not self.summed:
-                tossed, length = _travelled(tossed, origin)
-                size += length
-            mask.copy_(tossed)
-        return Arrived(rows=masks, uplink_bytes=None if self.summed else size)
+        if not self.summed:
+            return self.arrived(self.messages(rows, origin, clients, round), origin, clients, round)
+        return Arrived(rows=self._masks(rows, origin, clients, round), uplink_bytes=None)
+
+    def messages(
+        self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int, noise: OnIntegers | None = None
+    ) -> list[bytes]:
+        masks = self._masks(rows, origin, clients, round)
+        if self.summed:
+            return ring_to_bytes(masks, self._bits_an_entry or 1)
+        probabilities = origin.cpu().numpy()
+        return [mask_to_bytes(mask.cpu().numpy() != 0, probabilities) for mask in masks]
+
+    def arrived(self, messages: Sequence[bytes], origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+        if self.summed:
+            entries = ring_from_bytes(messages, size=len(origin), bits=self._bits_an_entry or 1)
+            if len(entries) and int(entries.max()) > 1:
+                raise WireError(f"an entry {int(entries.max())} of a mask: must be 0 or 1. Drop the client's message.")
+            return Arrived(rows=entries.to(origin.device, origin.dtype), uplink_bytes=None)
+        probabilities = origin.cpu().numpy()
+        masks = torch.empty(len(messages), len(origin), dtype=origin.dtype)
+        for mask, message in zip(masks, messages, strict=True):
+            mask.copy_(torch.from_numpy(mask_from_bytes(message, probabilities)))
+        return Arrived(rows=masks.to(origin.device), uplink_bytes=sum(map(len, messages)))
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
         total = total.to(origin.dtype)
@@ -89,6 +109,13 @@ class Coins:
 
     def restore(self, kept: Mapping[str, Tensor]) -> None:
         pass
+
+    def _masks(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Tensor:
+        """What clients toss, zeros and ones in the dtype of rows."""
+        masks = torch.empty_like(rows)
+        for row, mask, client in zip(rows, masks, clients, strict=True):
+            mask.copy_(self._toss(origin.double() + row.double(), "coins", round, int(client)))
+        return masks
 
     def _toss(self, probabilities: Tensor, purpose: str, *path: int) -> Tensor:
         """Coins [k] of probabilities [k], float64, after noise and clip."""
@@ -114,10 +141,3 @@ class Coins:
             if self.correction == "linear":
                 moves = moves / debias.clipped_mean_slope(start, **setting)
         return torch.from_numpy((uploads * moves).astype(np.float32)).to(total.device)
-
-
-def _travelled(mask: Tensor, origin: Tensor) -> tuple[Tensor, int]:
-    """The mask after its way through bytes, and their number."""
-    probabilities = origin.cpu().numpy()
-    content = mask_to_bytes(mask.cpu().numpy(), probabilities)
-    return torch.from_numpy(mask_from_bytes(content, probabilities)), len(content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.code import Arrived
+from dpfed.compress.code import Arrived, OnIntegers
 from dpfed.compress.fixed_point import FixedPoint, saturated
+from dpfed.compress.ring_bytes import ring_from_bytes, ring_to_bytes
 from dpfed.randomness import Randomness
 from dpfed.secagg.ring import centred
 from dpfed.seeds import Seeds
@@ -66,6 +67,17 @@ class IntegerUpload:
         )
         integers = encoded.integers.to(rows.device, torch.int64)
         return Arrived(rows=integers, uplink_bytes=None, not_finite=encoded.gave_up)
+
+    def messages(
+        self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int, noise: OnIntegers | None = None
+    ) -> list[bytes]:
+        """`bits` an entry, with the client's noise: what a secure sum would take."""
+        integers = self.send(rows, origin, clients, round).rows
+        return ring_to_bytes(integers if noise is None else noise(integers), self.bits)
+
+    def arrived(self, messages: Sequence[bytes], origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+        residues = ring_from_bytes(messages, size=self.fixed_point.padded, bits=self.bits)
+        return Arrived(rows=centred(residues, self.bits).to(origin.device), uplink_bytes=None)
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
         return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(round))

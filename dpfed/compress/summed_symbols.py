@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.code import Arrived
+from dpfed.compress.code import Arrived, OnIntegers
 from dpfed.compress.fields import Symbols
 from dpfed.compress.payload import Payloads, Scheme
-from dpfed.errors import ConfigError
+from dpfed.compress.ring_bytes import ring_from_bytes, ring_to_bytes
+from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
 
 
@@ -51,6 +52,21 @@ class SummedSymbols:
         payloads = scheme.encode(torch.where(wrong[:, None], 0.0, rows), seed=own if shared is None else shared)
         (symbols,) = payloads.fields.values()
         return Arrived(rows=symbols.to(torch.int64), uplink_bytes=None, not_finite=int(wrong.sum()))
+
+    def messages(
+        self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int, noise: OnIntegers | None = None
+    ) -> list[bytes]:
+        return ring_to_bytes(self.send(rows, origin, clients, round).rows, self.bits)
+
+    def arrived(self, messages: Sequence[bytes], origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+        symbols = ring_from_bytes(messages, size=len(origin), bits=self.bits)
+        (part,) = self._of_round(round).layout(len(origin)).values()
+        assert isinstance(part, Symbols)
+        if len(symbols) and int(symbols.max()) >= part.alphabet:
+            raise WireError(
+                f"symbol {int(symbols.max())} of an alphabet of {part.alphabet}; drop the client's message."
+            )
+        return Arrived(rows=symbols.to(origin.device), uplink_bytes=None)
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
         if not uploads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,16 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.compress import from_bytes
-from dpfed.compress.code import Arrived
+from dpfed.compress.code import Arrived, OnIntegers
 from dpfed.compress.dense import Dense
 from dpfed.compress.error_feedback import ErrorFeedback
 from dpfed.compress.payload import Payload, Scheme, most_bytes
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, WireError
 from dpfed.local.threads import one_thread
 from dpfed.seeds import Seeds
 
 _LARGEST_ENTRY = 1e20  # sums over a model's entries stay below what any field may carry
 _LARGEST_HALF = 65_000.0
+
+NOT_SENT, ZEROS = b"\x00", b"\x01"
+"""What stands for a row that is not finite, and for zeros: a client without samples."""
 
 _MOST_ERRORS = 250_000_000
 """Numbers that error feedback may remember: a gigabyte."""
@@ -73,24 +76,34 @@ class Upload:
         return 8 * (most_bytes(self.scheme, size - exempt) + (most_bytes(Dense(), exempt) if exempt else 0))
 
     def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
-        with one_thread():
-            return self._send(rows, origin, clients, round)
+        return self.arrived(self.messages(rows, origin, clients, round), origin, clients, round)
 
-    def _send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
-        wrong = ~(rows.abs().amax(dim=1) <= self._largest)
-        rows = torch.where(wrong[:, None], 0.0, rows)
-        if self.model:
-            rows = rows + origin
-        scheme, seeds = self._for_round(round, clients)
-        if self.dense is None:
-            arrived, size = self._through(scheme, rows, clients, seeds)
-        else:
-            arrived, size = self._split(scheme, rows, clients, seeds)
-        if self.majority:
-            self._votes.append(((arrived != 0) & ~wrong[:, None]).sum(dim=0))
-        nothing = wrong if self.model else ~rows.any(dim=1)
-        arrived = torch.where(nothing[:, None], 0.0, arrived - origin if self.model else arrived)
-        return Arrived(rows=arrived, uplink_bytes=None if self.sizes_secret else size, not_finite=int(wrong.sum()))
+    def messages(
+        self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int, noise: OnIntegers | None = None
+    ) -> list[bytes]:
+        """A payload each, the exempt entries' in front; one byte in place of a row that cannot be sent or is zero."""
+        with one_thread():
+            wrong = ~(rows.abs().amax(dim=1) <= self._largest)
+            rows = torch.where(wrong[:, None], 0.0, rows)
+            contents = self._encoded(rows + origin if self.model else rows, clients, round)
+        instead = [NOT_SENT if lost else None for lost in wrong.tolist()]
+        if not self.model:
+            moves = rows.any(dim=1).tolist()
+            instead = [one or (None if moved else ZEROS) for one, moved in zip(instead, moves, strict=True)]
+        return [content if one is None else one for one, content in zip(instead, contents, strict=True)]
+
+    def arrived(self, messages: Sequence[bytes], origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+        came = [place for place, message in enumerate(messages) if message not in (NOT_SENT, ZEROS)]
+        rows = torch.zeros(len(messages), len(origin), device=origin.device)
+        if came:
+            with one_thread():
+                decoded = self._decoded([messages[place] for place in came], clients[came], origin, round)
+                if self.majority:
+                    self._votes.append((decoded != 0).sum(dim=0))
+                rows[came] = decoded - origin if self.model else decoded
+        size = sum(map(len, messages))
+        lost = sum(message == NOT_SENT for message in messages)
+        return Arrived(rows=rows, uplink_bytes=None if self.sizes_secret else size, not_finite=lost)
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
         if not self.majority or not self._votes:
@@ -124,26 +137,40 @@ class Upload:
         # Schemes are dataclasses, which a Protocol cannot say.
         return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
 
-    def _split(self, scheme: Scheme, rows: Tensor, clients: NDArray[np.int64], seeds: list[int]) -> tuple[Tensor, int]:
-        assert self.dense is not None
-        chosen = torch.ones(rows.shape[1], dtype=torch.bool, device=rows.device)
-        chosen[self.dense] = False
-        rest = chosen.nonzero()[:, 0]
-        arrived = torch.empty_like(rows)
-        arrived[:, rest], size = self._through(scheme, rows[:, rest], clients, seeds)
-        arrived[:, self.dense], beside = _in_bytes(Dense(), rows[:, self.dense], seeds)
-        return arrived, size + beside
+    def _encoded(self, rows: Tensor, clients: NDArray[np.int64], round: int) -> list[bytes]:
+        scheme, seeds = self._for_round(round, clients)
+        if self.dense is None:
+            return self._payloads(scheme, rows, clients, seeds)
+        beside = [payload.to_bytes() for payload in Dense().encode(rows[:, self.dense], seed=seeds)]
+        rest = self._payloads(scheme, rows[:, self._rest(rows.shape[1])], clients, seeds)
+        return [exempt + content for exempt, content in zip(beside, rest, strict=True)]
 
-    def _through(
-        self, scheme: Scheme, rows: Tensor, clients: NDArray[np.int64], seeds: list[int]
-    ) -> tuple[Tensor, int]:
+    def _payloads(self, scheme: Scheme, rows: Tensor, clients: NDArray[np.int64], seeds: list[int]) -> list[bytes]:
         if self.feedback is None:
-            return _in_bytes(scheme, rows, seeds)
+            return [payload.to_bytes() for payload in scheme.encode(rows, seed=seeds)]
         errors = self._remembered(rows)
         places = torch.from_numpy(clients).to(rows.device)
         payloads, error = ErrorFeedback(scheme=scheme).encode(rows, errors[places], seed=seeds)
         errors[places] = error
-        return _parsed(scheme, list(payloads), rows)
+        return [payload.to_bytes() for payload in payloads]
+
+    def _decoded(self, messages: list[bytes], clients: NDArray[np.int64], origin: Tensor, round: int) -> Tensor:
+        scheme, _ = self._for_round(round, clients)
+        if self.dense is None:
+            return _parsed(scheme, messages, len(origin)).to(origin.device)
+        exempt = most_bytes(Dense(), len(self.dense))
+        rows = torch.empty(len(messages), len(origin), device=origin.device)
+        rest = self._rest(len(origin))
+        rows[:, self.dense] = _parsed(Dense(), [message[:exempt] for message in messages], len(self.dense)).to(rows)
+        rows[:, rest] = _parsed(scheme, [message[exempt:] for message in messages], len(rest)).to(rows)
+        return rows
+
+    def _rest(self, size: int) -> Tensor:
+        """The entries that go through the scheme."""
+        assert self.dense is not None
+        chosen = torch.ones(size, dtype=torch.bool, device=self.dense.device)
+        chosen[self.dense] = False
+        return chosen.nonzero()[:, 0]
 
     def _remembered(self, rows: Tensor) -> Tensor:
         assert self.feedback is not None
@@ -158,12 +185,10 @@ class Upload:
         return self._errors["errors"]
 
 
-def _in_bytes(scheme: Scheme, rows: Tensor, seeds: list[int]) -> tuple[Tensor, int]:
-    return _parsed(scheme, list(scheme.encode(rows, seed=seeds)), rows)
-
-
-def _parsed(scheme: Scheme, payloads: list[Payload], rows: Tensor) -> tuple[Tensor, int]:
-    """Rows as decoded from the bytes of payloads, and how many bytes."""
-    messages = [payload.to_bytes() for payload in payloads]
-    received = [from_bytes(message, dimension=rows.shape[1]) for message in messages]
-    return scheme.decode(received).to(rows.device), sum(map(len, messages))
+def _parsed(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
+    """Rows [c, size] as decoded from payloads of this very scheme."""
+    received: list[Payload] = [from_bytes(message, dimension=size) for message in messages]
+    rows = scheme.decode(received)
+    if not bool(rows.isfinite().all()):
+        raise WireError(f"a payload of {scheme.name} that decodes to NaN or infinity; drop the client's message.")
+    return rows

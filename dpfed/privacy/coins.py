@@ -39,6 +39,10 @@ class ClientLevelCoins:
     def in_shares(self) -> bool:
         return False
 
+    @property
+    def in_every_upload(self) -> bool:
+        return isinstance(self.mechanism, BernoulliChannel)
+
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         if self.linf_clip is None:
             return clip_rows(rows, norm)
@@ -66,7 +70,7 @@ class ClientLevelCoins:
             mechanism=self.mechanism,
             clip_norm=norm,
             noise_std=self.noise_std,
-            noise_placement="uploads" if isinstance(self.mechanism, BernoulliChannel) else "coins",
+            noise_placement="uploads" if self.in_every_upload else "coins",
             detail=detail,
         )
 

@@ -45,6 +45,10 @@ class ClientLevelIntegers:
     def in_shares(self) -> bool:
         return self.placement == "clients"
 
+    @property
+    def in_every_upload(self) -> bool:
+        return False
+
     def share(self, rows: Tensor, clients: NDArray[np.int64], norm: float, round: int) -> Tensor:
         if self.placement == "clients":
             for row, client in zip(rows, clients, strict=True):

@@ -60,6 +60,10 @@ class PlainSum:
             rows, weights = rows[kept], None if weights is None else weights[kept]
         self._total += rows.sum(dim=0) if weights is None else weights.to(rows.dtype) @ rows
 
+    def lose(self, clients: NDArray[np.int64]) -> None:
+        """These will not come after all."""
+        self.arriving = np.setdiff1d(self.arriving, clients)
+
     def gather(self, ranks: Ranks) -> None:
         self._total = ranks.total(self._total)
 
