@@ -1,0 +1,123 @@
+"""The client app: one node is one client, which builds its parts from the configuration that the server has too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from dpfed.build import Experiment, build
+from dpfed.config import Config, parse, read_toml
+from dpfed.engines.flower.conversation import Instruction, Upload, padding_to, tells_clipping
+from dpfed.engines.flower.elsewhere import Elsewhere
+from dpfed.engines.flower.settings import check_engine, fingerprint
+from dpfed.errors import ConfigError
+from dpfed.sending import Uploading
+
+_MEMORY = "dpfed.memory"
+
+
+def client_app(config: Path | Mapping[str, Any]) -> ClientApp:
+    """A ClientApp for this configuration: a TOML file beside the app, or its tables."""
+    tables = read_toml(config) if isinstance(config, Path) else dict(config)
+    text = json.dumps(tables)
+    app = ClientApp()
+    app.query()(partial(introduce, text))
+    app.train()(partial(take_part, text))
+    return app
+
+
+def introduce(config: str, message: Message, context: Context) -> Message:
+    """Which client this node is."""
+    checked = _checked(config)
+    values: dict[str, Any] = {"client": client_of(context, checked), "fingerprint": fingerprint(checked)}
+    return Message(RecordDict({"introduction": ConfigRecord(values)}), reply_to=message)
+
+
+def take_part(config: str, message: Message, context: Context) -> Message:
+    """This client's upload."""
+    experiment = _experiment(config)
+    client = client_of(context, experiment.config)
+    instruction = Instruction.of(message.content, experiment.device)
+    if instruction.fingerprint != fingerprint(experiment.config):
+        raise ConfigError(
+            f"client {client}: its configuration or its dpfed is not the server's; nothing is sent. Give all nodes the "
+            "same app and the same package."
+        )
+    _recall(experiment, client, context)
+    content = upload_of(experiment, client, instruction).to_content()
+    _remember(experiment, client, context)
+    return Message(content, reply_to=message)
+
+
+def upload_of(experiment: Experiment, client: int, instruction: Instruction) -> Upload:
+    """Train (or not), bound, noise, code: what this client sends."""
+    parts, state = experiment.parts, instruction.state
+    chosen = parts.map.for_round(state.broadcast, state.round, experiment.seeds)
+    total = Elsewhere(client)
+    uploading = Uploading(
+        state=state,
+        parts=parts,
+        map=chosen,
+        origin=chosen.restrict(state.broadcast),
+        total=total,
+        seeds=experiment.seeds,
+    )
+    group = total.senders
+    rows = uploading.trained(group) if instruction.train else uploading.nothing(group)
+    bounded, (payload,) = uploading.messages(rows, group)
+    told = bounded if tells_clipping(parts) else None
+    return Upload(
+        client=client,
+        round=state.round,
+        payload=payload,
+        padding=padding_to(parts.code.fixed_bits(chosen.sent), payload),
+        inside=None if told is None else bool(told.inside[0]),
+        finite=None if told is None else told.not_finite == 0,
+    )
+
+
+def client_of(context: Context, config: Config) -> int:
+    """The client that this node is: its partition-id. ConfigError for a node that is none of the run's clients."""
+    client, clients = context.node_config.get("partition-id"), config.federation.clients
+    if isinstance(client, bool) or not isinstance(client, int) or not 0 <= client < clients:
+        raise ConfigError(
+            f"partition-id={client!r} of this node: must be from 0 to {clients - 1}, a different one for each node. "
+            'Start it with --node-config "partition-id=0".'
+        )
+    return client
+
+
+def _checked(config: str) -> Config:
+    checked = parse(json.loads(config), source="the app's config.toml")
+    check_engine(checked)
+    return checked
+
+
+@lru_cache(maxsize=1)
+def _experiment(config: str) -> Experiment:
+    torch.set_num_threads(1)
+    return build(_checked(config))
+
+
+def _recall(experiment: Experiment, client: int, context: Context) -> None:
+    """What this client remembers from earlier rounds, back into the code; zeros at first."""
+    code, clients = experiment.parts.code, experiment.config.federation.clients
+    kept = context.state.array_records.get(_MEMORY, ArrayRecord())
+    rows = {name: torch.from_numpy(array.numpy().copy()).to(experiment.device) for name, array in kept.items()}
+    code.restore({name: row.new_zeros(clients, len(row)) for name, row in rows.items() if name not in code.keep()})
+    for name, memory in code.keep().items():
+        memory[client] = rows.get(name, 0.0)
+
+
+def _remember(experiment: Experiment, client: int, context: Context) -> None:
+    memories = experiment.parts.code.keep()
+    rows = {name: Array(memory[client].cpu().numpy().copy()) for name, memory in memories.items()}
+    if rows:
+        context.state[_MEMORY] = ArrayRecord(rows)

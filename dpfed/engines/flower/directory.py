@@ -1,0 +1,78 @@
+"""Which node is which client."""
+
+from __future__ import annotations
+
+import time
+from logging import WARNING
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from dpfed.engines.flower.conversation import read_introduction
+from dpfed.errors import RunError, WireError
+
+_PAUSE = 0.2
+
+
+class Directory:
+    """Nodes say which client they are; the first to say so keeps the place for the run.
+
+    Whoever may join can take a client's place: who may is the business of node authentication. A place that is empty
+    is a client that is lost in every round.
+    """
+
+    def __init__(self, grid: Grid, *, clients: int, fingerprint: str, patience: float) -> None:
+        self._grid, self._clients, self._fingerprint, self._patience = grid, clients, fingerprint, patience
+        self._nodes: dict[int, int] = {}
+        self._asked: set[int] = set()
+        self._refused = ""
+
+    def wait(self) -> None:
+        """Until every client has its node, or patience is at an end. RunError if none has come by then."""
+        end = time.monotonic() + self._patience
+        while not self.complete and time.monotonic() < end:
+            if not self.look_again(timeout=max(1.0, end - time.monotonic())):
+                time.sleep(_PAUSE)
+        if not self._nodes:
+            raise RunError(
+                f"no node has joined as a client within {self._patience:g} s{self._refused}. Start SuperNodes with "
+                '--node-config "partition-id=0" and so on, and the same app and package.'
+            )
+        if not self.complete:
+            log(WARNING, "%s of %s clients have a node; the others count as lost.", len(self._nodes), self._clients)
+
+    @property
+    def complete(self) -> bool:
+        return len(self._nodes) == self._clients
+
+    def node_of(self, client: int) -> int | None:
+        """Its node; None for a client that has none."""
+        return self._nodes.get(client)
+
+    def look_again(self, *, timeout: float) -> bool:
+        """Ask the nodes that are new; whether there were any."""
+        present = set(self._grid.get_node_ids())
+        self._nodes = {client: node for client, node in self._nodes.items() if node in present}
+        new = sorted(present - self._asked)
+        self._asked = (self._asked & present) | set(new)
+        question = RecordDict({"config": ConfigRecord({"fingerprint": self._fingerprint})})
+        messages = [Message(question, dst_node_id=node, message_type=MessageType.QUERY) for node in new]
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout)) if new else []
+        for reply in sorted(replies, key=lambda one: one.metadata.src_node_id):
+            self._enter(reply)
+        return bool(new)
+
+    def _enter(self, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        try:
+            client, fingerprint = read_introduction(reply, self._clients)
+            if fingerprint != self._fingerprint:
+                raise WireError("another configuration or another version of dpfed.")
+            if client in self._nodes and self._nodes[client] != node:
+                raise WireError(f"client {client} has a node already.")
+        except WireError as error:
+            self._refused = f"; node {node} was refused: {error}"
+            log(WARNING, "node %s is refused: %s", node, error)
+            return
+        self._nodes[client] = node

@@ -1,0 +1,97 @@
+"""The replies of a round, into its sum. Whoever fails, or sends what no client could have sent, is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from logging import WARNING
+
+import numpy as np
+import torch
+from flwr.app import Message
+from flwr.supercore import log
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.compress.dense import Dense
+from dpfed.compress.integer_upload import IntegerUpload
+from dpfed.compress.upload import Upload as PayloadUpload
+from dpfed.engines.flower.conversation import Upload, read_upload, tells_clipping
+from dpfed.errors import WireError
+from dpfed.privacy.client_level import NotPrivate
+from dpfed.secagg.plain import PlainSum
+from dpfed.sending import Sent, Uploading, weights_of
+
+
+class Inbox:
+    """One round's uploads. `trained`: the clients of the cohort, as against those that only fill up."""
+
+    def __init__(self, uploading: Uploading, trained: Iterable[int]) -> None:
+        self._uploading, self._trained = uploading, set(trained)
+        self._told = tells_clipping(uploading.parts)
+        uploading.sent.clipping_known = self._told or uploading.parts.decode_first
+
+    def take(self, asked: Mapping[int, int], replies: Iterable[Message]) -> Sent:
+        """Replies of the nodes asked (client by node), in the order of clients; the others are lost.
+
+        Two answers of one node contradict each other, and neither counts.
+        """
+        came = list(replies)
+        answers = Counter(reply.metadata.src_node_id for reply in came)
+        by_client = {
+            asked[reply.metadata.src_node_id]: reply
+            for reply in came
+            if reply.metadata.src_node_id in asked and answers[reply.metadata.src_node_id] == 1
+        }
+        arrived = [client for client, reply in sorted(by_client.items()) if self._accept(client, reply)]
+        missing = np.setdiff1d(np.array(sorted(asked.values()), dtype=np.int64), np.array(arrived, dtype=np.int64))
+        self.lose(missing)
+        return self._uploading.sent
+
+    def lose(self, clients: NDArray[np.int64]) -> None:
+        """These will not come."""
+        total = self._uploading.total
+        assert isinstance(total, PlainSum)
+        total.lose(clients)
+
+    def _accept(self, client: int, reply: Message) -> bool:
+        uploading, group = self._uploading, np.array([client], dtype=np.int64)
+        flags = self._told and client in self._trained
+        try:
+            upload = read_upload(reply, client=client, round=uploading.state.round, flags=flags)
+            bounded, arrived = uploading.receive([upload.payload], group)
+            self._require_bounded(arrived.rows)
+        except WireError as error:
+            log(WARNING, "client %s is lost in round %s: %s", client, uploading.state.round, error)
+            return False
+        weights = None if uploading.parts.weigh_first else weights_of(uploading.parts, group)
+        uploading.total.add(group, arrived.rows, weights)
+        if client in self._trained:
+            inside = upload.inside if bounded is None else bool(bounded.inside[0])
+            lost = upload.finite is False if bounded is None else bounded.not_finite > 0
+            self._count(upload, bool(inside), lost or arrived.not_finite > 0)
+        if arrived.uplink_bytes is not None and client in self._trained:
+            uploading.sent.uplink_bytes = (uploading.sent.uplink_bytes or 0) + arrived.uplink_bytes
+        return True
+
+    def _count(self, upload: Upload, inside: bool, not_finite: bool) -> None:
+        sent = self._uploading.sent
+        sent.not_finite += not_finite
+        sent.counted += not not_finite
+        sent.inside += inside
+
+    def _require_bounded(self, rows: Tensor) -> None:
+        """WireError for a row beyond the bound, where rows arrive as they were bounded: the sum never holds one."""
+        parts, norm = self._uploading.parts, self._uploading.state.clip_norm
+        if parts.decode_first or parts.privacy.in_shares or isinstance(parts.privacy, NotPrivate):
+            return
+        code = parts.code
+        if isinstance(code, IntegerUpload):
+            squared = int((rows * rows).sum())
+            if squared > code.fixed_point.largest_squared_norm(code.clip_norm):
+                raise WireError(f"integers of squared norm {squared}: longer than a clipped row can be.")
+        elif isinstance(code, PayloadUpload) and isinstance(code.scheme, Dense):
+            length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
+            if length > norm:
+                raise WireError(f"a row of norm {length:.6g}: longer than the clip norm {norm:.6g}.")
+            self._uploading.sent.largest_norm = max(self._uploading.sent.largest_norm, length / norm)

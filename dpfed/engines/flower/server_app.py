@@ -1,0 +1,79 @@
+"""The server app: a run of `dpfed.federation` whose clients are Flower's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from accounting.project import Project
+from dpfed.build import Experiment, build
+from dpfed.config import parse, read_toml
+from dpfed.engines.flower.conversation import arrays_of
+from dpfed.engines.flower.directory import Directory
+from dpfed.engines.flower.settings import check_engine, fingerprint
+from dpfed.engines.flower.strategy import PrivateStrategy
+from dpfed.errors import ConfigError
+from dpfed.federation import OnRound, Outcome, Run
+from dpfed.report.run import write_report
+
+TIMEOUT = 3600.0
+"""Seconds that a round waits for its clients."""
+
+PATIENCE = 300.0
+"""Seconds to wait for all clients to join."""
+
+
+def server_app(config: Path | Mapping[str, Any]) -> ServerApp:
+    """A ServerApp for this configuration: a TOML file beside the app, or its tables. Its run config says `out`, the
+    run folder on the server's machine, `resume`, `timeout` and `patience`."""
+    tables = read_toml(config) if isinstance(config, Path) else dict(config)
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        settings = context.run_config
+        out = settings.get("out")
+        if not isinstance(out, str) or not Path(out).is_absolute():
+            raise ConfigError(f"out={out!r} of the run config: must be an absolute path on the server's machine.")
+        experiment = build(parse(tables, source="the app's config.toml"))
+        outcome = serve(
+            grid,
+            experiment,
+            Path(out),
+            resume=bool(settings.get("resume", False)),
+            timeout=float(settings.get("timeout", TIMEOUT)),
+            patience=float(settings.get("patience", PATIENCE)),
+        )
+        write_report(outcome)
+
+    return app
+
+
+def serve(
+    grid: Grid,
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    timeout: float = TIMEOUT,
+    patience: float = PATIENCE,
+    on_round: OnRound = lambda record: None,
+    project: Project | None = None,
+) -> Outcome:
+    """The whole run; its folder is that of `dpfed run`. ConfigError, RunError, LedgerError."""
+    config = experiment.config
+    check_engine(config)
+    if resume and config.method.error_feedback:
+        raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")
+    print_ = fingerprint(config)
+    directory = Directory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
+    directory.wait()
+    run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
+    strategy = PrivateStrategy(run, directory, print_, timeout=timeout)
+    rounds = config.federation.rounds - run.state.round
+    strategy.start(grid, initial_arrays=arrays_of(run.state.broadcast), num_rounds=rounds, timeout=timeout)
+    return run.close()

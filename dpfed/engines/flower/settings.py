@@ -1,0 +1,55 @@
+"""What Flower is told through its environment, and what this engine cannot do."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+
+from dpfed import __version__
+from dpfed.config import Config
+from dpfed.errors import ConfigError
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Nothing is reported, looked up or installed while a run goes on."""
+
+_OF_THE_MACHINE = {"data": ("root",), "run": ("device", "group", "evaluate_every")}
+"""Keys in which machines of one run may differ."""
+
+
+def require_flower(*, simulation: bool) -> None:
+    """Make Flower quiet, before anything of it is imported; ConfigError where it is not installed."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    missing = [name for name in ("flwr", *(["ray"] if simulation else [])) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the flower engine needs {' and '.join(missing)}, not installed here: "
+            "pip install -c constraints-flower.txt 'dpfed[train,flower]'."
+        )
+
+
+def check_engine(config: Config) -> None:
+    """ConfigError for what is not built on Flower."""
+    kind = config.aggregation.kind
+    if kind != "plain":
+        raise ConfigError(
+            f"aggregation.kind={kind!r} with the flower engine: secure sums are not built on it, a trusted sum is. Use "
+            "kind 'plain', or the in-process engine."
+        )
+
+
+def fingerprint(config: Config) -> str:
+    """The same on two machines exactly if their configurations, but for keys of the machine, and packages agree."""
+    tables = config.to_dict()
+    for table, keys in _OF_THE_MACHINE.items():
+        for key in keys:
+            tables.get(table, {}).pop(key, None)
+    text = json.dumps([__version__, tables], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

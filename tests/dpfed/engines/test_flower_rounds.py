@@ -1,0 +1,86 @@
+"""The strategy on nodes of this process: what a run in process does, and nodes that fail, lie or stutter."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from accounting import Ledger
+from dpfed import federation
+from dpfed.build import build
+
+PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0}
+FIXED = ("federation.sampling=fixed",)
+METHODS = {
+    "fedavg": ("fedavg", (), None),
+    "dp-fedavg": ("dp-fedavg", (), PRIVATE),
+    "adaptive": ("dp-fedavg", ("privacy.adaptive.count_noise_std=2.0",), PRIVATE),
+    "gaussian shares": ("dp-fedavg", FIXED, {**PRIVATE, "placement": "clients"}),
+    "uploads seen": ("qsgd", (), {**PRIVATE, "release": "uploads"}),
+    "decoded first": ("qsgd", (), PRIVATE),
+    "fed-smp-randk": ("fed-smp-randk", ("method.keep=0.3",), PRIVATE),
+    "fed-smp-topk": ("fed-smp-topk", ("method.keep=0.1", "data.public=50"), PRIVATE),
+    "discrete shares": (
+        "dp-fedavg",
+        (),
+        {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"},
+    ),
+    "skellam at the server": ("dp-fedavg", (), {**PRIVATE, "noise": "skellam"}),
+    "fedpm": ("fedpm", (), None),
+    "fedpm by its sum": ("fedpm", (), {"clip_norm": 0.5, "slots": 15}),
+    "fedpm seen": ("fedpm", (), {"clip_norm": 0.5, "release": "uploads"}),
+    "fedmask": ("fedmask", (), None),
+    "fedavg-topk": ("fedavg-topk", ("method.keep=0.1",), None),
+    "fedavg-randk": ("fedavg-randk", ("method.keep=0.1",), None),
+    "signsgd": ("signsgd", ("method.error_feedback=true",), None),
+    "stochastic-sign": (
+        "stochastic-sign",
+        ("method.options.bound=0.05",),
+        {"clip_norm": 0.5, "noise": "coins", "edge": 0.2, "slots": 15},
+    ),
+    "terngrad": ("terngrad", (), None),
+    "drive": ("drive", (), None),
+    "eden": ("eden", (), None),
+    "fedmrn": ("fedmrn", (), None),
+    "fedmrns": ("fedmrns", ("method.shared=true",), None),
+    "fedscalar": ("fedscalar", ("method.shared=true", "method.options.projections=5"), PRIVATE),
+    "fedsparsify": ("fedsparsify", (), None),
+    "fedsparsify votes": ("fedsparsify", ("method.purge=clients",), None),
+    "records": ("fedavg", ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0"), None),
+}
+
+
+def serve(grid, tables, out, **settings):
+    from dpfed.config import parse
+    from dpfed.engines.flower.server_app import serve
+
+    return serve(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
+
+
+def lines(folder, name):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("case", sorted(METHODS))
+def test_nodes_do_what_one_process_does(tmp_path, grid, tables, checked, case):
+    """Cohorts, bytes and ledger the same; weights up to the order of float sums."""
+    method, settings, privacy = METHODS[case]
+    chosen = tables(method, *settings, privacy=privacy)
+    here = federation.run(build(checked(chosen)), tmp_path / "here")
+    there = serve(grid(chosen), chosen, tmp_path / "there")
+    changed = {"seconds"}
+    assert here.summary.keys() == there.summary.keys()
+    for key, value in here.summary.items():
+        if key not in changed and not key.startswith(("test_", "best_test")):
+            assert there.summary[key] == (pytest.approx(value) if isinstance(value, float) else value), key
+    if here.summary["epsilon"] is not None:
+        before, after = (Ledger.read(tmp_path / one / "ledger.jsonl") for one in ("here", "there"))
+        assert [one.to_dict() for one in after.releases] == [one.to_dict() for one in before.releases]
+    for before, after in zip(*(lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")), strict=True):
+        for key in ("cohort", "participants", "arrived", "uplink_bytes", "divisor", "not_finite"):
+            assert after[key] == before[key], key
+    weights, others = (load_file(tmp_path / one / "model.safetensors") for one in ("here", "there"))
+    for name, values in weights.items():
+        torch.testing.assert_close(others[name], values, atol=2e-5, rtol=2e-5)
