@@ -36,7 +36,7 @@ class LocalTraining:
 
     inputs, labels: float32 [N, ...] and int64 [N], on the device to train on
     strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto"
-                    takes vmap for small models. Both give the same up to float rounding.
+                    takes vmap for small models that are not recurrent. Both give the same up to float rounding.
     chunk:          clients side by side at a time under vmap; memory grows with it; results agree up to rounding.
     record:         if given, records are private: batches are drawn by coins (`PoissonBatches`), slopes clipped record
                     by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
@@ -152,7 +152,7 @@ class LocalTraining:
         return train_side_by_side(task, chunk=self.chunk) if self._side_by_side() else train_in_turn(task)
 
     def _side_by_side(self) -> bool:
-        if self.record is not None or self.model.has_fused_layers:
+        if self.record is not None or (self.strategy == "auto" and self.model.recurrent):
             return False
         return self.strategy == "vmap" or (self.strategy == "auto" and self.model.size <= _VMAP_LARGEST)
 

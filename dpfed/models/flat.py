@@ -58,8 +58,9 @@ class FlatModel:
         self.dense: Tensor = self.indices("normalisation", "statistic")
         """int64, sorted: all others, which bear no coarse numbers and travel as float32."""
         self._lengths = [block.stop - block.start for block in self.layout]
-        recurrent = any(isinstance(part, LstmLayer) for part in self._module.modules())
-        self._stepwise = stepwise(copy.deepcopy(self._module)) if recurrent else self._module
+        self.recurrent: bool = any(isinstance(part, LstmLayer | nn.RNNBase) for part in self._module.modules())
+        """Whether it goes step by step through its input: with fused kernels a loop over clients is faster then."""
+        self._stepwise = stepwise(copy.deepcopy(self._module)) if self.recurrent else self._module
         self._forward_clients = torch.vmap(self._forward_client)
         self._train_clients = torch.vmap(self._train_client)
         self._padded = with_padding(copy.deepcopy(self._stepwise)) if self.has_statistics else self._module
@@ -72,8 +73,8 @@ class FlatModel:
 
     @property
     def has_fused_layers(self) -> bool:
-        """Whether there is torch's LSTM, GRU or RNN, into which neither vmap nor Opacus can see: clients are trained in
-        a loop then, and records cannot be private. `dpfed.models.char_lstm.LstmLayer` can be both."""
+        """Whether there is torch's LSTM, GRU or RNN, into which neither vmap nor Opacus can see: clients train in a
+        loop then, and records cannot be private. With `dpfed.models.char_lstm.LstmLayer` both work."""
         return any(isinstance(part, nn.RNNBase) for part in self._module.modules())
 
     def indices(self, *kinds: Kind) -> Tensor:

@@ -97,6 +97,7 @@ def train(trainer: LocalTraining) -> torch.Tensor:
 def test_clients_train_alike_in_a_loop_and_side_by_side() -> None:
     in_turn, together = (train(training(small(), strategy)) for strategy in ("loop", "vmap"))
     torch.testing.assert_close(in_turn, together, rtol=1e-3, atol=1e-5)
+    assert torch.equal(in_turn, train(training(small(), "auto")))  # the faster way
     assert in_turn[1].abs().max() == 0  # holds nothing
     assert in_turn[0].abs().max() > 0.01
 
