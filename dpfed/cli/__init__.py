@@ -12,6 +12,7 @@ from accounting.errors import AccountingError, LedgerError
 from dpfed import __version__
 from dpfed.cli.audit import audit
 from dpfed.cli.budget import budget
+from dpfed.cli.deploy import deploy
 from dpfed.cli.ledger import ledger
 from dpfed.cli.methods import methods
 from dpfed.cli.run import run
@@ -25,6 +26,7 @@ app = App(
 app.command(budget)
 app.command(run)
 app.command(methods)
+app.command(deploy)
 app.command(ledger)
 app.command(audit)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -28,6 +28,7 @@ def run(
     resume: Annotated[bool, Parameter(negative="")] = False,
     list: Annotated[bool, Parameter(negative="")] = False,
     ledger: Path | None = None,
+    engine: Literal["in-process", "flower"] = "in-process",
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
@@ -48,6 +49,8 @@ def run(
         Name the presets and stop.
     ledger
         A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
+    engine
+        Who trains the clients: this process, or Flower's simulation with processes of its own.
     json
         The summary as one JSON document on standard output.
     """
@@ -64,7 +67,7 @@ def run(
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
-    checked, name = _configuration(config, set or [])
+    checked, name = read_configuration(config, set or [])
     from dpfed import federation, ranks
     from dpfed.build import build
 
@@ -73,14 +76,16 @@ def run(
     if among.index:
         federation.follow(experiment)
         return
-    outcome = _run(experiment, name, out, resume=resume, project=None if ledger is None else Project.open(ledger))
+    project = None if ledger is None else Project.open(ledger)
+    outcome = _run(experiment, name, out, resume=resume, project=project, engine=_engine(engine))
     if json:
         print_json(outcome.summary)
     else:
         _show(outcome)
 
 
-def _configuration(given: str, settings: list[str]) -> tuple[Config, str]:
+def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
+    """The checked configuration of a TOML file or a preset, and its name."""
     from dpfed import presets
     from dpfed.config import override, parse, read_toml
 
@@ -91,10 +96,28 @@ def _configuration(given: str, settings: list[str]) -> tuple[Config, str]:
     return parse(override(tables, settings), source=given), name
 
 
-def _run(
-    experiment: Experiment, name: str, out: Path | None, *, resume: bool, project: Project | None = None
-) -> Outcome:
+def _engine(name: str) -> Callable[..., Outcome]:
+    if name == "flower":
+        from dpfed.engines.flower.settings import require_flower
+
+        require_flower(simulation=True)
+        from dpfed.engines.flower.simulation import simulate
+
+        return simulate
     from dpfed import federation
+
+    return federation.run
+
+
+def _run(
+    experiment: Experiment,
+    name: str,
+    out: Path | None,
+    *,
+    resume: bool,
+    engine: Callable[..., Outcome],
+    project: Project | None = None,
+) -> Outcome:
     from dpfed.report.run import write_report
     from dpfed.run_folder import free_folder
 
@@ -121,7 +144,7 @@ def _run(
                 log.print(f"round {record['round']}/{config.federation.rounds}  {words}")
 
         folder = out or free_folder(Path("runs"), name)
-        outcome = federation.run(experiment, folder, resume=resume, on_round=on_round, project=project)
+        outcome = engine(experiment, folder, resume=resume, on_round=on_round, project=project)
     write_report(outcome)
     return outcome
 

@@ -1,0 +1,57 @@
+"""`dpfed deploy`: a ready Flower app for a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dpfed.cli.output import print_json
+from dpfed.errors import ConfigError
+
+
+def deploy(
+    config: str,
+    *,
+    out: Path,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.
+
+    Example: dpfed deploy dp-fedavg-digits --out app --set run.randomness=secure
+
+    Parameters
+    ----------
+    config
+        A TOML file, or the name of a preset.
+    out
+        The folder of the app, new or empty.
+    set
+        table.key=value on top of the configuration; may be given again.
+    json
+        What was written as one JSON document on standard output.
+    """
+    try:
+        from dpfed.cli.run import read_configuration
+        from dpfed.engines.flower.app_folder import write_app
+        from dpfed.engines.flower.settings import check_engine
+    except ImportError as error:
+        raise ConfigError(f"`dpfed deploy` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    checked, name = read_configuration(config, set or [])
+    check_engine(checked)
+    from dpfed.build import build
+
+    experiment = build(checked)  # refuses what cannot work here, before any node sees it
+    write_app(checked, out, name=name)
+    nodes = checked.federation.clients
+    simulated = experiment.goal is not None and checked.run.randomness == "simulated"
+    if json:
+        print_json({"app": str(out), "clients": nodes, "randomness": checked.run.randomness})
+        return
+    print(f"{out}: a Flower app for {nodes} clients, a SuperNode each; its run folder will be {out.resolve() / 'run'}.")
+    print(f"Try it here: flwr run {out} local --stream --federation-config 'num-supernodes={nodes}'")
+    if simulated:
+        print("note: noise and cohorts come from run.seed, which every node knows: for a release --set")
+        print("run.randomness=secure")

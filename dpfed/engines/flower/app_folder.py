@@ -1,0 +1,83 @@
+"""A ready Flower app for one configuration."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import tomli_w
+
+from dpfed import __version__
+from dpfed.config import Config
+from dpfed.errors import RunError
+
+_PACKAGE = "dpfed_app"
+
+_SERVER = '''"""Samples clients, sums their uploads, adds noise, keeps the ledger and writes the run folder."""
+
+from pathlib import Path
+
+from dpfed.engines.flower.server_app import server_app
+
+app = server_app(Path(__file__).with_name("config.toml"))
+'''
+
+_CLIENT = '''"""Trains one client, bounds and codes its update."""
+
+from pathlib import Path
+
+from dpfed.engines.flower.client_app import client_app
+
+app = client_app(Path(__file__).with_name("config.toml"))
+'''
+
+
+def write_app(config: Config, folder: Path, *, name: str) -> None:
+    """pyproject.toml and a package with a server app, a client app and the configuration. RunError if something is
+    there already, or it cannot be written."""
+    tables = tomli_w.dumps(config.to_dict())
+    files = {
+        "pyproject.toml": tomli_w.dumps(_project(folder, name)),
+        f"{_PACKAGE}/__init__.py": f'"""{name} on Flower."""\n',
+        f"{_PACKAGE}/server_app.py": _SERVER,
+        f"{_PACKAGE}/client_app.py": _CLIENT,
+        f"{_PACKAGE}/config.toml": tables,
+    }
+    try:
+        (folder / _PACKAGE).mkdir(parents=True, exist_ok=True)
+        taken = [one.name for one in folder.iterdir() if one.name != _PACKAGE or any(one.iterdir())]
+        if taken:
+            raise RunError(f"{folder}: is not empty ({taken[0]}). Use another --out.")
+        for path, content in files.items():
+            (folder / path).write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{folder}: the app cannot be written ({error.strerror}).") from None
+
+
+def _project(folder: Path, name: str) -> dict[str, object]:
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
+    return {
+        "project": {
+            "name": f"dpfed-{plain}",
+            "version": "1.0.0",
+            "description": "A private federated run of dpfed",
+            "dependencies": [f"dpfed[flower]=={__version__}"],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "dpfed",
+                    "components": {
+                        "serverapp": f"{_PACKAGE}.server_app:app",
+                        "clientapp": f"{_PACKAGE}.client_app:app",
+                    },
+                    "config": {
+                        "out": str((folder / "run").resolve()),
+                        "resume": False,
+                        "timeout": 3600.0,
+                        "patience": 300.0,
+                    },
+                }
+            }
+        },
+    }

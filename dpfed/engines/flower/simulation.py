@@ -1,0 +1,67 @@
+"""`dpfed run --engine flower`: Flower's simulation engine, with Ray's processes as nodes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from accounting.project import Project
+from dpfed.build import Experiment
+from dpfed.engines.flower.client_app import client_app
+from dpfed.engines.flower.server_app import serve
+from dpfed.errors import ConfigError
+from dpfed.federation import OnRound, Outcome
+
+
+def simulate(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound = lambda record: None,
+    project: Project | None = None,
+) -> Outcome:
+    """The run with one node a client, as many at a time as there are processors; its folder is that of the in-process
+    engine. The server is a thread of this process: its errors are raised here as they are."""
+    if experiment.parts.ranks.count > 1:
+        raise ConfigError("--engine flower under torchrun: Flower starts its own processes. Start without torchrun.")
+    outcomes: list[Outcome] = []
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        outcomes.append(serve(grid, experiment, out, resume=resume, on_round=on_round, project=project))
+
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    logger.addFilter(_not_about_the_entry)
+    try:
+        run_simulation(
+            server_app=app,
+            client_app=client_app(experiment.config.to_dict()),
+            num_supernodes=experiment.config.federation.clients,
+            backend_config={"client_resources": _resources(experiment), "init_args": {"log_to_driver": False}},
+        )
+    finally:
+        logger.removeFilter(_not_about_the_entry)
+        logger.setLevel(level)
+    (outcome,) = outcomes
+    return outcome
+
+
+def _resources(experiment: Experiment) -> dict[str, Any]:
+    """A processor for each node, and its part of the GPU if the run has one."""
+    share = 1.0 / (os.cpu_count() or 1) if experiment.device.type == "cuda" else 0.0
+    return {"num_cpus": 1, "num_gpus": share}
+
+
+def _not_about_the_entry(record: logging.LogRecord) -> bool:
+    """Flower would rather be started by its own command; `dpfed deploy` makes what that takes."""
+    return "run_simulation" not in record.getMessage()
