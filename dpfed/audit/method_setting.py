@@ -7,7 +7,8 @@ from typing import Any
 
 from dpfed import presets
 from dpfed.audit.one_round import OneRound
-from dpfed.audit.round_checks import Check, sampler_check
+from dpfed.audit.round_checks import Check
+from dpfed.audit.sampler_check import sampler_check
 from dpfed.audit.upload import UploadAudit, audit_round
 from dpfed.build import Experiment, build
 from dpfed.config import Config, override, parse

@@ -21,9 +21,7 @@ from dpfed.audit.one_round import PUBLIC_SEEDS, Given, OneRound, Witness
 from dpfed.compress.code import Code
 from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.local.training import LocalTraining
-from dpfed.randomness import Randomness
 from dpfed.round import run_round
-from dpfed.sampling import Sampler
 from dpfed.secagg.ring import centred
 
 FALSE_ALARM = 1e-6
@@ -230,33 +228,6 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
     words = "has no result, and costs nothing" if facts.aborted else "is charged" if charged else "is not charged"
     return Check(
         name="empty round", passed=charged or facts.aborted is not None, detail=f"a round without clients {words}"
-    )
-
-
-def sampler_check(sampler: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
-    """Cohort sizes and members have the law that is accounted: constant, or that of independent coins.
-
-    Under Poisson sampling the spread of sizes about clients * q, two-sided by the normal law of that statistic; under
-    fixed-size sampling every size; and that every client is drawn about as often as every other.
-    """
-    q, clients = sampler.law.probability, sampler.clients
-    cohorts = [sampler.sample(randomness, number) for number in range(rounds)]
-    sizes = np.array([len(cohort) for cohort in cohorts])
-    drawn = np.bincount(np.concatenate(cohorts), minlength=clients)
-    whole = all(len(np.unique(cohort)) == len(cohort) for cohort in cohorts) and len(drawn) == clients
-    limit = float(-ndtri(FALSE_ALARM / 4))
-    detail = f"{rounds} cohorts of {clients} clients, sizes {sizes.min()} to {sizes.max()}, {sampler.law.name} claimed"
-    if q == 1.0 or sampler.law.name != "poisson":
-        return Check(name="sampler", passed=whole and bool((sizes == round(q * clients)).all()), detail=detail)
-    variance = clients * q * (1 - q)
-    spread = float(((sizes - clients * q) ** 2).sum() / variance)
-    off = (spread - rounds) / math.sqrt(rounds * (2 + (1 - 6 * q * (1 - q)) / variance))
-    members = float(((drawn - rounds * q) ** 2).sum() / (rounds * q * (1 - q)))
-    uneven = (members - clients) / math.sqrt(2 * clients)
-    return Check(
-        name="sampler",
-        passed=whole and abs(off) < limit + 1 and uneven < limit + 2,
-        detail=f"{detail}; spread of sizes off by {off:.1f}, of members by {uneven:.1f} standard deviations",
     )
 
 

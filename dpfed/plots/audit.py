@@ -33,7 +33,7 @@ def plot_audit(
     with figure(path, columns=2) as axes:
         left, right = axes
         left.plot(epsilons, np.where(claimed > _LEAST, claimed, np.nan), color="black", label="claimed, at most")
-        right.fill_between(rates, 0, least_missed, color="black", alpha=0.08, linewidth=0)
+        right.fill_between(rates, 0, least_missed, color="black", alpha=0.08, linewidth=0, label="refutes the claim")
         right.plot(rates, least_missed, color="black", label="claimed, at least")
         for k, one in enumerate(pairs):
             colour, mark = COLOURS[k % 6], "x" if one.rejected else "o"

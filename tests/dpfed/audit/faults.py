@@ -21,6 +21,7 @@ from dpfed.audit.method_setting import configured, round_of
 from dpfed.audit.one_round import PUBLIC_SEEDS, OneRound
 from dpfed.audit.one_stream import OneStream
 from dpfed.audit.rejection import reject_claim
+from dpfed.audit.sampler_check import sampler_check
 from dpfed.audit.thresholds import Thresholds, claimed_gaussian
 from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.audit.upload import claimed, pairs_of, tested
@@ -131,7 +132,7 @@ def check(name, trials=0, unit="draws"):
         if name == "empty round":
             return not round_checks.empty_round_check(case.one, claim).passed
         if name == "sampler":
-            return not round_checks.sampler_check(case.one.parts.sampler, Simulated(seeds=Seeds(root=seed))).passed
+            return not sampler_check(case.one.parts.sampler, Simulated(seeds=Seeds(root=seed))).passed
         if name == "noise":
             return not round_checks.noise_check(fresh, claim, size, trials).passed
         found = {"norm": round_checks.norm_check, "floor": round_checks.floor_check}
