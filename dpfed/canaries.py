@@ -38,6 +38,10 @@ class Canaries:
         ids = self.first + np.arange(self.count)
         return ids[(rounds == round) & heads], ids[(rounds == round) & ~heads]
 
+    def present_in(self, round: int) -> int:
+        """How many take part in this round."""
+        return len(self.of_round(round)[0])
+
     def updates(self, ids: NDArray[np.int64], device: torch.device) -> Tensor:
         """[c, size], uniform directions of norm LOUD."""
         rows = [

@@ -186,14 +186,13 @@ def noisy_sum(
     """The sum as it is released, and what is to be known of its noise."""
     privacy, norm, round = parts.privacy, state.clip_norm, state.round
     if privacy.on_integers:
-        before = total.clone()
-        noised = privacy.finish(total, norm, round)
-        released = parts.code.decode(noised, origin, uploads, round)
+        own = privacy.finish(torch.zeros_like(total, dtype=torch.int64), norm, round)
+        released = parts.code.decode(total + own, origin, uploads, round)
     else:
         decoded = parts.code.decode(total, origin, uploads, round)
-        before = decoded.clone()
-        released = noised = privacy.finish(decoded, norm, round)
-    noise, draws = (sent.noise, sent.draws) if privacy.in_shares else (noised - before, 1)
+        own = privacy.finish(torch.zeros_like(decoded), norm, round)
+        released = decoded + own
+    noise, draws = (sent.noise, sent.draws) if privacy.in_shares else (own, 1)
     if noise is None or not bool(noise.any()):
         return released, None
     mean_square = float(noise.double().square().mean())

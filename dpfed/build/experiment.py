@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from dpfed.build.training import course, frozen_network, local_training, model_o
 from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
 from dpfed.canaries import Canaries
 from dpfed.compress.code import Code
+from dpfed.compress.coins import Coins
 from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.compress.summed_symbols import SummedSymbols
 from dpfed.compress.upload import Upload
@@ -91,7 +92,10 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         local, records = private_records(config, local, randomness)
     map_ = signs_map(config, chosen, local) if signs_by_coins(config, chosen) else map_of(config, local, public)
     goal = goal_of(config, chosen, map_.sent) if config.privacy is not None else None
+    canaries = _canaries(config, local, goal, seeds)
     code = code_of(config, chosen, goal, map_, model, device, randomness, seeds)
+    if isinstance(code, Coins) and canaries is not None:
+        code = replace(code, canaries=canaries.present_in)
     whole_numbers = isinstance(code, IntegerUpload)
     parts = Parts(
         sampler=who,
@@ -108,7 +112,7 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         slots=slots_of(goal) if goal else None,
         fill=filled_to(config, goal),
         weigh_first=whole_numbers,
-        canaries=_canaries(config, local, goal, seeds),
+        canaries=canaries,
         ranks=ranks,
         decode_first=goal is not None and _decodes_first(config, chosen, code),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ class Coins:
 
     slots: K, where the sum must always hold so many uploads of clients: what is missing is filled with coins of the
            public origin. Of clients the caller sends no more than K.
+    canaries: how many made-up clients take part in a round on top of them
     summed: what is seen is the sum, so an upload is an integer of `bits` an entry, else a mask in bytes, range-coded
            with the public origin.
     bits:   of the ring that the sum lives in; ceil(log2(K + 1)) where it always holds K uploads
@@ -41,6 +42,7 @@ class Coins:
     noise_std: float = 0.0
     correction: str = "linear"
     slots: int | None = None
+    canaries: Callable[[int], int] | None = None
     summed: bool = False
     bits: int | None = None
 
@@ -94,9 +96,10 @@ class Coins:
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
         total = total.to(origin.dtype)
         if self.slots is not None:
-            for missing in range(self.slots - uploads):
+            slots = self.slots + (0 if self.canaries is None else self.canaries(round))
+            for missing in range(slots - uploads):
                 total = total + self._toss(origin.double(), "coins.padding", round, missing)
-            uploads = max(self.slots, uploads)
+            uploads = slots
         if not self.noise_std:
             return total - uploads * origin.clamp(self.edge, 1 - self.edge)
         return self._corrected(total, origin, uploads)

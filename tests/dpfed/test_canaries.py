@@ -1,6 +1,7 @@
 """Canaries in a run: in their round if the coin says so, found in the noisy sum, and no burden on anybody's privacy."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from dpfed import federation
 from dpfed.build import build
 from dpfed.canaries import LOUD, Canaries
 from dpfed.errors import ConfigError
+from dpfed.round import run_round
 from dpfed.seeds import Seeds
 
 WAYS = {
@@ -64,6 +66,33 @@ def test_canaries_are_found_and_the_ledger_is_that_of_a_run_without_them(tiny_co
     error = np.sqrt(present.var() / len(present) + absent.var() / len(absent))
     assert present.mean() - absent.mean() > 2.5 * error  # chance 0.6% if canaries left no trace; seeded
     assert min(line["canary"] for line in found) == 60
+
+
+@pytest.mark.parametrize("drawn", [0, 5, 30])
+def test_coins_are_padded_to_the_slots_and_the_canaries(tiny_config, drawn):
+    """S holds K + m coins a coordinate whatever was drawn: the accounted K, and the m canaries on top."""
+    experiment = build(without_noise(tiny_config)(*WAYS["coins"], "audit.canaries=9", "federation.rounds=1"))
+    present = experiment.parts.canaries.present_in(0)
+    seen = []
+
+    class Spy:
+        def __getattr__(self, name):
+            return getattr(experiment.parts.code, name)
+
+        def decode(self, total, origin, uploads, round):
+            before = total.clone()
+            decoded = experiment.parts.code.decode(total, origin, uploads, round)
+            seen.append((uploads, decoded + (30 + present) * origin.clamp(0.1, 0.9) - before))
+            return decoded
+
+    cohort = np.concatenate([np.arange(drawn), experiment.parts.canaries.of_round(0)[0]])
+    parts = replace(experiment.parts, code=Spy())
+    run_round(experiment.start, parts, seeds=experiment.seeds, ledger=None, cohort=cohort)
+    ((uploads, padding),) = seen
+    assert uploads == drawn + present
+    assert float(padding.max()) <= 30 - drawn + 1e-3
+    expected = (30 - drawn) * experiment.start.broadcast.clamp(0.1, 0.9).mean()
+    assert float(padding.mean()) == pytest.approx(float(expected), abs=6 * np.sqrt(30 / 4 / len(padding)) + 1e-6)
 
 
 def without_noise(tiny_config):
