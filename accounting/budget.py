@@ -215,6 +215,7 @@ def noise_multiplier(
     rounds: int,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
+    with_lower_bound: bool = True,
 ) -> Budget:
     """The smallest noise multiplier whose epsilon stays within the target (at most 1e-6 relative above it)."""
     require.positive(epsilon=epsilon_target)
@@ -224,7 +225,14 @@ def noise_multiplier(
         return _epsilon_only(plan, z, rounds, accountant, conversion)
 
     z = calibrate.smallest(cost, epsilon_target, name="noise multiplier", start=_guess(plan, epsilon_target, rounds))
-    return epsilon(plan, noise_multiplier=z, rounds=rounds, accountant=accountant, conversion=conversion)
+    return epsilon(
+        plan,
+        noise_multiplier=z,
+        rounds=rounds,
+        accountant=accountant,
+        conversion=conversion,
+        with_lower_bound=with_lower_bound,
+    )
 
 
 def rounds(
@@ -234,6 +242,7 @@ def rounds(
     noise_multiplier: float,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
+    with_lower_bound: bool = True,
 ) -> Budget:
     """The largest number of rounds whose epsilon stays within the target."""
     require.positive(epsilon=epsilon_target)
@@ -247,7 +256,14 @@ def rounds(
             f"epsilon={epsilon_target} with noise_multiplier={noise_multiplier}: not even one round fits (it costs "
             f"{cost(1):.4g}). Raise the noise multiplier or the target."
         )
-    return epsilon(plan, noise_multiplier=noise_multiplier, rounds=count, accountant=accountant, conversion=conversion)
+    return epsilon(
+        plan,
+        noise_multiplier=noise_multiplier,
+        rounds=count,
+        accountant=accountant,
+        conversion=conversion,
+        with_lower_bound=with_lower_bound,
+    )
 
 
 def _epsilon_only(plan: NoisePlan, z: float, count: int, accountant: Accountant, conversion: Conversion) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 from accounting.errors import CalibrationError
 
@@ -19,12 +20,13 @@ def smallest(cost: Callable[[float], float], target: float, *, name: str, start:
 
     from scipy.optimize import brentq
 
+    @cache  # the ends of the bracket are asked for twice
     def excess(log_x: float) -> float:
         above = math.log(min(max(cost(math.exp(log_x)), 1e-300), 1e300) / target)
         return above if above > 0 else min(above, -1e-15)  # a plateau at the target is no root: its left end is
 
-    low, high = _bracket(lambda x: excess(math.log(x)), name=name, target=target, start=start)
-    root = math.exp(brentq(excess, math.log(low), math.log(high), xtol=TOLERANCE / 4, rtol=1e-15))
+    low, high = _bracket(excess, name=name, target=target, start=math.log(start))
+    root = math.exp(brentq(excess, low, high, xtol=TOLERANCE / 4, rtol=1e-15))
     x = root * (1 + TOLERANCE / 2)
     while cost(x) > target:
         x *= 1 + TOLERANCE / 2
@@ -32,14 +34,14 @@ def smallest(cost: Callable[[float], float], target: float, *, name: str, start:
 
 
 def _bracket(excess: Callable[[float], float], *, name: str, target: float, start: float) -> tuple[float, float]:
-    """Two points with the threshold between them: steps from `start` that grow from 1.2 upwards."""
-    x, factor = start, 1.2
+    """Two logarithms with the threshold between them: steps from `start` that grow from log 1.2 upwards."""
+    x, step = start, math.log(1.2)
     falling = excess(x) <= 0
-    while 1e-6 < x < 1e9:
-        further = x / factor if falling else x * factor
+    while math.log(1e-6) < x < math.log(1e9):
+        further = x - step if falling else x + step
         if (excess(further) > 0) == falling:
             return min(x, further), max(x, further)
-        x, factor = further, factor**1.7
+        x, step = further, step * 1.7
     if falling:
         raise CalibrationError(
             f"target {target} is met by every {name} down to 1e-6: nothing to solve for. Lower the target."

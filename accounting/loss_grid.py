@@ -10,6 +10,7 @@ from scipy.special import ndtri
 from accounting.attacks import attack_pairs
 from accounting.half_lines import Floats
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism
+from accounting.self_composed import LossLaw
 
 # Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
 _TAIL_MASS = 1e-19
@@ -69,7 +70,7 @@ def largest_shift_loss(q: float, mu: float) -> float:
     return float(np.logaddexp(math.log1p(-q) if q < 1 else -math.inf, math.log(q) + mu * mu / 2 + tail * mu))
 
 
-def connect_dots(spacing: float, forth: Floats, back: Floats) -> Any:
+def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossLaw:
     """The loss law on the grid -m..m whose profile runs through given points (Doroshenko et al. 2022, Alg. 1).
 
     `forth` and `back` are the profiles of the two orders of the worlds at losses 0, d, ..., m d. With u_k the first
@@ -78,8 +79,6 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> Any:
     whatever is beyond m d goes to an infinite loss. Direction of error: the law dominates (upper bound). Taking
     negative losses from the other order keeps rounding relative: profiles near 1 are never subtracted.
     """
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-
     shrink, width = math.exp(-spacing), -math.expm1(-spacing)
 
     def masses(profile: Floats) -> Floats:
@@ -90,7 +89,14 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> Any:
     above = masses(forth)
     below = np.exp(-spacing * np.arange(1, len(back))) * masses(back)
     probabilities = np.concatenate([below[::-1], [max(float(centre), 0.0)], above])
-    return DensePLDPmf(spacing, -len(below), probabilities, float(forth[-1]), True)
+    return LossLaw(spacing=spacing, lowest=-len(below), masses=probabilities, infinite=float(forth[-1]))
+
+
+def in_library(law: LossLaw) -> Any:
+    """The same law as dp-accounting's DensePLDPmf, an upper bound there too."""
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+
+    return DensePLDPmf(law.spacing, law.lowest, law.masses, law.infinite, True)
 
 
 def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float:

@@ -1,7 +1,8 @@
-"""Privacy loss distributions: an adapter to dp-accounting (imported when first needed).
+"""Privacy loss distributions; dp-accounting is imported when first needed.
 
 The profile of each mechanism's dominating pair (`accounting.poisson`, `accounting.fixed_size`) is discretised by
-connecting the dots (Doroshenko et al. 2022), an upper bound on every grid; composition is dp-accounting's FFT.
+connecting the dots (Doroshenko et al. 2022), an upper bound on every grid. Equal rounds are composed by
+`accounting.self_composed`, different ones by dp-accounting.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile
 from accounting.half_lines import Floats
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
+from accounting.self_composed import LossLaw
 
 SMALLEST_DELTA = 1e-12
 """Below this the rounding of the FFT and the truncated tails (about 1e-15) could matter; use RDP there."""
@@ -59,7 +61,16 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
             f"good to {slack:.1e}. Use accountant='rdp'."
         )
     with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-        return smallest_epsilon(distribution(mechanism, loss_grid.interval(mechanism)), target - slack)
+        return _composed_epsilon(mechanism, target - slack)
+
+
+def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
+    interval = loss_grid.interval(mechanism)
+    (part, count), *others = loss_grid.parts_of(mechanism)
+    if others or not isinstance(part, Subsampled) or part.sampling.probability == 0:
+        return smallest_epsilon(distribution(mechanism, interval), delta)
+    epsilons = [law.repeated(count).smallest_epsilon(delta) for law in _orders(part, interval)]
+    return max(epsilons) * (1 + 1e-12)
 
 
 def _supported(part: Any) -> bool:
@@ -107,12 +118,20 @@ def _(mechanism: Composed, interval: float) -> Any:
 def _(mechanism: Subsampled, interval: float) -> Any:
     if mechanism.sampling.probability == 0:
         return _library().identity(interval)
+    orders = [loss_grid.in_library(law) for law in _orders(mechanism, interval)]
+    return _library().PrivacyLossDistribution(*orders)
+
+
+def _orders(mechanism: Subsampled, interval: float) -> list[LossLaw]:
+    """The loss law of each order of the worlds; one where they are alike.
+
+    The worlds keep their order from round to round: the two orders are composed apart, the worse one counts.
+    """
     forth, back = _profiles(mechanism, _losses(loss_grid.largest_loss(mechanism), interval))
-    pair = loss_grid.connect_dots(interval, forth, back)
-    if mechanism.adjacency is Adjacency.REPLACE_ONE:
-        return _library().PrivacyLossDistribution(pair)
-    # The worlds keep their order from round to round: the two orders are composed apart, the worse one counts.
-    return _library().PrivacyLossDistribution(pair, loss_grid.connect_dots(interval, back, forth))
+    one = loss_grid.connect_dots(interval, forth, back)
+    return (
+        [one] if mechanism.adjacency is Adjacency.REPLACE_ONE else [one, loss_grid.connect_dots(interval, back, forth)]
+    )
 
 
 def _profiles(mechanism: Subsampled, losses: Floats) -> tuple[Floats, Floats]:
@@ -133,7 +152,7 @@ def _profiles(mechanism: Subsampled, losses: Floats) -> tuple[Floats, Floats]:
 
 def _plain(mu: float, interval: float) -> Any:
     profile = privacy_profile(_losses(loss_grid.largest_shift_loss(1.0, mu), interval), mu=mu)
-    return _library().PrivacyLossDistribution(loss_grid.connect_dots(interval, profile, profile))
+    return _library().PrivacyLossDistribution(loss_grid.in_library(loss_grid.connect_dots(interval, profile, profile)))
 
 
 def _losses(largest: float, interval: float) -> Floats:

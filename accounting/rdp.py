@@ -1,8 +1,8 @@
 """Renyi differential privacy: curves of the mechanisms, and conversion of a curve to epsilon.
 
-The curves of sampled Gaussians come from dp-accounting (imported when first needed), behind guards for its
-known traps: noise multipliers are passed as Python floats, replace-one as a halved noise multiplier, fixed-size
-sampling at orders up to 256 only, and never a nested event.
+The curve of fixed-size sampling comes from dp-accounting (imported when first needed), behind guards for its
+known traps: noise multipliers are passed as Python floats, replace-one as a halved noise multiplier, orders up to 256
+only, and never a nested event.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import discrete_gaussian, require, skellam, subsampling
+from accounting import discrete_gaussian, poisson_rdp, require, skellam, subsampling
 from accounting.adjacency import Adjacency
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -80,7 +80,7 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
 
     Orders above 1; the result has their shape. An order at which no bound is known or none could be computed
     is infinite, which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7).
-    Poisson: Mironov, Talwar, Zhang 2019 (add-remove; zero-out has the same pair of output laws).
+    Poisson: `accounting.poisson_rdp` (add-remove; zero-out has the same pair of output laws).
     Fixed size: Wang, Balle, Kasiviswanathan 2019, Thm 27 (replace-one, shift 2C; zero-out is a special case).
     Integer noise: `accounting.discrete_gaussian`, `accounting.skellam`; sampled, the first is a Gaussian nearly and the
     second has the generic bounds of `accounting.subsampling`. Composition: the sum.
@@ -88,8 +88,8 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     raise UnsupportedMechanism(f"{type(mechanism).__name__}: no Renyi curve is implemented.")
 
 
-def _valid(orders: ArrayLike) -> Floats:
-    """`orders` as an array, or an error."""
+def checked_orders(orders: ArrayLike) -> Floats:
+    """Renyi orders as an array, or an error that says what they must be."""
     try:
         given = np.asarray(orders, dtype=float)
         valid = given.ndim <= 1 and given.size > 0 and bool(np.all((given > 1) & (given < np.inf)))
@@ -102,7 +102,7 @@ def _valid(orders: ArrayLike) -> Floats:
 
 @curve.register
 def _(mechanism: Gaussian, orders: ArrayLike) -> Floats:
-    return np.asarray(_valid(orders) * (mechanism.mu**2 / 2))
+    return np.asarray(checked_orders(orders) * (mechanism.mu**2 / 2))
 
 
 @curve.register
@@ -111,7 +111,7 @@ def _(mechanism: BernoulliChannel, orders: ArrayLike) -> Floats:
 
     return np.asarray(
         channel_rdp(
-            _valid(orders),
+            checked_orders(orders),
             dimension=mechanism.dimension,
             c=mechanism.floor,
             noise_std=mechanism.noise_std,
@@ -127,7 +127,7 @@ def _(mechanism: BernoulliAggregate, orders: ArrayLike) -> Floats:
 
     return np.asarray(
         aggregate_rdp(
-            _valid(orders),
+            checked_orders(orders),
             cohort=mechanism.cohort,
             dimension=mechanism.dimension,
             c=mechanism.floor,
@@ -140,12 +140,12 @@ def _(mechanism: BernoulliAggregate, orders: ArrayLike) -> Floats:
 
 @curve.register
 def _(mechanism: DiscreteGaussian, orders: ArrayLike) -> Floats:
-    return discrete_gaussian.renyi(_valid(orders), mechanism)
+    return discrete_gaussian.renyi(checked_orders(orders), mechanism)
 
 
 @curve.register
 def _(mechanism: Skellam, orders: ArrayLike) -> Floats:
-    return skellam.renyi(_valid(orders), mechanism)
+    return skellam.renyi(checked_orders(orders), mechanism)
 
 
 @curve.register
@@ -162,7 +162,7 @@ def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
     """The curve of `count` times `part`."""
     if not isinstance(part, Subsampled):
         return count * curve(part, orders)
-    given = _valid(orders)
+    given = checked_orders(orders)
     near = discrete_gaussian.continuous(Composed(parts=((part, count),)))
     ((sampled, _),) = near.mechanism.parts if isinstance(near.mechanism, Composed) else ((part, count),)
     values = np.array(_sampled_curve(sampled, tuple(np.atleast_1d(given).tolist()))).reshape(given.shape)
@@ -188,7 +188,8 @@ def _sampled_gaussian_curve(
     match mechanism.sampling:
         case PoissonSampling(probability=q):
             _refuse_replacement_under_poisson(mechanism, "Use accountant 'pld' (exact for this case), or")
-            return _poisson_curve(q, noise_multiplier, orders)
+            rho = poisson_rdp.renyi(orders, sampling_probability=q, noise_multiplier=noise_multiplier)
+            return tuple(rho.tolist())
         case FixedSizeSampling() as sampling:
             # Under zero-out the displaced client still moves the sum by 2C, so both adjacencies use 2C here.
             return _fixed_size_curve(sampling, noise_multiplier / 2, orders)
@@ -257,18 +258,6 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _poisson_curve(q: float, noise_multiplier: float, orders: tuple[float, ...]) -> tuple[float, ...]:
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    if q == 0:
-        return (0.0,) * len(orders)
-    with _quiet(), np.errstate(all="ignore"):
-        accountant = RdpAccountant(orders)
-        accountant.compose(PoissonSampledDpEvent(float(q), GaussianDpEvent(float(noise_multiplier))))
-    return _clean(accountant.rdp)
-
-
 def _fixed_size_curve(
     sampling: FixedSizeSampling, noise_per_shift: float, orders: tuple[float, ...]
 ) -> tuple[float, ...]:
@@ -310,28 +299,39 @@ class Converted:
 def epsilon_from_curve(
     orders: ArrayLike, rdp: ArrayLike, *, delta: float, conversion: Conversion = "improved"
 ) -> Converted:
-    """The smallest epsilon that the Renyi bounds `rdp` at `orders` imply at `delta`.
+    """The smallest epsilon that the Renyi bounds `rdp` at `orders` imply at `delta`, by `converted`.
 
-    improved:   rho + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)   (Canonne, Kamath, Steinke 2020, Prop. 12)
-    classical:  rho + log(1/delta) / (alpha - 1)                          (Mironov 2017, Prop. 3)
     Never below 0. Direction of error: upper bound for every set of orders; `at_end` says that a longer grid
     might lower it.
     """
     target = require.open_probability(delta=delta)
-    alpha = np.atleast_1d(_valid(orders))
+    alpha = np.atleast_1d(checked_orders(orders))
     rho = np.atleast_1d(np.asarray(rdp, dtype=float))
     if alpha.shape != rho.shape:
         raise InvalidParameter(
             f"orders of shape {alpha.shape} for rdp of shape {rho.shape}: need equal lengths, orders above 1."
         )
-    if conversion == "improved":
-        candidates = rho + np.log1p(-1 / alpha) - (np.log(target) + np.log(alpha)) / (alpha - 1)
-    elif conversion == "classical":
-        candidates = rho - np.log(target) / (alpha - 1)
-    else:
-        raise InvalidParameter(f"conversion={conversion!r}: must be 'improved' or 'classical'.")
-    candidates = np.where(np.isnan(candidates), np.inf, candidates)
+    candidates = converted(alpha, rho, target, conversion)
     best = int(np.argmin(candidates))
     finite = np.flatnonzero(np.isfinite(candidates))
     at_end = finite.size > 0 and best in (finite[0], finite[-1]) and candidates[best] > 0
     return Converted(epsilon=max(0.0, float(candidates[best])), order=float(alpha[best]), at_end=bool(at_end))
+
+
+def converted(orders: Floats, rdp: Floats, delta: ArrayLike, conversion: Conversion) -> Floats:
+    """Epsilon at each order on its own, possibly below 0; infinite where `rdp` is infinite or undefined.
+
+    improved:   rho + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)   (Canonne, Kamath, Steinke 2020, Prop. 12),
+                and 0 where 1 - e^-rho <= delta^2: the total variation is at most sqrt(1 - e^-KL) (Bretagnolle and
+                Huber 1979), KL <= rho
+    classical:  rho + log(1/delta) / (alpha - 1)                          (Mironov 2017, Prop. 3)
+    """
+    if conversion == "improved":
+        values = rdp + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
+        settled = (rdp >= 0) & (-np.expm1(-rdp) <= np.square(delta))
+        values = np.where(settled, np.minimum(values, 0.0), values)
+    elif conversion == "classical":
+        values = rdp - np.log(delta) / (orders - 1)
+    else:
+        raise InvalidParameter(f"conversion={conversion!r}: must be 'improved' or 'classical'.")
+    return np.asarray(np.where(np.isnan(values), np.inf, values))

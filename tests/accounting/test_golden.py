@@ -159,7 +159,7 @@ def test_publishing_the_size_of_a_poisson_cohort(adjacency, expected):
         else:
             mean[0] += weight * fixed_size.zeroing_profile(losses, **setting)
             mean[1] += weight * fixed_size.restoring_profile(losses, **setting)
-    orders = [loss_grid.connect_dots(spacing, *pair) for pair in (mean, mean[::-1])]
+    orders = [loss_grid.in_library(loss_grid.connect_dots(spacing, *pair)) for pair in (mean, mean[::-1])]
     composed = library.PrivacyLossDistribution(*orders).self_compose(ROUNDS)
     assert round(composed.get_epsilon_for_delta(DELTA), 3) == round(expected, 3)
     assert composed.get_epsilon_for_delta(DELTA) > epsilon("fixed", adjacency).epsilon

@@ -102,7 +102,7 @@ def test_connecting_dots_is_the_librarys_algorithm_with_less_rounding():
     setting = {"sampling_probability": 0.2, "noise_multiplier": 0.8}
     forth = poisson_profiles.removal_profile(sizes, **setting)
     back = poisson_profiles.addition_profile(sizes, **setting)
-    ours = loss_grid.connect_dots(spacing, forth, back)
+    ours = loss_grid.in_library(loss_grid.connect_dots(spacing, forth, back))
     both_signs = poisson_profiles.removal_profile(np.arange(-1200, 1201) * spacing, **setting)
     theirs = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(spacing, -1200, 1200, both_signs)
     for epsilon in (-2.0, -0.123, 0.0, 0.5, 1.234, 5.0):
@@ -112,11 +112,8 @@ def test_connecting_dots_is_the_librarys_algorithm_with_less_rounding():
 def test_connected_dots_lie_on_the_profile_and_above_it_between():
     setting = {"sampling_probability": 0.2, "noise_multiplier": 0.8}
     sizes = np.arange(400) * 0.05
-    law = loss_grid.connect_dots(
-        0.05,
-        poisson_profiles.removal_profile(sizes, **setting),
-        poisson_profiles.addition_profile(sizes, **setting),
-    )
+    forth = poisson_profiles.removal_profile(sizes, **setting)
+    law = loss_grid.in_library(loss_grid.connect_dots(0.05, forth, poisson_profiles.addition_profile(sizes, **setting)))
     for k in (-40, -7, -1, 0, 1, 13, 60):
         exact = float(poisson_profiles.removal_profile(k * 0.05, **setting))
         assert law.get_delta_for_epsilon(k * 0.05) == pytest.approx(exact, abs=1e-13)

@@ -127,6 +127,15 @@ class TestConversion:
         delta = p * -math.expm1(epsilon - loss)
         assert rdp.epsilon_from_curve([order], [rho], delta=delta).epsilon == pytest.approx(epsilon, rel=1e-12)
 
+    @pytest.mark.parametrize("delta", [1e-6, 1e-3, 0.1, 0.9])
+    def test_epsilon_is_0_only_where_the_total_variation_is_below_delta(self, delta):
+        mu = math.sqrt(-2 * math.log1p(-(delta**2)) / 1.01) * (
+            1 - 1e-9
+        )  # the largest that Bretagnolle and Huber let pass
+        assert rdp.epsilon_from_curve([1.01], [1.01 * mu**2 / 2], delta=delta).epsilon == 0.0
+        assert math.erf(mu / math.sqrt(8)) <= delta
+        assert rdp.epsilon_from_curve([1.01], [1.02 * mu**2 / 2], delta=delta).epsilon > 0.0 or delta > 0.5
+
     def test_never_negative(self):
         assert rdp.epsilon_from_curve([2.0, 3.0], [0.0, 0.0], delta=0.9).epsilon == 0.0
 

@@ -1,0 +1,76 @@
+"""Composed loss laws against enumeration, the library and the closed form of plain Gaussians."""
+
+import math
+
+import numpy as np
+import pytest
+from reference.shorthand import fixed, gaussian, poisson, times
+
+from accounting import accountant, loss_grid, pld
+from accounting.self_composed import LossLaw
+
+
+def delta_at(law, epsilon):
+    losses = law.spacing * (law.lowest + np.arange(len(law.masses)))
+    return law.infinite + float(np.maximum(-np.expm1(epsilon - losses), 0) @ law.masses)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_repeated_is_the_convolution(count):
+    law = LossLaw(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.15, 0.2]), infinite=0.05)
+    by_hand = np.ones(1)
+    for _ in range(count):
+        by_hand = np.convolve(by_hand, law.masses)
+    composed = law.repeated(count)
+    padded = np.zeros(len(by_hand))
+    padded[composed.lowest + 2 * count :][: len(composed.masses)] = composed.masses
+    assert padded == pytest.approx(by_hand, abs=1e-14)
+    assert composed.infinite == pytest.approx(1 - 0.95**count, abs=2e-15)
+
+
+@pytest.mark.parametrize("delta", [0.06, 0.1, 0.3, 0.5, 0.64, 0.9])
+def test_smallest_epsilon_inverts_delta(delta):
+    law = LossLaw(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.15, 0.2]), infinite=0.05)
+    epsilon = law.smallest_epsilon(delta)
+    assert delta_at(law, epsilon) <= delta * (1 + 1e-12)
+    assert epsilon == 0 or delta_at(law, epsilon) == pytest.approx(delta)
+
+
+def test_an_infinite_loss_of_more_than_delta_has_no_epsilon():
+    law = LossLaw(spacing=0.1, lowest=0, masses=np.array([0.5, 0.4]), infinite=0.1)
+    assert law.smallest_epsilon(0.09) == math.inf
+
+
+def test_losses_that_no_exponential_can_hold():
+    law = LossLaw(
+        spacing=1.0, lowest=-3, masses=np.bincount([0, 3, 2003, 5003], weights=[0.5, 0.3, 0.1, 0.1]), infinite=0
+    )
+    assert law.smallest_epsilon(0.05) == pytest.approx(5000 + math.log(0.5), rel=1e-12)
+    assert law.smallest_epsilon(0.15) == pytest.approx(2000 + math.log(0.5), rel=1e-12)
+    assert 0 <= law.smallest_epsilon(0.25) <= 2000 - 599  # an upper bound far below
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        times(poisson(0.01, 1.0), 1000),
+        times(poisson(0.3, 0.5, "replace-one"), 40),
+        times(poisson(0.022990661718626328, 0.09222129757116898), 514),
+        times(fixed(5, 100, 1.0), 100),
+        times(fixed(60, 100, 8.0, "zero-out"), 2000),
+        times(poisson(1e-4, 20.0), 100_000),
+    ],
+)
+@pytest.mark.parametrize("delta", [1e-8, 1e-3])
+def test_equals_the_librarys_composition_on_the_same_grid(mechanism, delta):
+    slack = pld.composition_slack(mechanism.parts[0][1])
+    law = pld.distribution(mechanism, loss_grid.interval(mechanism))
+    theirs = pld.smallest_epsilon(law, delta - slack)
+    assert pld.epsilon(mechanism, delta=delta) == pytest.approx(theirs, rel=2e-6, abs=1e-10)
+
+
+@pytest.mark.parametrize(("sigma", "rounds"), [(100.0, 10_000), (5.0, 30), (0.5, 3)])
+@pytest.mark.parametrize("delta", [1e-10, 1e-5])
+def test_never_below_a_gaussian_sampled_with_certainty(sigma, rounds, delta):
+    truth = accountant.epsilon(times(gaussian(sigma), rounds), delta=delta)
+    assert truth <= pld.epsilon(times(poisson(1.0, sigma), rounds), delta=delta) <= truth * 1.001 + 1e-4
