@@ -1,0 +1,65 @@
+"""What the audit of uploads catches: planted faults, power and false alarms, as a table in Markdown.
+
+python experiments/audit-faults/run.py                 every fault, by every layer that is to catch it
+python experiments/audit-faults/run.py --methods       every private method at its default, 100,000 trials each
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "dpfed" / "audit"))
+
+from faults import FAULTS  # the broken parts exist in the tests only
+
+from dpfed.audit.clopper_pearson import upper_limit
+from dpfed.cli import status
+
+TWINS = 200
+FEW = {"trials": 200, "draws": 5_000, "tosses": 30_000, "cohorts": 200, "rounds": 10}
+DRAWN = 2_000
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--methods", action="store_true", help="audit every private method instead")
+    options.add_argument("--seeds", type=int, default=20, help="rounds with the fault that each layer sees")
+    options.add_argument("--twins", type=int, default=TWINS, help="sound rounds that each layer sees")
+    options.add_argument("--trials", type=int, default=100_000, help="with --methods")
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    if given.methods:
+        sys.exit(status(["audit", "upload", "--all", "--trials", str(given.trials)]))
+    print("| fault | epsilon claimed | true | layer | size | caught | alarms on the twin | at size |")
+    print("|---|---:|---:|---|---:|---:|---:|---:|")
+    began, alarms, looks = time.monotonic(), 0, 0
+    for fault in FAULTS:
+        sound, broken = fault.make()
+        claimed, true = fault.epsilons()
+        for layer in fault.layers:
+            caught = sum(layer.alarm(broken, seed, layer.trials) for seed in range(given.seeds if layer.trials else 1))
+            few = DRAWN if "drawn" in layer.name else min(layer.trials, FEW[layer.unit])
+            seeds = given.twins if layer.trials else 1
+            wrong = sum(layer.alarm(sound, 1000 + seed, few) for seed in range(seeds))
+            if layer.trials:
+                alarms, looks = alarms + wrong, looks + seeds
+            size = f"{layer.trials:,} {layer.unit}" if layer.trials else "–"
+            tries = given.seeds if layer.trials else 1
+            print(
+                f"| {fault.name} | {claimed:.3f} | {true:.3f} | {layer.name} | {size} | {caught} of {tries} "
+                f"| {wrong} of {seeds} | {f'{few:,}' if few else '–'} |",
+                flush=True,
+            )
+    limit = float(upper_limit(alarms, looks, alpha=0.05))
+    each = float(upper_limit(0, given.twins, alpha=0.05))
+    print(
+        f"\nSound twins: {alarms} alarms in {looks:,} looks, so the rate is at most {limit:.2%} with 95% confidence "
+        f"(Clopper-Pearson); 0 of {given.twins} at one layer says at most {each:.2%}. {time.monotonic() - began:.0f} s."
+    )
+
+
+if __name__ == "__main__":
+    main()
