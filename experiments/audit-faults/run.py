@@ -55,8 +55,9 @@ def main() -> None:
             )
     none, worst = (float(upper_limit(count, given.twins, alpha=0.05)) for count in (0, most))
     print(
-        f"\nSound twins: at most {most} alarms in {given.twins} looks of a layer, a rate of at most {worst:.2%} with 95% "
-        f"confidence (Clopper-Pearson); none in {given.twins} says at most {none:.2%}. {time.monotonic() - began:.0f} s."
+        f"\nSound twins: at most {most} alarms in {given.twins} looks of a layer, a rate of at most {worst:.2%} with "
+        f"95% confidence (Clopper-Pearson); none in {given.twins} says at most {none:.2%}. "
+        f"{time.monotonic() - began:.0f} s."
     )
 
 
