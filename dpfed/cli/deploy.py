@@ -35,7 +35,7 @@ def deploy(
     """
     try:
         from dpfed.cli.run import read_configuration
-        from dpfed.engines.flower.app_folder import write_app
+        from dpfed.engines.flower.app_folder import run_folder, write_app
         from dpfed.engines.flower.settings import check_engine
     except ImportError as error:
         raise ConfigError(f"`dpfed deploy` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
@@ -50,7 +50,7 @@ def deploy(
     if json:
         print_json({"app": str(out), "clients": nodes, "randomness": checked.run.randomness})
         return
-    print(f"{out}: a Flower app for {nodes} clients, a SuperNode each; its run folder will be {out.resolve() / 'run'}.")
+    print(f"{out}: a Flower app for {nodes} clients, a SuperNode each; its run folder will be {run_folder(out)}.")
     print(f"Try it here: flwr run {out} local --stream --federation-config 'num-supernodes={nodes}'")
     if simulated:
         print("note: noise and cohorts come from run.seed, which every node knows: for a release --set")

@@ -47,9 +47,8 @@ class SummedSymbols:
     def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
         wrong = ~rows.isfinite().all(dim=1)
         scheme = self._of_round(round)
-        shared = getattr(scheme, "shared_seed", None)
         own = [self.seeds.integer(self.seed_purpose, round, int(client)) for client in clients]
-        payloads = scheme.encode(torch.where(wrong[:, None], 0.0, rows), seed=own if shared is None else shared)
+        payloads = scheme.encode(torch.where(wrong[:, None], 0.0, rows), seed=own)
         (symbols,) = payloads.fields.values()
         return Arrived(rows=symbols.to(torch.int64), uplink_bytes=None, not_finite=int(wrong.sum()))
 

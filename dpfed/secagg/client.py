@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable
 from typing import Any
@@ -37,6 +38,27 @@ class Client:
         self._channels: dict[int, bytes] = {}
         self._shares: dict[int, bytes] = {}
         self._next = "advertise"
+
+    def to_bytes(self) -> bytes:
+        """All its secrets, for itself alone, to go on with in another process: `from_bytes`."""
+        keys = [key.private_bytes_raw().hex() for key in (self._cipher_key, self._mask_key)]
+        tables = [
+            {str(near): content.hex() for near, content in table.items()}
+            for table in (self._keys, self._channels, self._shares)
+        ]
+        return json.dumps([self._next, self._own_seed.hex(), keys, tables]).encode()
+
+    @classmethod
+    def from_bytes(cls, agreement: Agreement, client: int, memory: bytes) -> Client:
+        """The client that has written `memory`, under the same agreement."""
+        one = cls(agreement, client)
+        one._next, own_seed, keys, tables = json.loads(memory)
+        one._own_seed = bytes.fromhex(own_seed)
+        one._cipher_key, one._mask_key = (X25519PrivateKey.from_private_bytes(bytes.fromhex(key)) for key in keys)
+        one._keys, one._channels, one._shares = (
+            {int(near): bytes.fromhex(content) for near, content in table.items()} for table in tables
+        )
+        return one
 
     def advertise(self) -> bytes:
         """Step 0: two public keys, for encryption and for masks."""

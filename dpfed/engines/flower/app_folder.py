@@ -54,6 +54,12 @@ def write_app(config: Config, folder: Path, *, name: str) -> None:
         raise RunError(f"{folder}: the app cannot be written ({error.strerror}).") from None
 
 
+def run_folder(folder: Path) -> Path:
+    """Where the app's run goes if nothing else is said: beside the app, for all in the app travels to every node."""
+    whole = folder.resolve()
+    return whole.with_name(f"{whole.name}-run")
+
+
 def _project(folder: Path, name: str) -> dict[str, object]:
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
     return {
@@ -72,7 +78,7 @@ def _project(folder: Path, name: str) -> dict[str, object]:
                         "clientapp": f"{_PACKAGE}.client_app:app",
                     },
                     "config": {
-                        "out": str((folder / "run").resolve()),
+                        "out": str(run_folder(folder)),
                         "resume": False,
                         "timeout": 3600.0,
                         "patience": 300.0,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from dpfed.build import Experiment, build
 from dpfed.config import Config, parse, read_toml
 from dpfed.engines.flower.conversation import Instruction, Upload, padding_to, tells_clipping
 from dpfed.engines.flower.elsewhere import Elsewhere
+from dpfed.engines.flower.secure_client import advertise, masked, share, unmask
 from dpfed.engines.flower.settings import check_engine, fingerprint
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, WireError
+from dpfed.secagg.secure import SecureSums
 from dpfed.sending import Uploading
 
-_MEMORY = "dpfed.memory"
+_MEMORY, _ROUNDS = "dpfed.memory", "dpfed.rounds"
 
 
 def client_app(config: Path | Mapping[str, Any]) -> ClientApp:
@@ -30,6 +33,8 @@ def client_app(config: Path | Mapping[str, Any]) -> ClientApp:
     app = ClientApp()
     app.query()(partial(introduce, text))
     app.train()(partial(take_part, text))
+    for name, step in (("advertise", advertise), ("share", share), ("unmask", unmask)):
+        app.query(name)(partial(answer, text, step))
     return app
 
 
@@ -45,15 +50,24 @@ def take_part(config: str, message: Message, context: Context) -> Message:
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
     instruction = Instruction.of(message.content, experiment.device)
-    if instruction.fingerprint != fingerprint(experiment.config):
-        raise ConfigError(
-            f"client {client}: its configuration or its dpfed is not the server's; nothing is sent. Give all nodes the "
-            "same app and the same package."
-        )
+    _require_same(experiment, client, instruction.fingerprint)
+    _once(client, instruction.round, context)
     _recall(experiment, client, context)
-    content = upload_of(experiment, client, instruction).to_content()
+    upload = upload_of(experiment, client, instruction)
+    if isinstance(experiment.parts.sums, SecureSums):
+        hidden = masked(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
+        upload = replace(upload, payload=hidden, padding=b"")
     _remember(experiment, client, context)
-    return Message(content, reply_to=message)
+    return Message(upload.to_content(), reply_to=message)
+
+
+def answer(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
+    """A step of the secure sum."""
+    experiment, asked = _experiment(config), message.content.config_records["config"]
+    client = client_of(context, experiment.config)
+    _require_same(experiment, client, asked["fingerprint"])
+    said = step(experiment, client, asked["round"], asked["message"], context)
+    return Message(RecordDict({"answer": ConfigRecord({"message": said})}), reply_to=message)
 
 
 def upload_of(experiment: Experiment, client: int, instruction: Instruction) -> Upload:
@@ -92,6 +106,22 @@ def client_of(context: Context, config: Config) -> int:
             'Start it with --node-config "partition-id=0".'
         )
     return client
+
+
+def _require_same(experiment: Experiment, client: int, given: object) -> None:
+    if given != fingerprint(experiment.config):
+        raise ConfigError(
+            f"client {client}: its configuration or its dpfed is not the server's; nothing is sent. Give all nodes the "
+            "same app and the same package."
+        )
+
+
+def _once(client: int, round: int, context: Context) -> None:
+    """A second upload of a round, with fresh noise, would be a release that nobody charges."""
+    last = context.state.config_records.get(_ROUNDS, ConfigRecord()).get("last", -1)
+    if not isinstance(last, int) or round <= last:
+        raise WireError(f"client {client}: asked for round {round} after round {last!r}; refused.")
+    context.state[_ROUNDS] = ConfigRecord({"last": round})
 
 
 def _checked(config: str) -> Config:

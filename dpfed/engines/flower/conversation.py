@@ -14,19 +14,21 @@ from torch import Tensor
 
 from dpfed.errors import WireError
 from dpfed.parts import Parts
+from dpfed.secagg.plain import PlainSums
 from dpfed.server.state import ServerState
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Instruction:
     """One client's part of a round. `train` is false for clients that only fill the sum up. `fingerprint`: of the
-    configuration that both must have."""
+    configuration that both must have. `forwarded`: the secure sum's message that goes before an upload."""
 
     round: int
     clip_norm: float
     broadcast: Tensor
     train: bool
     fingerprint: str
+    forwarded: bytes = b""
 
     def to_content(self) -> RecordDict:
         values: dict[str, Any] = {
@@ -34,6 +36,7 @@ class Instruction:
             "clip-norm": self.clip_norm,
             "train": self.train,
             "fingerprint": self.fingerprint,
+            "forwarded": self.forwarded,
         }
         return RecordDict({"arrays": arrays_of(self.broadcast), "config": ConfigRecord(values)})
 
@@ -48,6 +51,7 @@ class Instruction:
             broadcast=broadcast.to(device),
             train=values["train"],
             fingerprint=values["fingerprint"],
+            forwarded=values["forwarded"],
         )
 
     @property
@@ -95,6 +99,14 @@ def read_upload(reply: Message, *, client: int, round: int, flags: bool) -> Uplo
     return upload
 
 
+def read_answer(reply: Message) -> bytes:
+    """A message of the secure sum. WireError for anything else."""
+    values = _record(reply, "answer")
+    if values.keys() != {"message"} or type(values["message"]) is not bytes:
+        raise WireError("an answer that is not one message of bytes.")
+    return values["message"]
+
+
 def read_introduction(reply: Message, clients: int) -> tuple[int, str]:
     """Client id and fingerprint of a node. WireError for anything else."""
     values = _record(reply, "introduction")
@@ -108,7 +120,7 @@ def tells_clipping(parts: Parts) -> bool:
     """Whether clients say if their row was inside the bound: to a server that is trusted with it, never where their
     uploads are all that may be seen. Adaptive clipping needs it, for a count that the server noises."""
     privacy = parts.privacy
-    if parts.decode_first or privacy.in_every_upload:
+    if parts.decode_first or privacy.in_every_upload or not isinstance(parts.sums, PlainSums):
         return False
     return not privacy.in_shares or getattr(privacy, "adaptive", None) is not None
 

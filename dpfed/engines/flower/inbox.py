@@ -17,10 +17,18 @@ from dpfed.compress.dense import Dense
 from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.compress.upload import Upload as PayloadUpload
 from dpfed.engines.flower.conversation import Upload, read_upload, tells_clipping
+from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
 from dpfed.privacy.client_level import NotPrivate
 from dpfed.secagg.plain import PlainSum
 from dpfed.sending import Sent, Uploading, weights_of
+
+
+def only_once(replies: Iterable[Message], asked: Mapping[int, int]) -> list[tuple[int, Message]]:
+    """Replies of nodes that were asked, by node. Two answers of one contradict each other: neither counts."""
+    came = [(reply.metadata.src_node_id, reply) for reply in replies]
+    answers = Counter(node for node, _ in came)
+    return [(node, reply) for node, reply in came if node in asked and answers[node] == 1]
 
 
 class Inbox:
@@ -32,17 +40,8 @@ class Inbox:
         uploading.sent.clipping_known = self._told or uploading.parts.decode_first
 
     def take(self, asked: Mapping[int, int], replies: Iterable[Message]) -> Sent:
-        """Replies of the nodes asked (client by node), in the order of clients; the others are lost.
-
-        Two answers of one node contradict each other, and neither counts.
-        """
-        came = list(replies)
-        answers = Counter(reply.metadata.src_node_id for reply in came)
-        by_client = {
-            asked[reply.metadata.src_node_id]: reply
-            for reply in came
-            if reply.metadata.src_node_id in asked and answers[reply.metadata.src_node_id] == 1
-        }
+        """Replies of the nodes asked (client by node), in the order of clients; the others are lost."""
+        by_client = {asked[node]: reply for node, reply in only_once(replies, asked)}
         arrived = [client for client, reply in sorted(by_client.items()) if self._accept(client, reply)]
         missing = np.setdiff1d(np.array(sorted(asked.values()), dtype=np.int64), np.array(arrived, dtype=np.int64))
         self.lose(missing)
@@ -51,7 +50,7 @@ class Inbox:
     def lose(self, clients: NDArray[np.int64]) -> None:
         """These will not come."""
         total = self._uploading.total
-        assert isinstance(total, PlainSum)
+        assert isinstance(total, PlainSum | NodeSum)
         total.lose(clients)
 
     def _accept(self, client: int, reply: Message) -> bool:
@@ -59,6 +58,9 @@ class Inbox:
         flags = self._told and client in self._trained
         try:
             upload = read_upload(reply, client=client, round=uploading.state.round, flags=flags)
+            if isinstance(uploading.total, NodeSum):
+                uploading.total.take(client, upload.payload)
+                return True
             bounded, arrived = uploading.receive([upload.payload], group)
             self._require_bounded(arrived.rows)
         except WireError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from dpfed.build import Experiment, build
 from dpfed.config import parse, read_toml
 from dpfed.engines.flower.conversation import arrays_of
 from dpfed.engines.flower.directory import Directory
+from dpfed.engines.flower.secure_sum import NodeSums
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.engines.flower.strategy import PrivateStrategy
 from dpfed.errors import ConfigError
 from dpfed.federation import OnRound, Outcome, Run
 from dpfed.report.run import write_report
+from dpfed.secagg.secure import SecureSums
 
 TIMEOUT = 3600.0
 """Seconds that a round waits for its clients."""
@@ -65,15 +68,17 @@ def serve(
     project: Project | None = None,
 ) -> Outcome:
     """The whole run; its folder is that of `dpfed run`. ConfigError, RunError, LedgerError."""
-    config = experiment.config
+    config, sums = experiment.config, experiment.parts.sums
     check_engine(config)
+    if isinstance(sums, SecureSums):
+        experiment = replace(experiment, parts=replace(experiment.parts, sums=NodeSums(terms=sums)))
     if resume and config.method.error_feedback:
         raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")
     print_ = fingerprint(config)
     directory = Directory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
     directory.wait()
     run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-    strategy = PrivateStrategy(run, directory, print_, timeout=timeout)
+    strategy = PrivateStrategy(run, directory, grid, print_, timeout=timeout)
     rounds = config.federation.rounds - run.state.round
     strategy.start(grid, initial_arrays=arrays_of(run.state.broadcast), num_rounds=rounds, timeout=timeout)
     return run.close()

@@ -38,11 +38,15 @@ def require_flower(*, simulation: bool) -> None:
 
 def check_engine(config: Config) -> None:
     """ConfigError for what is not built on Flower."""
-    kind = config.aggregation.kind
-    if kind != "plain":
+    if config.aggregation.kind == "masked":
         raise ConfigError(
-            f"aggregation.kind={kind!r} with the flower engine: secure sums are not built on it, a trusted sum is. Use "
-            "kind 'plain', or the in-process engine."
+            "aggregation.kind='masked' with the flower engine: it is a shortcut for one process. Use 'protocol' or "
+            "'plain'."
+        )
+    if config.aggregation.kind == "protocol" and config.audit.canaries:
+        raise ConfigError(
+            "audit.canaries with aggregation.kind='protocol' on the flower engine: canaries have no node. Remove them, "
+            "or use the in-process engine."
         )
 
 

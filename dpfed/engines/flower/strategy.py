@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from logging import INFO
+from collections.abc import Iterable, Mapping
+from functools import partial
+from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from dpfed.engines.flower.conversation import Instruction, arrays_of
+from dpfed.engines.flower.conversation import Instruction, arrays_of, read_answer
 from dpfed.engines.flower.directory import Directory
-from dpfed.engines.flower.inbox import Inbox
+from dpfed.engines.flower.inbox import Inbox, only_once
+from dpfed.engines.flower.secure_sum import NodeSum, Question
+from dpfed.errors import WireError
 from dpfed.federation import Run
 from dpfed.ranks import Task
 from dpfed.round import canaries_of, open_uploads
@@ -30,8 +33,8 @@ class PrivateStrategy(Strategy):
     loop only turns: once the budget does not pay for another round, its remaining rounds ask nobody.
     """
 
-    def __init__(self, run: Run, directory: Directory, fingerprint: str, *, timeout: float) -> None:
-        self._run, self._directory = run, directory
+    def __init__(self, run: Run, directory: Directory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
+        self._run, self._directory, self._grid = run, directory, grid
         self._fingerprint, self._timeout = fingerprint, timeout
         self._task: Task | None = None
         self._uploading: Uploading | None = None
@@ -47,13 +50,15 @@ class PrivateStrategy(Strategy):
         self._directory.look_again(timeout=self._timeout)
         experiment = self._run.experiment
         self._uploading = open_uploads(self._task, experiment.parts, seeds=experiment.seeds)
+        if isinstance(self._uploading.total, NodeSum):
+            self._uploading.total.begin(partial(self._ask, grid), self._task.participants)
         clients = [int(one) for one in self._uploading.total.senders if one < experiment.parts.sampler.clients]
         nodes = {client: self._directory.node_of(client) for client in clients}
         self._asked = {node: client for client, node in nodes.items() if node is not None}
         cohort = set(self._task.cohort.tolist())
         return [
             Message(
-                self._instruction(self._task, train=client in cohort).to_content(),
+                self._instruction(self._task, client, train=client in cohort).to_content(),
                 dst_node_id=node,
                 message_type=MessageType.TRAIN,
             )
@@ -74,6 +79,8 @@ class PrivateStrategy(Strategy):
         nowhere = np.setdiff1d(uploading.total.senders, [*self._asked.values(), *present.tolist()])
         inbox.lose(nowhere)
         sent = inbox.take(self._asked, replies)
+        if isinstance(uploading.total, NodeSum):
+            uploading.total.finish(partial(self._ask, self._grid))
         self._task, self._uploading = None, None
         record = self._run.finish_round(uploading, sent)
         if record is None:
@@ -96,11 +103,37 @@ class PrivateStrategy(Strategy):
         log(INFO, "\t├── dpfed: %s on %s", config.method.name, config.data.name)
         log(INFO, "\t└── %s clients, %s a round", config.federation.clients, config.federation.cohort)
 
-    def _instruction(self, task: Task, *, train: bool) -> Instruction:
+    def _ask(self, grid: Grid, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """A step of the secure sum, to the clients that have a node; what is no answer is left out."""
+        assert self._task is not None
+        nodes = {client: self._directory.node_of(client) for client in messages}
+        common: dict[str, Any] = {"round": self._task.state.round, "fingerprint": self._fingerprint}
+        asked = [
+            Message(
+                RecordDict({"config": ConfigRecord({**common, "message": messages[client]})}),
+                dst_node_id=node,
+                message_type=f"{MessageType.QUERY}.{question}",
+            )
+            for client, node in nodes.items()
+            if node is not None
+        ]
+        clients = {node: client for client, node in nodes.items() if node is not None}
+        replies = list(grid.send_and_receive(asked, timeout=self._timeout)) if asked else []
+        answers: dict[int, bytes] = {}
+        for node, reply in only_once(replies, clients):
+            try:
+                answers[clients[node]] = read_answer(reply)
+            except WireError as error:
+                log(WARNING, "client %s is lost at step %s: %s", clients[node], question, error)
+        return answers
+
+    def _instruction(self, task: Task, client: int, *, train: bool) -> Instruction:
+        total = self._uploading.total if self._uploading is not None else None
         return Instruction(
             round=task.state.round,
             clip_norm=task.state.clip_norm,
             broadcast=task.state.broadcast,
             train=train,
             fingerprint=self._fingerprint,
+            forwarded=total.forwarded[client] if isinstance(total, NodeSum) else b"",
         )

@@ -1,7 +1,6 @@
 """The strategy on nodes of this process: what a run in process does, and nodes that fail, lie or stutter."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,8 @@ from accounting import Ledger
 from dpfed import federation
 from dpfed.build import build
 
-PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0}
+COINS = {"clip_norm": 0.5, "accountant": "rdp"}
+PRIVATE = {**COINS, "noise_multiplier": 2.0}
 FIXED = ("federation.sampling=fixed",)
 METHODS = {
     "fedavg": ("fedavg", (), None),
@@ -29,8 +29,8 @@ METHODS = {
     ),
     "skellam at the server": ("dp-fedavg", (), {**PRIVATE, "noise": "skellam"}),
     "fedpm": ("fedpm", (), None),
-    "fedpm by its sum": ("fedpm", (), {"clip_norm": 0.5, "slots": 15}),
-    "fedpm seen": ("fedpm", (), {"clip_norm": 0.5, "release": "uploads"}),
+    "fedpm by its sum": ("fedpm", (), {**COINS, "slots": 15}),
+    "fedpm seen": ("fedpm", (), {**COINS, "release": "uploads"}),
     "fedmask": ("fedmask", (), None),
     "fedavg-topk": ("fedavg-topk", ("method.keep=0.1",), None),
     "fedavg-randk": ("fedavg-randk", ("method.keep=0.1",), None),
@@ -38,7 +38,7 @@ METHODS = {
     "stochastic-sign": (
         "stochastic-sign",
         ("method.options.bound=0.05",),
-        {"clip_norm": 0.5, "noise": "coins", "edge": 0.2, "slots": 15},
+        {**COINS, "noise": "coins", "edge": 0.2, "slots": 15},
     ),
     "terngrad": ("terngrad", (), None),
     "drive": ("drive", (), None),
@@ -48,7 +48,11 @@ METHODS = {
     "fedscalar": ("fedscalar", ("method.shared=true", "method.options.projections=5"), PRIVATE),
     "fedsparsify": ("fedsparsify", (), None),
     "fedsparsify votes": ("fedsparsify", ("method.purge=clients",), None),
-    "records": ("fedavg", ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0"), None),
+    "records": (
+        "fedavg",
+        ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.record.accountant=rdp"),
+        None,
+    ),
 }
 
 

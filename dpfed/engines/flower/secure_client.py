@@ -1,0 +1,77 @@
+"""The protocol's client on Flower: its keys and shares stay in the node's own state between the steps of a round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from flwr.app import ConfigRecord, Context
+
+from dpfed.build import Experiment
+from dpfed.engines.flower.secure_sum import agreed
+from dpfed.errors import WireError
+from dpfed.secagg.agreement import Agreement
+from dpfed.secagg.client import Client
+from dpfed.secagg.packing import unpack
+from dpfed.secagg.secure import SecureSums
+
+_STATE = "dpfed.secure-sum"
+_SESSION = 16
+
+
+def advertise(experiment: Experiment, client: int, round: int, message: bytes, context: Context) -> bytes:
+    """Step 0. The message names the participants and the session; everything else is in the configuration."""
+    if client in np.frombuffer(message[:-_SESSION], dtype="<i8"):
+        one = Client(_agreement(experiment, round, message), client)
+        answer = one.advertise()
+        _keep(context, one, round, message)
+        return answer
+    raise WireError(f"client {client}: asked to take part in a secure sum that it is not in; refused.")
+
+
+def share(experiment: Experiment, client: int, round: int, message: bytes, context: Context) -> bytes:
+    """Step 1."""
+    one, terms = _recall(experiment, client, round, context)
+    answer = one.share(message)
+    _keep(context, one, round, terms)
+    return answer
+
+
+def masked(experiment: Experiment, client: int, round: int, message: bytes, payload: bytes, context: Context) -> bytes:
+    """Step 2: what the code made of the row, under masks."""
+    one, terms = _recall(experiment, client, round, context)
+    one.hold(message)
+    agreement = _agreement(experiment, round, terms)
+    words = unpack(memoryview(payload), agreement.size, agreement.bits)
+    upload = one.upload(words.astype(np.uint32))
+    _keep(context, one, round, terms)
+    return upload
+
+
+def unmask(experiment: Experiment, client: int, round: int, message: bytes, context: Context) -> bytes:
+    """Step 3, after which nothing of the round is kept."""
+    one, _ = _recall(experiment, client, round, context)
+    del context.state[_STATE]
+    return one.unmask(message)
+
+
+def _agreement(experiment: Experiment, round: int, terms: bytes) -> Agreement:
+    parts = experiment.parts
+    assert isinstance(parts.sums, SecureSums)
+    if len(terms) < _SESSION or len(terms) % 8:
+        raise WireError(f"terms of {len(terms)} bytes: must be participants of 8 bytes each and a session of 16.")
+    participants = np.frombuffer(terms[:-_SESSION], dtype="<i8").astype(np.int64)
+    agreement = agreed(parts.sums, participants, size=parts.code.width(parts.map.sent), round=round)
+    return replace(agreement, session=terms[-_SESSION:])
+
+
+def _keep(context: Context, one: Client, round: int, terms: bytes) -> None:
+    context.state[_STATE] = ConfigRecord({"round": round, "terms": terms, "client": one.to_bytes()})
+
+
+def _recall(experiment: Experiment, client: int, round: int, context: Context) -> tuple[Client, bytes]:
+    kept = context.state.config_records.get(_STATE, ConfigRecord())
+    terms, memory = kept.get("terms"), kept.get("client")
+    if kept.get("round") != round or not isinstance(terms, bytes) or not isinstance(memory, bytes):
+        raise WireError(f"client {client}: is in no secure sum of round {round}; refused.")
+    return Client.from_bytes(_agreement(experiment, round, terms), client, memory), terms

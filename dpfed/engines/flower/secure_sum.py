@@ -1,0 +1,136 @@
+"""The protocol's server on Flower: four steps of messages to nodes; of uploads this process sees the masked rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from logging import WARNING
+from typing import Literal
+
+import numpy as np
+import torch
+from flwr.supercore import log
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.errors import SecureSumAborted, WireError
+from dpfed.ranks import Ranks
+from dpfed.secagg.agreement import Agreement, agree
+from dpfed.secagg.messages import Kind, party_of
+from dpfed.secagg.secure import SecureSums
+from dpfed.secagg.server import Server
+from dpfed.secagg.steps import Step
+from dpfed.secagg.streaming import Turns
+from dpfed.secagg.summed import Summed, require_enough
+
+Question = Literal["advertise", "share", "unmask"]
+Ask = Callable[[Question, Mapping[int, bytes]], Mapping[int, bytes]]
+"""Messages to clients, by client, and what came back."""
+
+_ANSWERS: Mapping[Question, Kind] = {"advertise": Kind.ADVERTISE, "share": Kind.SHARE, "unmask": Kind.UNMASK}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSums:
+    """`SecureSums` of kind "protocol" whose clients are elsewhere."""
+
+    terms: SecureSums
+
+    def open(
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+    ) -> NodeSum:
+        terms = self.terms
+        agreement = agreed(terms, participants, size=size, round=round)
+        turns = Turns(agreement, terms.dropouts.draw(participants, round))
+        return NodeSum(agreement, turns, tolerance=terms.tolerance, device=device)
+
+    def overhead_bits(self, participants: int) -> int:
+        return self.terms.overhead_bits(participants)
+
+
+def agreed(terms: SecureSums, participants: NDArray[np.int64], *, size: int, round: int) -> Agreement:
+    """The terms of a round, as server and clients work them out each for itself from the configuration; the session,
+    which the server draws, is not part of them."""
+    return agree(
+        participants,
+        size=size,
+        bits=terms.bits,
+        threshold=terms.threshold,
+        neighbours=terms.neighbours,
+        graph_seed=terms.seeds.integer("secagg.graph", round),
+    )
+
+
+class NodeSum:
+    """One round: `begin`, then `take` uploads, `finish`, `close`. An abort at any step is raised by `close`.
+
+    Clients that the configuration's dropouts lose are not asked from their step on.
+    """
+
+    def __init__(self, agreement: Agreement, turns: Turns, *, tolerance: float | None, device: torch.device) -> None:
+        self.agreement, self._turns, self._tolerance, self._device = agreement, turns, tolerance, device
+        self._server = Server(agreement)
+        self._aborted: SecureSumAborted | None = None
+        self.senders = self.arriving = np.zeros(0, dtype=np.int64)  # who is asked for an upload, and whose has come
+        self.forwarded: Mapping[int, bytes] = {}
+
+    def begin(self, ask: Ask, participants: NDArray[np.int64]) -> None:
+        """Keys, and the shares of secrets that clients hold for each other."""
+        listed = participants.astype("<i8").tobytes() + self.agreement.session
+        try:
+            self._step("advertise", ask, dict.fromkeys(self._turns.reach(Step.ADVERTISE), listed))
+            keys = self._server.close_step()
+            self._step("share", ask, {one: keys[one] for one in self._turns.reach(Step.SHARE) if one in keys})
+            self.forwarded = self._server.close_step()
+            upload = self._turns.reach(Step.UPLOAD)
+            self.senders = np.array([client for client in upload if client in self.forwarded], dtype=np.int64)
+        except SecureSumAborted as aborted:
+            self._aborted = aborted
+
+    def take(self, client: int, message: bytes) -> None:
+        """A masked row. WireError if it is not this client's of this round."""
+        if party_of(message, Kind.UPLOAD, self.agreement.session) != client:
+            raise WireError("a masked row of another client.")
+        if self._turns.is_late(client):
+            raise WireError("came too late.")
+        self._server.receive(message)
+        self.arriving = np.union1d(self.arriving, [client])
+
+    def finish(self, ask: Ask) -> None:
+        """The shares that take the masks off; asked for only if the sum may be seen."""
+        if self._aborted is not None:
+            return
+        try:
+            require_enough(len(self.arriving), len(self.agreement.graph.circle), self._tolerance)
+            requests = self._server.close_step()
+            self._step("unmask", ask, {one: requests[one] for one in self._turns.reach(Step.UNMASK) if one in requests})
+        except SecureSumAborted as aborted:
+            self._aborted = aborted
+
+    def close(self) -> Summed:
+        if self._aborted is not None:
+            raise self._aborted
+        try:
+            summed = self._server.close()
+        except WireError as error:
+            raise SecureSumAborted(f"the secure sum ended at step unmask: {error} Nothing of it is released.") from None
+        total = torch.from_numpy(summed.total.astype(np.int64)).to(self._device)
+        return Summed(total=total, included=summed.included)
+
+    def lose(self, clients: NDArray[np.int64]) -> None:
+        """Nothing: the protocol knows who came."""
+
+    def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
+        raise NotImplementedError("rows come masked")
+
+    def gather(self, ranks: Ranks) -> None:
+        raise NotImplementedError("one process sums")
+
+    def _step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
+        for client, answer in sorted(ask(question, messages).items()):
+            try:
+                if party_of(answer, _ANSWERS[question], self.agreement.session) != client:
+                    raise WireError("speaks for another client.")
+                self._server.receive(answer)
+            except WireError as error:
+                log(WARNING, "client %s is lost at step %s of the secure sum: %s", client, question, error)

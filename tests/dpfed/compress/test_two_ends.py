@@ -1,0 +1,84 @@
+"""Codes apart: what clients send, each for itself, is what arrives from a whole group in one process."""
+
+import numpy as np
+import pytest
+import torch
+
+from dpfed.build import build
+from dpfed.config import override, parse
+from dpfed.errors import WireError
+
+GROUP = np.array([3, 7, 11])
+TABLES = {
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [8]},
+    "federation": {"clients": 20, "cohort": 8, "rounds": 2},
+    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
+}
+CODES = {
+    "floats": ("fedavg", ()),
+    "levels": ("qsgd", ()),
+    "rotation": ("drive", ()),
+    "own mask": ("fedavg-randk", ("method.keep=0.1",)),
+    "coins": ("fedpm", ()),
+    "summed coins": ("fedpm", ("aggregation.kind=protocol",)),
+    "models": ("fedsparsify", ()),
+    "integers": ("fedavg", ("aggregation.kind=protocol", "aggregation.clip_norm=1.0")),
+    "shared noise": ("fedmrns", ("aggregation.kind=protocol", "method.shared=true")),
+    "public bound": ("stochastic-sign", ("aggregation.kind=protocol", "method.options.bound=0.05")),
+}
+
+
+def code_and_rows(case):
+    method, settings = CODES[case]
+    experiment = build(parse(override({**TABLES, "method": {"name": method}}, settings), source="test"))
+    origin = experiment.start.broadcast
+    moves = 0.02 * torch.randn(3, len(origin), generator=torch.Generator().manual_seed(3))
+    return experiment.parts.code, moves, origin
+
+
+@pytest.mark.parametrize("case", sorted(CODES))
+def test_alone_is_as_together(case):
+    """Nothing depends on who else is in a group: neither randomness nor what is decoded."""
+    code, rows, origin = code_and_rows(case)
+    together = code.send(rows.clone(), origin, GROUP, 1)
+    alone = [code.messages(rows[i : i + 1].clone(), origin, GROUP[i : i + 1], 1)[0] for i in range(3)]
+    arrived = code.arrived(alone, origin, GROUP, 1)
+    assert torch.equal(arrived.rows.to(together.rows.dtype), together.rows)
+    assert together.uplink_bytes in (None, sum(map(len, alone)))
+    fixed = code.fixed_bits(rows.shape[1])
+    if fixed is not None:
+        assert all(0 <= len(message) - fixed / 8 < 8 for message in alone)
+
+
+@pytest.mark.parametrize("case", ["summed coins", "shared noise", "public bound"])
+def test_entries_that_no_client_could_send_are_refused(case):
+    """A ring has room for the sum of all; one client's entry is an integer of its own small alphabet."""
+    from dpfed.compress.ring_bytes import ring_to_bytes
+
+    code, _, origin = code_and_rows(case)
+    entries = torch.zeros(1, len(origin), dtype=torch.int64)
+    entries[0, 5] = 2
+    with pytest.raises(WireError, match=r"[Dd]rop the client"):
+        code.arrived(ring_to_bytes(entries, code.bits), origin, GROUP[:1], 0)
+
+
+@pytest.mark.parametrize("case", sorted(set(CODES) - {"coins"}))  # a range coder makes some mask of any words
+def test_messages_of_a_wrong_length_are_refused(case):
+    code, rows, origin = code_and_rows(case)
+    (message,) = code.messages(rows[:1], origin, GROUP[:1], 0)
+    for wrong in (b"", message[:-1], message + b"\0", b"\7" * 9):
+        with pytest.raises(WireError):
+            code.arrived([wrong], origin, GROUP[:1], 0)
+
+
+def test_a_row_that_cannot_be_sent_is_one_byte_and_counts_as_zeros():
+    code, rows, origin = code_and_rows("levels")
+    rows[0] = float("nan")
+    rows[1] = 0.0
+    messages = code.messages(rows, origin, GROUP, 0)
+    arrived = code.arrived(messages, origin, GROUP, 0)
+    assert [len(message) for message in messages[:2]] == [1, 1]
+    assert arrived.not_finite == 1
+    assert not arrived.rows[:2].any()
+    assert arrived.rows[2].any()

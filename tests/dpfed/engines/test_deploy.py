@@ -1,0 +1,60 @@
+"""`dpfed deploy` and `--engine` at the command line; needs no Flower."""
+
+import tomllib
+
+import pytest
+
+from dpfed.cli import status
+from dpfed.config import parse
+from dpfed.engines.flower.app_folder import write_app
+from dpfed.engines.flower.settings import fingerprint
+from dpfed.errors import RunError
+
+
+def test_an_app_is_its_configuration_and_a_few_lines(tmp_path, capsys):
+    app = tmp_path / "My App"
+    assert status(["deploy", "dp-fedavg-digits", "--out", str(app), "--set", "federation.rounds=3"]) == 0
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    flower = project["tool"]["flwr"]["app"]
+    assert flower["components"] == {"serverapp": "dpfed_app.server_app:app", "clientapp": "dpfed_app.client_app:app"}
+    assert project["project"]["name"] == "dpfed-dp-fedavg-digits"
+    config = parse(tomllib.loads((app / "dpfed_app" / "config.toml").read_text()), source="test")
+    assert config.federation.rounds == 3
+    assert all(len((app / "dpfed_app" / f"{one}_app.py").read_text().splitlines()) < 10 for one in ("server", "client"))
+    assert "for a release" in capsys.readouterr().out
+
+
+def test_the_run_folder_is_not_part_of_the_app(tmp_path):
+    """All that is in the app's folder travels to every node; diagnostics are covered by no epsilon."""
+    app = tmp_path / "app"
+    assert status(["deploy", "fedavg-digits", "--out", str(app)]) == 0
+    out = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["out"]
+    assert out == str(tmp_path / "app-run")
+
+
+def test_nothing_is_overwritten(tmp_path, checked, tables):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"is not empty \(notes.txt\)"):
+        write_app(checked(tables("fedavg")), tmp_path, name="x")
+
+
+def test_what_no_node_could_run_is_refused_before_an_app_is_written(tmp_path, capsys):
+    for setting in ("privacy.noise_multiplier=-1.0", "aggregation.kind=masked"):
+        assert status(["deploy", "dp-fedavg-digits", "--out", str(tmp_path / "app"), "--set", setting]) == 2
+        assert setting.split("=")[0] in capsys.readouterr().err
+    assert not (tmp_path / "app").exists()
+
+
+def test_machines_may_differ_in_their_devices_and_in_nothing_else(checked, tables):
+    one = fingerprint(checked(tables("fedavg")))
+    assert fingerprint(checked(tables("fedavg", "run.device=cuda", "run.group=3", "data.root=/data"))) == one
+    assert fingerprint(checked(tables("fedavg", "local.learning_rate=0.31"))) != one
+    assert fingerprint(checked(tables("fedavg", "run.seed=1"))) != one
+
+
+def test_without_flower_the_engine_says_what_to_install(tmp_path, capsys, monkeypatch):
+    from dpfed.engines.flower import settings
+
+    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda name: None)
+    assert status(["run", "fedavg-digits", "--engine", "flower", "--out", str(tmp_path / "run")]) == 2
+    assert "pip install" in capsys.readouterr().err

@@ -1,0 +1,295 @@
+"""Nodes that fail, lie, stutter or keep silent are clients lost, and charged as such; rounds end as in process."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from accounting import Aborted, Ledger
+from dpfed import federation
+from dpfed.build import build
+from dpfed.config import parse
+from dpfed.errors import ConfigError, RunError, WireError
+from dpfed.secagg.steps import Step
+
+PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
+SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
+
+
+def serve(grid, tables, out, **settings):
+    from dpfed.engines.flower.server_app import serve
+
+    return serve(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
+
+
+def lines(folder, name):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def changed(**values):
+    """A reply with other entries in its upload."""
+
+    def fault(good, message):
+        from flwr.app import ConfigRecord
+
+        entries = dict(good.content["upload"]) | values
+        good.content["upload"] = ConfigRecord({key: value for key, value in entries.items() if value is not None})
+        return [good]
+
+    return fault
+
+
+def fails(good, message):
+    from flwr.app import Error, Message
+
+    return [Message(Error(code=1, reason="out of memory"), reply_to=message)]
+
+
+def too_long(good, message):
+    """Bytes that parse, of a row ten times as long as the clip norm."""
+    from dpfed import compress
+
+    payload = compress.from_bytes(good.content["upload"]["payload"])
+    longer = 10 * compress.get("dense").decode([payload]) + 1.0
+    content = next(iter(compress.get("dense").encode(longer, seed=0))).to_bytes()
+    return changed(payload=content)(good, message)
+
+
+def empty(good, message):
+    from flwr.app import Message, RecordDict
+
+    return [Message(RecordDict(), reply_to=message)]
+
+
+FAULTS = {
+    "fails": fails,
+    "is silent": lambda good, message: [],
+    "answers twice": lambda good, message: [good, good],
+    "garbage": changed(payload=random.Random(1).randbytes(2000)),
+    "nothing": changed(payload=b""),
+    "cut short": lambda good, message: changed(payload=good.content["upload"]["payload"][:-7])(good, message),
+    "another type": changed(payload=[1, 2, 3]),
+    "another client": changed(client=3),
+    "another round": changed(round=7),
+    "an entry more": changed(note="hello"),
+    "an entry less": changed(payload=None),
+    "a number for a flag": changed(inside=1),
+    "no record": empty,
+    "too long": too_long,
+}
+
+
+@pytest.mark.parametrize("case", sorted(FAULTS))
+def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
+    """As in process with this client lost in every round: weights, ledger, who arrived."""
+    chosen = tables("dp-fedavg", "federation.sampling=fixed", privacy=PRIVATE)
+    experiment = build(checked(chosen))
+    client = int(experiment.parts.sampler.sample(experiment.parts.randomness, 0)[2])
+
+    class Lost:
+        def draw(self, participants, round):
+            return {client: Step.UPLOAD} if client in participants else {}
+
+    sums = replace(experiment.parts.sums, dropouts=Lost())
+    lost = replace(experiment, parts=replace(experiment.parts, sums=sums))
+    federation.run(lost, tmp_path / "here")
+    outcome = serve(grid(chosen, faults={client: FAULTS[case]}), chosen, tmp_path / "there")
+    rounds = [lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")]
+    assert [one["arrived"] for one in rounds[1]] == [one["arrived"] for one in rounds[0]]
+    assert rounds[1][0]["arrived"] == 7
+    releases = [Ledger.read(tmp_path / one / "ledger.jsonl").releases for one in ("here", "there")]
+    assert [one.to_dict() for one in releases[0]] == [one.to_dict() for one in releases[1]]
+    assert outcome.summary["aborted_rounds"] == 0
+    weights, others = (load_file(tmp_path / one / "model.safetensors") for one in ("here", "there"))
+    for name, values in weights.items():
+        torch.testing.assert_close(others[name], values, atol=2e-5, rtol=2e-5)
+
+
+def test_too_few_shares_of_noise_end_the_round_without_a_result(tmp_path, grid, tables):
+    """No release, no charge, the model stays; the ledger says why."""
+    chosen = tables("dp-fedavg", "aggregation.tolerance=0.1", privacy=SHARES)
+    nodes = grid(chosen, faults=dict.fromkeys(range(10), fails))
+    outcome = serve(nodes, chosen, tmp_path / "run")
+    ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    assert ledger.releases == []
+    assert all(isinstance(entry, Aborted) for entry in ledger.entries)
+    assert len(ledger.entries) == outcome.summary["aborted_rounds"] == 2
+    assert outcome.summary["epsilon"] == 0.0
+    experiment = build(parse(chosen, source="test"))
+    start, weights = experiment.start.broadcast, load_file(tmp_path / "run" / "model.safetensors")
+    for block in experiment.model.layout:
+        assert torch.equal(weights[block.name].flatten(), start[block.start : block.stop])
+
+
+def test_missing_shares_are_charged_with_what_arrived(tmp_path, grid, tables):
+    shares = {**PRIVATE, "placement": "clients", "missing_shares": "charged"}
+    chosen = tables(
+        "dp-fedavg", "federation.sampling=all", "federation.cohort=20", "aggregation.tolerance=0.2", privacy=shares
+    )
+    serve(grid(chosen, faults={4: fails, 9: fails}), chosen, tmp_path / "run")
+    for release in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases:
+        assert release.detail["shares"] == 18
+        assert release.mechanism.noise_multiplier == pytest.approx(2.0 * (18 / 20) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "charged"), [({**PRIVATE, "release": "uploads"}, 1), (PRIVATE, 0)], ids=["every upload", "the sum"]
+)
+def test_uploads_that_tell_by_themselves_are_charged_before_anybody_is_asked(tmp_path, grid, tables, privacy, charged):
+    class Dies(grid):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            if messages[0].metadata.message_type == "train":
+                raise KeyboardInterrupt
+            return super().send_and_receive(messages, timeout=timeout)
+
+    chosen = tables("dp-fedavg", privacy=privacy)
+    with pytest.raises(KeyboardInterrupt):
+        serve(Dies(chosen), chosen, tmp_path / "run")
+    assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == charged
+
+
+def test_a_run_that_was_cut_off_goes_on_as_if_nothing_had_happened(tmp_path, grid, tables):
+    chosen = tables("dp-fedavg", privacy=PRIVATE)
+
+    class Cut(Exception):
+        pass
+
+    def cut(record):
+        raise Cut
+
+    whole = serve(grid(chosen), chosen, tmp_path / "whole")
+    with pytest.raises(Cut):
+        serve(grid(chosen), chosen, tmp_path / "cut", on_round=cut)
+    resumed = serve(grid(chosen), chosen, tmp_path / "cut", resume=True)
+    assert resumed.metrics == whole.metrics
+
+
+def test_nobody_is_asked_once_the_budget_is_spent(tmp_path, grid, tables):
+    chosen = tables("dp-fedavg", "federation.rounds=4", privacy=PRIVATE)
+    whole = serve(grid(chosen), chosen, tmp_path / "whole")
+    nodes = grid(chosen)
+    chosen = tables("dp-fedavg", "federation.rounds=4", privacy={**PRIVATE, "epsilon": whole.metrics[1]["epsilon"]})
+    nodes = grid(chosen)
+    outcome = serve(nodes, chosen, tmp_path / "run")
+    assert (outcome.summary["rounds"], outcome.summary["stopped_by"]) == (2, "budget")
+    assert [len(asked) > 0 for asked, _ in nodes.rounds if asked] == [True, True]
+
+
+def test_nodes_with_another_configuration_are_refused(tmp_path, grid, tables):
+    chosen = tables("dp-fedavg", privacy=PRIVATE)
+    with pytest.raises(RunError, match=r"no node has joined.*another configuration"):
+        serve(grid(tables("dp-fedavg", privacy={**PRIVATE, "clip_norm": 5.0})), chosen, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_client_without_the_servers_configuration_sends_nothing(grid, tables):
+    """Also if the server is careless: the client looks for itself."""
+    from flwr.app import Message
+
+    from dpfed.engines.flower.conversation import Instruction
+
+    nodes = grid(tables("dp-fedavg", privacy=PRIVATE))
+    asked = Instruction(round=0, clip_norm=50.0, broadcast=torch.zeros(610), train=True, fingerprint="other")
+    message = Message(asked.to_content(), dst_node_id=1000, message_type="train")
+    with pytest.raises(ConfigError, match="not the server's"):
+        nodes.app(message, nodes.contexts[1000])
+
+
+def test_clients_without_a_node_and_nodes_without_a_place(tmp_path, grid, tables):
+    chosen = tables("dp-fedavg", "federation.sampling=all", "federation.cohort=20", privacy=PRIVATE)
+    nodes = grid(chosen)
+    nodes.contexts[999].node_config["partition-id"] = 0  # client 1's node takes client 0's name
+    serve(nodes, chosen, tmp_path / "run")
+    assert [one["arrived"] for one in lines(tmp_path / "run", "diagnostics.jsonl")] == [19, 19]
+    nodes.contexts[998].node_config["partition-id"] = 20
+    with pytest.raises(ConfigError, match="partition-id=20"):
+        nodes.send_and_receive([_question(998)])
+
+
+def _question(node):
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    return Message(RecordDict({"config": ConfigRecord()}), dst_node_id=node, message_type="query")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "privacy"),
+    [
+        ("qsgd", (), PRIVATE),
+        ("drive", (), PRIVATE),
+        ("dp-fedavg", (), SHARES),
+        ("fedpm", (), {"clip_norm": 0.5, "slots": 15, "accountant": "rdp"}),
+    ],
+    ids=["qsgd", "drive", "shares", "coins"],
+)
+def test_lengths_on_the_wire_tell_nothing_and_are_what_is_counted(tmp_path, grid, tables, method, settings, privacy):
+    chosen = tables(method, *settings, privacy=privacy)
+    nodes = grid(chosen)
+    outcome = serve(nodes, chosen, tmp_path / "run")
+    uploads = [reply.content["upload"] for _, replies in nodes.rounds for reply in replies]
+    lengths = {len(one["payload"]) + len(one["padding"]) for one in uploads}
+    assert len(lengths) == 1
+    counted = outcome.summary["uplink_bytes_per_client_round"]
+    assert 0 <= lengths.pop() - counted < 8  # bits of entries fill whole bytes, plane by plane
+
+
+@pytest.mark.parametrize("privacy", [SHARES, {**PRIVATE, "release": "uploads"}], ids=["shares", "uploads"])
+def test_what_the_noise_does_not_cover_stays_with_the_client(tmp_path, grid, tables, privacy):
+    """Whether a row was inside the clip norm is not told with an upload that carries its own noise."""
+    chosen = tables("dp-fedavg", privacy=privacy)
+    nodes = grid(chosen)
+    serve(nodes, chosen, tmp_path / "run")
+    for _, replies in nodes.rounds:
+        assert all(set(one.content["upload"]) == {"client", "round", "payload", "padding"} for one in replies)
+    assert [one["clipped"] for one in lines(tmp_path / "run", "diagnostics.jsonl")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("method", "privacy"),
+    [
+        ("dp-fedavg", PRIVATE),
+        ("dp-fedavg", SHARES),
+        ("qsgd", None),
+        ("fedsparsify", None),
+        ("fedpm", None),
+        ("fedpm", {"clip_norm": 0.5, "slots": 15, "accountant": "rdp"}),
+    ],
+)
+def test_forged_bytes_are_refused_or_are_a_row(tables, checked, method, privacy):
+    """Flipped, cut and lengthened messages: WireError and nothing else, or finite rows of the agreed size."""
+    import numpy as np
+
+    from dpfed.ranks import Task
+    from dpfed.round import open_uploads
+
+    experiment = build(checked(tables(method, privacy=privacy)))
+    group = np.array([3])
+    task = Task(state=experiment.start, cohort=group, participants=group)
+    uploading = open_uploads(task, experiment.parts, seeds=experiment.seeds)
+    _, (good,) = uploading.messages(uploading.trained(group), group)
+    chance, refused = random.Random(5), 0
+    for _ in range(200):
+        forged = bytearray(good)
+        for _ in range(chance.randint(1, 3)):
+            forged[chance.randrange(len(forged))] ^= 1 << chance.randrange(8)
+        forged = forged[: chance.choice([len(forged), chance.randrange(len(forged))])] + chance.randbytes(
+            chance.choice([0, 0, 5])
+        )
+        try:
+            _, arrived = uploading.receive([bytes(forged)], group)
+        except WireError:
+            refused += 1
+        else:
+            assert arrived.rows.shape == (1, experiment.parts.code.width(uploading.map.sent))
+            assert bool(arrived.rows.double().isfinite().all())
+    assert refused > 60
+
+
+def test_what_is_not_built_is_refused(tmp_path, grid, tables):
+    chosen = tables("dp-fedavg", "aggregation.kind=masked", privacy=SHARES)
+    with pytest.raises(ConfigError, match="shortcut for one process"):
+        serve(grid(tables("dp-fedavg", privacy=PRIVATE)), chosen, tmp_path / "run")
