@@ -257,6 +257,7 @@ def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict
         "largest_norm": facts.largest_norm,
         "divisor": facts.divisor,
         "noise": facts.noise,
+        "noise_known": facts.noise_known,
         "near_the_ends": facts.near_the_ends,
         "aborted": facts.aborted,
         "seconds": seconds,

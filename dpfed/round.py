@@ -47,11 +47,12 @@ class RoundFacts:
     uplink_bytes: int | None
     participants: int
     arrived: int
-    largest_norm: float
+    largest_norm: float | None
     aborted: str | None = None
     release: Release | LocalRelease | None = None
     divisor: float | None = None
     noise: dict[str, Any] | None = None
+    noise_known: bool = True
     near_the_ends: int | None = None
     canaries: tuple[CanaryScore, ...] = ()
 
@@ -116,6 +117,7 @@ def end_round(task: Task, uploading: Uploading, sent: Sent, *, ledger: Book | No
         participants=len(task.participants),
         arrived=0,
         largest_norm=sent.largest_norm,
+        noise_known=sent.noise_known,
         release=told,
     )
     try:

@@ -28,8 +28,9 @@ class Sent:
     """What happened on the way, for the operator and for audits; no epsilon covers it.
 
     counted, inside, not_finite: of the cohort's rows; clipping_known: clients have told whether they were inside
-    largest_norm: of a bounded row, over the clip norm
-    noise:        the sum of the noise in the rows that arrive, in the units of those rows; None: no shares
+    largest_norm: of a bounded row, over the clip norm; None: nobody but the clients has seen rows
+    noise:        the sum of the noise in the rows that arrive, in the units of those rows; None: no shares, or
+                  (noise_known false) nobody but the clients has seen them
     draws:        how many shares that is
     """
 
@@ -38,8 +39,9 @@ class Sent:
     not_finite: int = 0
     clipping_known: bool = True
     uplink_bytes: int | None = None
-    largest_norm: float = 0.0
+    largest_norm: float | None = 0.0
     noise: Tensor | None = None
+    noise_known: bool = True
     draws: int = 0
 
 
@@ -97,7 +99,7 @@ class Uploading:
         measured = ranks.largest(float(sent.uplink_bytes is not None)) > 0
         sent.counted, sent.inside, sent.not_finite, sent.draws, uplink = ranks.total(torch.tensor(counts)).tolist()
         sent.uplink_bytes = uplink if measured else None
-        sent.largest_norm = ranks.largest(sent.largest_norm)
+        sent.largest_norm = ranks.largest(sent.largest_norm or 0.0)
         if self.parts.privacy.in_shares:
             dtype = self.parts.code.summed_as if self.parts.privacy.on_integers else self.origin.dtype
             width = self.parts.code.width(self.map.sent) if self.parts.privacy.on_integers else self.map.sent
@@ -154,7 +156,7 @@ class Uploading:
         bounded = self.parts.privacy.bound(rows, self.state.clip_norm)
         if len(rows) and math.isfinite(self.state.clip_norm):
             norms = torch.linalg.vector_norm(bounded.rows, dim=1, dtype=torch.float64)
-            self.sent.largest_norm = max(self.sent.largest_norm, float(norms.max()) / self.state.clip_norm)
+            self.sent.largest_norm = max(self.sent.largest_norm or 0.0, float(norms.max()) / self.state.clip_norm)
         return bounded
 
     def _noised(self, rows: Tensor, group: NDArray[np.int64]) -> Tensor:

@@ -37,7 +37,11 @@ class Inbox:
     def __init__(self, uploading: Uploading, trained: Iterable[int]) -> None:
         self._uploading, self._trained = uploading, set(trained)
         self._told = tells_clipping(uploading.parts)
-        uploading.sent.clipping_known = self._told or uploading.parts.decode_first
+        sent, parts = uploading.sent, uploading.parts
+        sent.clipping_known = self._told or parts.decode_first
+        sent.noise_known = not parts.privacy.in_shares
+        if not (parts.decode_first or self._bounds_seen or isinstance(parts.privacy, NotPrivate)):
+            sent.largest_norm = None
 
     def take(self, asked: Mapping[int, int], replies: Iterable[Message]) -> Sent:
         """Replies of the nodes asked (client by node), in the order of clients; the others are lost."""
@@ -82,6 +86,13 @@ class Inbox:
         sent.counted += not not_finite
         sent.inside += inside
 
+    @property
+    def _bounds_seen(self) -> bool:
+        """Whether what arrives is the very row that the client has bounded."""
+        parts = self._uploading.parts
+        dense = isinstance(parts.code, PayloadUpload) and isinstance(parts.code.scheme, Dense)
+        return dense and not parts.privacy.in_shares and not parts.decode_first
+
     def _require_bounded(self, rows: Tensor) -> None:
         """WireError for a row beyond the bound, where rows arrive as they were bounded: the sum never holds one."""
         parts, norm = self._uploading.parts, self._uploading.state.clip_norm
@@ -92,8 +103,8 @@ class Inbox:
             squared = int((rows * rows).sum())
             if squared > code.fixed_point.largest_squared_norm(code.clip_norm):
                 raise WireError(f"integers of squared norm {squared}: longer than a clipped row can be.")
-        elif isinstance(code, PayloadUpload) and isinstance(code.scheme, Dense):
+        elif self._bounds_seen:
             length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
             if length > norm:
                 raise WireError(f"a row of norm {length:.6g}: longer than the clip norm {norm:.6g}.")
-            self._uploading.sent.largest_norm = max(self._uploading.sent.largest_norm, length / norm)
+            self._uploading.sent.largest_norm = max(self._uploading.sent.largest_norm or 0.0, length / norm)
