@@ -43,6 +43,10 @@ from dpfed.server.posterior import BetaPosterior
 from dpfed.server.purging import Purging
 from dpfed.server.state import ServerRule, ServerState
 
+ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
+ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
+"""What is not protected by a secure sum in one process; an engine on several machines says something else."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Experiment:
@@ -223,13 +227,14 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
 def _of_secure_sums(config: Config) -> str:
     """What a secure sum in one process does not do."""
     if config.privacy is None:
-        return "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
+        return ALONE_WITHOUT_NOISE
     noise = "the noise is the server's, which sees the sum without it; "
     own = config.privacy.placement == "clients" or config.privacy.noise == "coins" or method(config.method.name).coins
     return (
         ("" if own else noise)
-        + "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy. The "
-        "server knows who took part: epsilon with sampling is against those who see the models but not the cohorts"
+        + ALONE
+        + " The server knows who took part: epsilon with sampling is against those who see the models but not the "
+        "cohorts"
     )
 
 

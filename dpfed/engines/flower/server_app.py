@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from accounting.project import Project
 from dpfed.build import Experiment, build
+from dpfed.build.experiment import ALONE, ALONE_WITHOUT_NOISE
 from dpfed.config import parse, read_toml
 from dpfed.engines.flower.conversation import arrays_of
 from dpfed.engines.flower.directory import Directory
@@ -22,6 +23,9 @@ from dpfed.errors import ConfigError
 from dpfed.federation import OnRound, Outcome, Run
 from dpfed.report.run import write_report
 from dpfed.secagg.secure import SecureSums
+
+_APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
+_APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"
 
 TIMEOUT = 3600.0
 """Seconds that a round waits for its clients."""
@@ -71,7 +75,11 @@ def serve(
     config, sums = experiment.config, experiment.parts.sums
     check_engine(config)
     if isinstance(sums, SecureSums):
-        experiment = replace(experiment, parts=replace(experiment.parts, sums=NodeSums(terms=sums)))
+        experiment = replace(
+            experiment,
+            parts=replace(experiment.parts, sums=NodeSums(terms=sums)),
+            not_protected=tuple(_on_nodes(note) for note in experiment.not_protected),
+        )
     if resume and config.method.error_feedback:
         raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")
     print_ = fingerprint(config)
@@ -82,3 +90,7 @@ def serve(
     rounds = config.federation.rounds - run.state.round
     strategy.start(grid, initial_arrays=arrays_of(run.state.broadcast), num_rounds=rounds, timeout=timeout)
     return run.close()
+
+
+def _on_nodes(note: str) -> str:
+    return note.replace(ALONE, _APART).replace(ALONE_WITHOUT_NOISE, _APART_WITHOUT_NOISE)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +46,30 @@ def simulate(
     logger.setLevel(logging.WARNING)
     logger.addFilter(_not_about_the_entry)
     try:
-        run_simulation(
-            server_app=app,
-            client_app=client_app(experiment.config.to_dict()),
-            num_supernodes=experiment.config.federation.clients,
-            backend_config={"client_resources": _resources(experiment), "init_args": {"log_to_driver": False}},
-        )
+        with _home():
+            run_simulation(
+                server_app=app,
+                client_app=client_app(experiment.config.to_dict()),
+                num_supernodes=experiment.config.federation.clients,
+                backend_config={"client_resources": _resources(experiment), "init_args": {"log_to_driver": False}},
+            )
     finally:
         logger.removeFilter(_not_about_the_entry)
         logger.setLevel(level)
     (outcome,) = outcomes
     return outcome
+
+
+@contextmanager
+def _home() -> Iterator[None]:
+    """A folder for what Flower keeps, gone afterwards, unless FLWR_HOME names one."""
+    with tempfile.TemporaryDirectory(prefix="dpfed-flower-") as folder:
+        given = os.environ.setdefault("FLWR_HOME", folder)
+        try:
+            yield
+        finally:
+            if given == folder:
+                del os.environ["FLWR_HOME"]
 
 
 def _resources(experiment: Experiment) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Flower without a network: a grid whose nodes are objects of this process."""
 
+import os
 import random
 
 import pytest
@@ -32,6 +33,9 @@ def tables():
 @pytest.fixture
 def grid():
     """`grid(tables, faults={client: fault})`: `fault` gets the good reply and gives back a list of replies."""
+    from dpfed.engines.flower.settings import QUIET
+
+    os.environ.update(QUIET)
     pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
     return FakeGrid
 

@@ -61,6 +61,9 @@ def test_the_protocol_over_messages_is_the_protocol_in_process(tmp_path, grid, t
     there = serve(nodes, chosen, tmp_path / "there")
     for key in ("epsilon", "server_epsilon", "aborted_rounds", "rounds", "uplink_megabytes_total", "aggregation"):
         assert there.summary[key] == here.summary[key], key
+    assert any("one process" in note or "this process" in note for note in here.summary["not_protected"])
+    assert any("other hands" in note for note in there.summary["not_protected"])
+    assert not any("process" in note for note in there.summary["not_protected"])
     rounds = [lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")]
     for before, after in zip(*rounds, strict=True):
         assert [after[key] for key in ("arrived", "participants", "divisor")] == [
