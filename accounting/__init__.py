@@ -1,5 +1,7 @@
 """Privacy accounting for federated learning: budgets, guarantees and ledgers. Never loads torch.
 
+Loading it is quick: `import scipy` loads a part of scipy when that is first used, and dp-accounting waits too.
+
 >>> from accounting import Plan, budget
 >>> plan = Plan(clients=6000, cohort=100)  # Poisson sampling, add-remove, delta = n^-1.1
 >>> round(budget.epsilon(plan, noise_multiplier=1.4, rounds=180).epsilon, 4)
@@ -17,6 +19,7 @@ from accounting import (
     fed_smp,
     fixed_point,
     gaussian,
+    grid,
     lower_bound,
     mechanisms,
     pld,
@@ -80,6 +83,7 @@ __all__ = [
     "fed_smp",
     "fixed_point",
     "gaussian",
+    "grid",
     "guarantee",
     "lower_bound",
     "mechanisms",

@@ -7,8 +7,8 @@ of which only the number of heads matters.
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, xlog1py, xlogy
 
 from accounting import require
 from accounting.coin_divergence import floor_of
@@ -109,5 +109,5 @@ def _log_laws(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
 def _log_binomial(n: int, p: float) -> Floats:
     """Logarithms of the binomial probabilities of 0..n heads."""
     k = np.arange(n + 1.0)
-    choices = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    return np.asarray(choices + xlogy(k, p) + xlog1py(n - k, -p))
+    choices = scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1)
+    return np.asarray(choices + scipy.special.xlogy(k, p) + scipy.special.xlog1py(n - k, -p))

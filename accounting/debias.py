@@ -8,8 +8,8 @@ is Bernoulli with mean g(theta), not theta. This file has g, its derivative and 
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erf, erfc
 
 from accounting import require
 from accounting.errors import InvalidParameter
@@ -50,8 +50,8 @@ def clipped_mean(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
     # w = 1/2 - c and m = |theta - 1/2|, far^2 - near^2 = 4 w m / sigma^2.
     width, middle = 0.5 - floor, np.abs(values - 0.5)
     with np.errstate(over="ignore", under="ignore"):
-        clipped = width * (erfc(near / _ROOT2) - erfc(far / _ROOT2)) / 2
-        free = middle * (erf(near / _ROOT2) + erf(far / _ROOT2)) / 2
+        clipped = width * (scipy.special.erfc(near / _ROOT2) - scipy.special.erfc(far / _ROOT2)) / 2
+        free = middle * (scipy.special.erf(near / _ROOT2) + scipy.special.erf(far / _ROOT2)) / 2
         density = np.exp(-near * near / 2) / np.sqrt(2 * np.pi)
         bent = -sigma * density * np.expm1(-2 * (width / sigma) * (middle / sigma))
     result = 0.5 + np.sign(values - 0.5) * (clipped + free - bent)
@@ -66,7 +66,7 @@ def clipped_mean_slope(theta: ArrayLike, *, c: float, noise_std: float) -> Float
     if sigma == 0:
         return np.ones(values.shape)[()]
     near, far = _to_the_ends(values, floor, sigma)
-    return np.asarray((erf(near / _ROOT2) + erf(far / _ROOT2)) / 2)[()]
+    return np.asarray((scipy.special.erf(near / _ROOT2) + scipy.special.erf(far / _ROOT2)) / 2)[()]
 
 
 def _to_the_ends(values: Floats, c: float, sigma: float) -> tuple[Floats, Floats]:

@@ -7,8 +7,8 @@ import math
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr
 
 from accounting import require
 from accounting.errors import InvalidParameter
@@ -36,8 +36,8 @@ def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
     if np.isnan(eps).any():
         raise InvalidParameter("epsilon=nan: must be real numbers, infinities included.")
     with np.errstate(over="ignore", invalid="ignore"):  # infinities, of which those that matter are caught below
-        log_gain = log_ndtr(mu / 2 - eps / mu)
-        gap = eps + log_ndtr(-mu / 2 - eps / mu) - log_gain
+        log_gain = scipy.special.log_ndtr(mu / 2 - eps / mu)
+        gap = eps + scipy.special.log_ndtr(-mu / 2 - eps / mu) - log_gain
     # exp(a) - exp(b) with b <= a, without cancelling: exp(a) (1 - exp(b - a)).
     gap = np.where(np.isneginf(log_gain), 0.0, np.minimum(gap, 0.0))
     return np.asarray(np.exp(log_gain) * -np.expm1(gap))

@@ -3,8 +3,8 @@
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 Floats = NDArray[np.float64]
 
@@ -21,8 +21,8 @@ def supremum(log_near: Floats, log_middle: Floats, log_far: Floats, shift: float
     # near x^2 + b x = far  =>  x = 2 far / (b + sqrt(b^2 + 4 near far)), without cancellation or overflow.
     log_root = np.logaddexp(2 * log_b, np.log(4) + log_near + log_far) / 2
     t = (np.log(2) + log_far - np.logaddexp(log_b, log_root)) / shift
-    gain = log_far + log_ndtr(t + shift)
-    loss = np.logaddexp(log_middle + log_ndtr(t), log_near + log_ndtr(t - shift))
+    gain = log_far + scipy.special.log_ndtr(t + shift)
+    loss = np.logaddexp(log_middle + scipy.special.log_ndtr(t), log_near + scipy.special.log_ndtr(t - shift))
     return np.asarray(np.exp(gain) * -np.expm1(np.minimum(loss - gain, 0.0)))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from accounting.attacks import attack_pairs
 from accounting.half_lines import Floats
@@ -66,7 +66,7 @@ def largest_shift_loss(q: float, mu: float) -> float:
     """`largest_loss` of a shift mu that happens with probability q."""
     if q == 0:
         return 0.0
-    tail = float(-ndtri(min(0.5, _TAIL_MASS / q)))
+    tail = float(-scipy.special.ndtri(min(0.5, _TAIL_MASS / q)))
     return float(np.logaddexp(math.log1p(-q) if q < 1 else -math.inf, math.log(q) + mu * mu / 2 + tail * mu))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import log_ndtr
+import scipy
 
 from accounting import loss_grid, require
 from accounting.attacks import AttackPair, Mixture, attack_pairs, log_density
@@ -128,8 +128,8 @@ def _masses(mixture: Mixture, cuts: Floats) -> Floats:
     for weight, mean in mixture:
         low, high = cuts[:-1] - mean, cuts[1:] - mean
         upper_tail = low > 0
-        larger = np.where(upper_tail, log_ndtr(-low), log_ndtr(high))
-        smaller = np.where(upper_tail, log_ndtr(-high), log_ndtr(low))
+        larger = np.where(upper_tail, scipy.special.log_ndtr(-low), scipy.special.log_ndtr(high))
+        smaller = np.where(upper_tail, scipy.special.log_ndtr(-high), scipy.special.log_ndtr(low))
         with np.errstate(divide="ignore"):
             logs.append(math.log(weight) + larger + np.log(-np.expm1(smaller - larger)))
     return np.asarray(np.logaddexp.reduce(logs, axis=0))

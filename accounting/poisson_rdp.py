@@ -11,6 +11,7 @@ This is the order (1-q) N(0) + q N(s) from N(0), the larger of the two (Mironov,
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from accounting.errors import InvalidParameter
@@ -147,13 +148,13 @@ def _log_leading_terms(a: Floats, q: Floats, sigma: Floats) -> Floats:
 
     k is whole, 2 <= k < alpha. The terms k = 0, 1, which grow by no exponential, sum up to less than 1.
     """
-    from scipy.special import gammaln, logsumexp
-
     half = 1 / (2 * sigma**2)
     result = a * np.log(q) + a * (a - 1) * half
     for i in np.flatnonzero(a > 2):
         k = np.arange(2.0, math.ceil(a[i]))
-        log_choose = gammaln(a[i] + 1) - gammaln(k + 1) - gammaln(a[i] - k + 1)
+        log_choose = (
+            scipy.special.gammaln(a[i] + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(a[i] - k + 1)
+        )
         terms = log_choose + (a[i] - k) * np.log1p(-q[i]) + k * np.log(q[i]) + k * (k - 1) * half[i]
-        result[i] = logsumexp(np.append(terms, result[i]))
+        result[i] = scipy.special.logsumexp(np.append(terms, result[i]))
     return np.asarray(result)

@@ -7,8 +7,8 @@ everything else. All sums run in logarithms.
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, logsumexp
 
 from accounting import require
 from accounting.errors import InvalidParameter
@@ -44,7 +44,7 @@ def _base(curve: RenyiCurve, largest: int) -> Floats:
 
 
 def _log_binomial(n: int, k: Floats) -> Floats:
-    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+    return np.asarray(scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1))
 
 
 def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float) -> Floats:
@@ -68,7 +68,7 @@ def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float
         k = np.arange(2.0, order + 1)
         terms = _log_binomial(order, k) + (order - k) * np.log1p(-q) + k * np.log(q) + (k - 1) * base[2 : order + 1]
         first = (order - 1) * np.log1p(-q) + np.log1p((order - 1) * q)
-        return float(max(logsumexp(np.append(terms, first)), 0.0) / (order - 1))
+        return float(max(scipy.special.logsumexp(np.append(terms, first)), 0.0) / (order - 1))
 
     return np.array([one(int(order)) for order in whole])
 
@@ -102,7 +102,7 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
     def one(order: int) -> float:
         j = np.arange(3.0, order + 1)
         terms = j * np.log(q) + _log_binomial(order, j) + np.log(2) + (j - 1) * base[3 : order + 1]
-        amplified = float(logsumexp(np.concatenate([[0.0, log_pair_term(order)], terms])) / (order - 1))
+        amplified = float(scipy.special.logsumexp(np.concatenate([[0.0, log_pair_term(order)], terms])) / (order - 1))
         return min(amplified, float(base[order]))  # sampling never hurts (quasi-convexity)
 
     return np.array([one(int(order)) for order in whole])

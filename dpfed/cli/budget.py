@@ -52,6 +52,7 @@ def budget(
     slots: int | None = None,
     compare: Annotated[bool, Parameter(negative="")] = False,
     plot: Path | None = None,
+    over: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Epsilon, noise multiplier or rounds: give two of the three, get the third.
@@ -112,7 +113,10 @@ def budget(
     compare
         One row for every accountant and reading, each with the sampler it belongs to.
     plot
-        Write epsilon over rounds, one line for each accountant, to this PNG.
+        Write epsilon over rounds, one line for each accountant, to this PNG; with --over, a heat map.
+    over
+        Twice, with --plot: the axes of a heat map of epsilon, as in --over noise-multiplier=.5:4 --over rounds=10:1000;
+        also cohort=LOW:HIGH. Give what is no axis of --noise-multiplier and --rounds. --accountant rdp is the quickest.
     json
         One JSON document on standard output.
     """
@@ -122,6 +126,7 @@ def budget(
     if mechanism in ("bernoulli-channel", "bernoulli-aggregate"):
         _refuse_for_coins(noise_multiplier=noise_multiplier, accountant=accountant, compare=compare, dropout=dropout)
         _refuse(f"--mechanism {mechanism}: for integer noise", **integer)
+        _refuse(f"--mechanism {mechanism}: for noise", over=over or None)
         coins = _coin_plan(
             clients, cohort, sampling, adjacency, delta, mechanism, dimension, edge, clip_norm, l2_sensitivity,
             linf_clip, noise_std, slots,
@@ -155,6 +160,11 @@ def budget(
             mechanism=mechanism,
             dropout=dropout,
         )
+    if over:
+        given = {"noise-multiplier": noise_multiplier, "rounds": rounds}
+        _refuse("--over: the map shows every epsilon", epsilon=epsilon, compare=compare or None)
+        _map(plan, over, given, accountant, conversion, plot, json=json)
+        return
     answer = _solve(plan, rounds, noise_multiplier, epsilon, accountant, conversion)
     rows = [answer]
     if compare and isinstance(plan, Plan):
@@ -174,6 +184,42 @@ def _report(
         print_json({"results": results} if compare else results[0])
     else:
         _show(plan, answer, rows if compare else [], plot)
+
+
+def _map(
+    plan: NoisePlan,
+    over: tuple[str, ...],
+    given: dict[str, float | None],
+    accountant: Accountant,
+    conversion: Conversion,
+    plot: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """The heat map of two axes; `given` is what may have been given besides."""
+    from dpfed.plots.budget_map import Axis, budget_map, plot_budget_map
+
+    axes = [Axis.of(text) for text in over]
+    names = {axis.name for axis in axes}
+    if len(axes) != 2 or len(names) != 2:
+        raise ConfigError("--over: give it exactly twice, for two different axes.")
+    if plot is None and not json:
+        raise ConfigError("--over needs --plot FILE.png (or --json).")
+    for name, value in given.items():
+        if (value is None) != (name in names):
+            what = "is an axis, remove it" if name in names else "is no axis, give it"
+            raise ConfigError(f"--{name} with --over {', '.join(sorted(names))}: it {what}.")
+    fixed = {name: value for name, value in given.items() if value is not None}
+    found = budget_map(plan, (axes[0], axes[1]), fixed=fixed, accountant=accountant, conversion=conversion)
+    if plot is not None:
+        plot_budget_map(found, plot)
+    if json:
+        print_json(found.to_dict())
+        return
+    low, high = (number(float(end)) for end in (found.epsilon.min(), found.epsilon.max()))
+    console().print(f"epsilon from {low} to {high} over {' x '.join(axis.name for axis in axes)}")
+    console().print(f"for {_sampler_words(plan)}; neighbours: {plan.adjacency}, unit client; delta {plan.delta:.6g}")
+    console().print(f"plot: {plot}")
 
 
 def _refuse_for_coins(**given: object) -> None:

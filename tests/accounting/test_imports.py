@@ -26,6 +26,7 @@ HEAVY = {
     "absl",
     "opacus",
     "mpmath",
+    "scipy.special",  # `import scipy` loads a part of it when that is first used
     "scipy.stats",
     "scipy.signal",
     "dpfed",

@@ -1,0 +1,89 @@
+"""Heat maps: the cells are the accountants', the axes are what was asked, mistakes are refused."""
+
+import json
+import math
+
+import pytest
+
+from accounting import accountant
+from accounting.budget import Plan
+from dpfed.cli import status
+
+BUDGET = ["budget", "--clients", "600", "--cohort", "30", "--delta", "1e-4"]
+
+
+def map_of(capsys, *arguments):
+    assert status([*BUDGET, *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("accounted", ["best", "rdp"])
+def test_cells_are_the_accountants(capsys, accounted):
+    found = map_of(capsys, "--over", "noise-multiplier=.8:3", "--over", "rounds=5:7", "--accountant", accounted)
+    noise, rounds = found["axes"]["noise-multiplier"], found["axes"]["rounds"]
+    assert rounds == [5, 6, 7]
+    assert (noise[0], noise[-1]) == pytest.approx((0.8, 3))
+    assert (len(found["epsilon"]), len(found["epsilon"][0])) == (3, len(noise))
+    for row, column in ((0, 0), (2, 5), (1, -1)):
+        run = Plan(clients=600, cohort=30, delta=1e-4).run(noise[column], rounds[row])
+        exact = accountant.epsilon(run, delta=1e-4, accountant=accounted)
+        assert found["epsilon"][row][column] == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_cohorts_are_an_axis(capsys, sampling):
+    over = ["--over", "rounds=1:2", "--over", "cohort=10:12", "--noise-multiplier", "2", "--sampling", sampling]
+    found = map_of(capsys, *over)
+    plan = Plan(clients=600, cohort=12, sampling=sampling, delta=1e-4)
+    assert found["axes"] == {"rounds": [1, 2], "cohort": [10, 11, 12]}
+    assert found["noise-multiplier"] == 2
+    assert found["epsilon"][2][1] == pytest.approx(accountant.epsilon(plan.run(2.0, 2), delta=1e-4), rel=1e-12)
+
+
+def test_the_figure_is_a_png(tmp_path, capsys):
+    path = tmp_path / "map.png"
+    over = ["--over", "noise-multiplier=.5:4", "--over", "rounds=1:100"]
+    assert status([*BUDGET, *over, "--accountant", "rdp", "--plot", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert str(path) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--over", "rounds=1:9"], "exactly twice"),
+        (["--over", "rounds=1:9", "--over", "rounds=2:5"], "two different axes"),
+        (["--over", "rounds=9:1", "--over", "noise-multiplier=1:2"], "LOW < HIGH"),
+        (["--over", "rounds=1.5:9", "--over", "noise-multiplier=1:2"], "whole numbers"),
+        (["--over", "q=.1:.2", "--over", "noise-multiplier=1:2"], "NAME one of"),
+        (["--over", "rounds=1:nan", "--over", "noise-multiplier=1:2"], "LOW < HIGH"),
+        (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--rounds", "3"], "is an axis, remove it"),
+        (
+            ["--over", "rounds=1:9", "--over", "cohort=1:20"],
+            "--noise-multiplier with --over cohort, rounds: it is no axis",
+        ),
+        (["--over", "cohort=1:601", "--over", "noise-multiplier=1:2", "--rounds", "3"], "at most 600"),
+        (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--epsilon", "1"], "--epsilon with --over"),
+    ],
+)
+def test_mistakes_are_refused(capsys, arguments, message):
+    assert status([*BUDGET, *arguments, "--json"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_map_goes_somewhere(capsys):
+    assert status([*BUDGET, "--over", "rounds=1:9", "--over", "noise-multiplier=1:2"]) == 2
+    assert "--over needs --plot" in capsys.readouterr().err
+
+
+def test_infinities_are_null():
+    import numpy as np
+
+    from dpfed.plots.budget_map import Axis, BudgetMap
+
+    axis = Axis(name="rounds", low=1, high=2)
+    found = BudgetMap(
+        plan=Plan(clients=60, cohort=3), across=axis, up=axis, x=np.array([1.0]), y=np.array([1.0]),
+        epsilon=np.array([[math.inf]]), fixed={}, accountant="rdp",
+    )  # fmt: skip
+    assert found.to_dict()["epsilon"] == [[None]]
