@@ -86,6 +86,11 @@ class Measured:
     ratio: float
 
 
+def unseen(files: RunFiles) -> list[int]:
+    """Rounds whose noise only the clients have seen."""
+    return [one.round for one in files.results if one.noise is None and not one.noise_known]
+
+
 def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
     """The noise of every round with a result, and the rounds that should have some and have none."""
     found, silent = [], []
@@ -96,7 +101,7 @@ def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
             continue
         nobody = release.noise_placement == "uploads" and one.arrived == 0  # then nothing was sent
         if one.noise is None or one.noise.draws == 0 or one.noise.mean_square == 0:
-            silent += [] if nobody else [one.round]
+            silent += [one.round] if one.noise_known and not nobody else []
             continue
         ratio = one.noise.mean_square / (charged.share_variance * one.noise.draws)
         found.append(Measured(round=one.round, noise=one.noise, charged=charged, ratio=ratio))
@@ -120,6 +125,8 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     found, silent = measured(files)
     if silent:
         return False, f"{rounds_in_words(silent)}: no noise is in the sum, though some is charged."
+    if unseen(files):
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
     wrong = [one.round for one in found if one.noise.entries != one.charged.entries]
     if wrong:
         return False, f"{rounds_in_words(wrong)}: noise is not on as many entries as are charged."
@@ -146,6 +153,8 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     """No two rounds have the same noise: neither the same fingerprint nor, for Gaussian noise, mean squares so near
     that only rounding tells them apart. True independence fails with probability at most alpha."""
     found, _ = measured(files)
+    if unseen(files):
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
     if not found:
         return True, _NO_NOISE
     by_digest: dict[str, list[int]] = {}

@@ -33,7 +33,8 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm; None if nobody saw it."""
+    """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm; None if nobody saw it.
+    `noise_known`: false where the noise was the clients' and only they have seen it."""
 
     round: int
     cohort: int
@@ -43,6 +44,7 @@ class Round:
     divisor: float | None
     noise: Noise | None
     aborted: bool
+    noise_known: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +161,7 @@ def round_from(record: Record) -> Round:
         divisor=record.real_or_none("divisor"),
         noise=None if noise is None else _noise_from(noise),
         aborted=aborted,
+        noise_known=record.flag("noise_known") if "noise_known" in record.values else True,
     )
 
 

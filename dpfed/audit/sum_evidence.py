@@ -64,17 +64,10 @@ def _participants_problem(files: RunFiles, one: Round) -> str | None:
         fill, slots = files.promise.fill, files.promise.slots
     if slots is not None and one.cohort > slots:
         return f"{one.cohort} clients for {slots} slots: the account knows nothing of such a sum"
-    if slots is not None and fill is None and one.participants > slots and _padded(files):
-        return f"{one.participants} uploads with canaries leave no room for padding up to {slots}"
     expected = max(one.cohort, fill or 0) + canaries
     if one.participants != expected:
         return f"{one.participants} uploads were asked for, {expected} it should have been"
     return None
-
-
-def _padded(files: RunFiles) -> bool:
-    """Whether the server fills up sums of coins, by the number of all uploads."""
-    return isinstance(unsampled(next(iter(files.released.values()))), BernoulliAggregate)
 
 
 def _shares_problem(files: RunFiles, one: Round) -> str | None:
@@ -99,6 +92,7 @@ def _words(files: RunFiles) -> str:
     if isinstance(mechanism, BernoulliAggregate):
         return f"never more than {mechanism.cohort} uploads of coins; the others are padded, as the sum is accounted."
     if release.noise_placement == "clients":
-        least = min(one.noise.draws for one in files.results if one.noise is not None)
+        draws = [one.noise.draws for one in files.results if one.noise is not None]
+        least = min(draws, default=min((one.arrived for one in files.results), default=0))
         return f"at least {least} noise shares in every sum, never fewer than were charged."
     return "those who were drawn, and nobody else; the noise was added once."

@@ -232,6 +232,17 @@ def test_fewer_shares_than_are_charged(folder):
     assert failed(fewer) == {"uploads are as accounted", "ledger follows the configuration"}
 
 
+def test_noise_that_only_the_clients_have_seen_is_no_finding(folder):
+    """As on nodes elsewhere: whoever sums cannot know it. No fault, and nothing to pass either."""
+    unknown = folder("shares")
+    change(unknown, "diagnostics.jsonl", lambda lines: [one.update(noise=None, noise_known=False) for one in lines])
+    assert not failed(unknown)
+    assert undecided(unknown) == {"noise is as large as charged", "noise is fresh in every round"}
+    missing = folder("shares")
+    change(missing, "diagnostics.jsonl", lambda lines: [one.update(noise=None) for one in lines])
+    assert failed(missing) == {"noise is as large as charged"}
+
+
 def test_more_coins_than_slots(folder):
     over = folder("coins")
     change(over, "diagnostics.jsonl", lambda lines: lines[0].update(cohort=31, participants=31, arrived=31))
