@@ -15,6 +15,7 @@ from dpfed.config import Config
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
 from dpfed.secagg.dropouts import Dropouts
+from dpfed.secagg.graph import refuse_few_neighbours
 from dpfed.secagg.plain import PlainSums
 from dpfed.secagg.secure import SecureSums
 from dpfed.secagg.steps import Step
@@ -33,7 +34,7 @@ _OVERFULL = 1e-6
 """Chance that more clients are drawn than a secure sum is filled up to, where the sum may hold more."""
 
 
-def sums_of(config: Config, code: Code, seeds: Seeds) -> Sums:
+def sums_of(config: Config, code: Code, goal: PrivacyGoal | None, seeds: Seeds) -> Sums:
     table = config.aggregation
     dropouts = Dropouts(
         seeds=seeds,
@@ -45,6 +46,7 @@ def sums_of(config: Config, code: Code, seeds: Seeds) -> Sums:
         return PlainSums(dropouts=dropouts, tolerance=tolerance_of(config))
     assert isinstance(code, Coins | IntegerUpload | SummedSymbols)
     assert code.bits is not None
+    _check_neighbours(config, goal)
     return SecureSums(
         kind=table.kind,
         bits=code.bits,
@@ -54,6 +56,17 @@ def sums_of(config: Config, code: Code, seeds: Seeds) -> Sums:
         tolerance=tolerance_of(config),
         seeds=seeds,
     )
+
+
+def _check_neighbours(config: Config, goal: PrivacyGoal | None) -> None:
+    """Before the first round, not in it."""
+    federation, neighbours = config.federation, config.aggregation.neighbours
+    usual = federation.clients if federation.sampling == "all" else filled_to(config, goal) or federation.cohort
+    if neighbours:
+        try:
+            refuse_few_neighbours(usual, neighbours)
+        except ConfigError as error:
+            raise ConfigError(f"aggregation.{error}") from None
 
 
 def check_sums(config: Config) -> None:

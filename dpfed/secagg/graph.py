@@ -77,7 +77,7 @@ def refuse_few_neighbours(clients: int, neighbours: int) -> None:
     if neighbours < 2 or neighbours % 2:
         raise ConfigError(
             f"neighbours={neighbours}: must be an even number of at least 2 (half of them on either side of a circle). "
-            f"For {clients} clients take {default_neighbours(clients)}, or none given for all."
+            f"For {clients} clients take {default_neighbours(clients)}, or 0 for all."
         )
     if neighbours < min(clients - 1, math.log2(max(clients, 2))):
         raise ConfigError(
