@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,13 +131,19 @@ class Several:
         return tensor
 
 
-def from_environment() -> Ranks:
-    """The ranks that torchrun has started, or this process alone."""
+@contextmanager
+def from_environment() -> Iterator[Ranks]:
+    """The ranks that torchrun has started, or this process alone. The group is left in order at the end: a process
+    that exits with gloo's threads still running is aborted now and then, after all its work is done.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return Alone()
-    if not distributed.is_initialized():
-        distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    return Several(distributed.get_rank(), distributed.get_world_size())
+        yield Alone()
+        return
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield Several(distributed.get_rank(), distributed.get_world_size())
+    finally:
+        distributed.destroy_process_group()
 
 
 def local_device() -> str:

@@ -71,13 +71,13 @@ def run(
     from dpfed import federation, ranks
     from dpfed.build import build
 
-    among = ranks.from_environment()
-    experiment = build(checked, among)
-    if among.index:
-        federation.follow(experiment)
-        return
-    project = None if ledger is None else Project.open(ledger)
-    outcome = _run(experiment, name, out, resume=resume, project=project, engine=_engine(engine))
+    with ranks.from_environment() as among:
+        experiment = build(checked, among)
+        if among.index:
+            federation.follow(experiment)
+            return
+        project = None if ledger is None else Project.open(ledger)
+        outcome = _run(experiment, name, out, resume=resume, project=project, engine=_engine(engine))
     if json:
         print_json(outcome.summary)
     else:
