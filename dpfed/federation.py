@@ -25,6 +25,7 @@ from dpfed.evaluate import TestResult, evaluate
 from dpfed.ranks import Task
 from dpfed.round import RoundFacts, begin_round, draw_cohort, end_round, take_part
 from dpfed.run_folder import RunFolder
+from dpfed.secagg.summed import Closing
 from dpfed.sending import Sent, Uploading
 from dpfed.server.state import ServerState
 from dpfed.server_view import server_view
@@ -141,7 +142,7 @@ class Run:
             self._stopped_by = "budget"
         return self._task
 
-    def finish_round(self, uploading: Uploading, sent: Sent) -> Mapping[str, Any] | None:
+    def finish_round(self, uploading: Uploading[Closing], sent: Sent) -> Mapping[str, Any] | None:
         """Charge, step and save what came of the task. The line of metrics.jsonl; None if nothing could be released."""
         assert self._task is not None
         try:

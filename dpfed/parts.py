@@ -15,7 +15,7 @@ from dpfed.privacy.client_level import Privacy
 from dpfed.randomness import Randomness
 from dpfed.ranks import Alone, Ranks
 from dpfed.sampling import Sampler
-from dpfed.secagg.summed import Sums
+from dpfed.secagg.summed import OpenSum, Sums
 from dpfed.server.state import ServerRule
 
 
@@ -39,7 +39,7 @@ class Parts:
     local: LocalTraining
     privacy: Privacy
     code: Code
-    sums: Sums
+    sums: Sums[OpenSum]
     server: ServerRule
     group: int
     client_weights: NDArray[np.float64] | None

@@ -16,6 +16,7 @@ from dpfed.compress.maps import Map
 from dpfed.errors import SecureSumAborted
 from dpfed.parts import Parts
 from dpfed.ranks import Task
+from dpfed.secagg.summed import Closing, Opened, OpenSum, Sums
 from dpfed.seeds import Seeds
 from dpfed.sending import Sent, Uploading, digest
 from dpfed.server.state import ServerState
@@ -84,11 +85,16 @@ def begin_round(state: ServerState, parts: Parts, cohort: NDArray[np.int64], *, 
     return Task(state=state, cohort=cohort, participants=_filled_up(parts, cohort, state.round))
 
 
-def open_uploads(task: Task, parts: Parts, *, seeds: Seeds) -> Uploading:
-    """The round's map and its empty sum."""
+def open_uploads(task: Task, parts: Parts, *, seeds: Seeds) -> Uploading[OpenSum]:
+    """The round's map and its empty sum in this process."""
+    return open_into(parts.sums, task, parts, seeds=seeds)
+
+
+def open_into(sums: Sums[Opened], task: Task, parts: Parts, *, seeds: Seeds) -> Uploading[Opened]:
+    """The round's map and an empty sum of `sums`."""
     state = task.state
     chosen = parts.map.for_round(state.broadcast, state.round, seeds)
-    total = parts.sums.open(
+    total = sums.open(
         task.participants,
         size=parts.code.width(chosen.sent),
         dtype=parts.code.summed_as,
@@ -99,13 +105,15 @@ def open_uploads(task: Task, parts: Parts, *, seeds: Seeds) -> Uploading:
     return Uploading(state=state, parts=parts, map=chosen, origin=origin, total=total, seeds=seeds)
 
 
-def take_part(task: Task, parts: Parts, *, seeds: Seeds) -> tuple[Uploading, Sent]:
+def take_part(task: Task, parts: Parts, *, seeds: Seeds) -> tuple[Uploading[OpenSum], Sent]:
     """The part of a round that all processes of a run do: train their clients, and add everything up."""
     uploading = open_uploads(task, parts, seeds=seeds)
     return uploading, uploading.everybody(task.cohort, canaries_of(parts, task.state.round)[0])
 
 
-def end_round(task: Task, uploading: Uploading, sent: Sent, *, ledger: Book | None) -> tuple[ServerState, RoundFacts]:
+def end_round(
+    task: Task, uploading: Uploading[Closing], sent: Sent, *, ledger: Book | None
+) -> tuple[ServerState, RoundFacts]:
     """Sum, noise, ledger, server step, once the uploads are in."""
     state, parts, cohort, chosen = task.state, uploading.parts, task.cohort, uploading.map
     told = _told_by_uploads(state, parts, cohort)

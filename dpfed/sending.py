@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Generic
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from dpfed.compress.maps import Map
 from dpfed.parts import Parts
 from dpfed.privacy.clip import Clipped
 from dpfed.ranks import Ranks
-from dpfed.secagg.summed import OpenSum
+from dpfed.secagg.summed import Collecting, Opened, OpenSum
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 
@@ -46,18 +47,18 @@ class Sent:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Uploading:
-    """One round's uploads: who sends what into which sum."""
+class Uploading(Generic[Opened]):
+    """One round's uploads: who sends what into which sum. What can be done with them is what that sum can do."""
 
     state: ServerState
     parts: Parts
     map: Map
     origin: Tensor
-    total: OpenSum
+    total: Opened
     seeds: Seeds
     sent: Sent = field(default_factory=Sent)
 
-    def everybody(self, cohort: NDArray[np.int64], canaries: NDArray[np.int64]) -> Sent:
+    def everybody(self: Uploading[OpenSum], cohort: NDArray[np.int64], canaries: NDArray[np.int64]) -> Sent:
         """The cohort's clients train; canaries send their direction; whoever else takes part sends zeros.
 
         This rank's part of them; then everything is added up over the ranks.
@@ -74,7 +75,7 @@ class Uploading:
         self._gather(ranks)
         return self.sent
 
-    def canaries(self, canaries: NDArray[np.int64]) -> None:
+    def canaries(self: Uploading[Collecting], canaries: NDArray[np.int64]) -> None:
         """Canaries' directions into the sum."""
         for group in groups(canaries, self.parts.group):
             assert self.parts.canaries is not None
@@ -106,7 +107,7 @@ class Uploading:
             noise = torch.zeros(width, dtype=dtype, device=self.origin.device) if sent.noise is None else sent.noise
             sent.noise = ranks.total(noise)
 
-    def upload(self, rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped, Arrived]:
+    def upload(self: Uploading[Collecting], rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped, Arrived]:
         """Rows [c, sent] of these clients, already mapped, all the way into the sum."""
         bounded, arrived = self._in_order(rows, group)
         self.total.add(group, arrived.rows, None if self.parts.weigh_first else weights_of(self.parts, group))

@@ -18,7 +18,6 @@ from dpfed.parts import Parts
 from dpfed.privacy.client_level import Privacy
 from dpfed.randomness import Randomness
 from dpfed.round import noisy_sum
-from dpfed.secagg.summed import Summed
 from dpfed.seeds import Seeds
 from dpfed.sending import Sent, Uploading
 from dpfed.server.state import ServerState
@@ -36,12 +35,6 @@ class CollectedRows:
 
     def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
         self.rows.append(rows if weights is None else weights.to(rows.dtype)[:, None] * rows)
-
-    def gather(self, ranks: Any) -> None:
-        raise NotImplementedError("audits run in one process")
-
-    def close(self) -> Summed:
-        raise NotImplementedError("audits add rows up themselves")
 
 
 class Quiet:

@@ -19,7 +19,6 @@ from dpfed.secagg.graph import refuse_few_neighbours
 from dpfed.secagg.plain import PlainSums
 from dpfed.secagg.secure import SecureSums
 from dpfed.secagg.steps import Step
-from dpfed.secagg.summed import Sums
 from dpfed.seeds import Seeds
 
 _ROUNDING_LOSS = 1e-4
@@ -34,7 +33,7 @@ _OVERFULL = 1e-6
 """Chance that more clients are drawn than a secure sum is filled up to, where the sum may hold more."""
 
 
-def sums_of(config: Config, code: Code, goal: PrivacyGoal | None, seeds: Seeds) -> Sums:
+def sums_of(config: Config, code: Code, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
     table = config.aggregation
     dropouts = Dropouts(
         seeds=seeds,

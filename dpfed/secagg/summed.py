@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,28 +25,43 @@ class Summed:
     included: NDArray[np.int64]
 
 
-class OpenSum(Protocol):
-    """The sum of one round while uploads come in. `senders`: the participants that train and send, in time or late;
-    `arriving`: those in time, as the simulation knows beforehand."""
+class Turnout(Protocol):
+    """Who sends in a round: all that a client needs to know of a sum. `senders`: the participants that train and send,
+    in time or late; `arriving`: those in time, as the simulation knows beforehand."""
 
     senders: NDArray[np.int64]
     arriving: NDArray[np.int64]
 
+
+class Collecting(Turnout, Protocol):
+    """Takes rows as they are."""
+
     def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None: ...
 
-    def gather(self, ranks: Ranks) -> None:
-        """Add up what the processes of a run have added each."""
+
+class Closing(Turnout, Protocol):
+    """Comes to a total, whoever has added to it."""
 
     def close(self) -> Summed:
         """SecureSumAborted where there is no sum: then nothing may be released."""
 
 
-class Sums(Protocol):
+class OpenSum(Collecting, Closing, Protocol):
+    """The sum of one round in this process, from its first row to its total."""
+
+    def gather(self, ranks: Ranks) -> None:
+        """Add up what the processes of a run have added each."""
+
+
+Opened = TypeVar("Opened", bound=Turnout, covariant=True)
+
+
+class Sums(Protocol[Opened]):
     """How the uploads of every round are summed."""
 
     def open(
         self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
-    ) -> OpenSum: ...
+    ) -> Opened: ...
 
     def overhead_bits(self, participants: int) -> int:
         """Bits that a client sends beside its row."""

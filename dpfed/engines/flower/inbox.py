@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from logging import WARNING
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -23,6 +24,14 @@ from dpfed.privacy.client_level import NotPrivate
 from dpfed.secagg.plain import PlainSum
 from dpfed.sending import Sent, Uploading, weights_of
 
+NodesTotal = PlainSum | NodeSum
+"""A sum of uploads that come as messages: as rows, or under masks."""
+
+
+def sees_rows(uploading: Uploading[NodesTotal]) -> TypeGuard[Uploading[PlainSum]]:
+    """Whether rows can be added to the sum as they are."""
+    return isinstance(uploading.total, PlainSum)
+
 
 def only_once(replies: Iterable[Message], asked: Mapping[int, int]) -> list[tuple[int, Message]]:
     """Replies of nodes that were asked, by node. Two answers of one contradict each other: neither counts."""
@@ -34,7 +43,7 @@ def only_once(replies: Iterable[Message], asked: Mapping[int, int]) -> list[tupl
 class Inbox:
     """One round's uploads. `trained`: the clients of the cohort, as against those that only fill up."""
 
-    def __init__(self, uploading: Uploading, trained: Iterable[int]) -> None:
+    def __init__(self, uploading: Uploading[NodesTotal], trained: Iterable[int]) -> None:
         self._uploading, self._trained = uploading, set(trained)
         self._told = tells_clipping(uploading.parts)
         sent, parts = uploading.sent, uploading.parts
@@ -53,9 +62,7 @@ class Inbox:
 
     def lose(self, clients: NDArray[np.int64]) -> None:
         """These will not come."""
-        total = self._uploading.total
-        assert isinstance(total, PlainSum | NodeSum)
-        total.lose(clients)
+        self._uploading.total.lose(clients)
 
     def _accept(self, client: int, reply: Message) -> bool:
         uploading, group = self._uploading, np.array([client], dtype=np.int64)

@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from flwr.supercore import log
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dpfed.errors import SecureSumAborted, WireError
-from dpfed.ranks import Ranks
 from dpfed.secagg.agreement import Agreement, agree
 from dpfed.secagg.messages import Kind, party_of
 from dpfed.secagg.secure import SecureSums
@@ -119,12 +117,6 @@ class NodeSum:
 
     def lose(self, clients: NDArray[np.int64]) -> None:
         """Nothing: the protocol knows who came."""
-
-    def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
-        raise NotImplementedError("rows come masked")
-
-    def gather(self, ranks: Ranks) -> None:
-        raise NotImplementedError("one process sums")
 
     def _step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
         for client, answer in sorted(ask(question, messages).items()):

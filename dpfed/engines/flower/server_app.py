@@ -16,7 +16,6 @@ from dpfed.build.experiment import ALONE, ALONE_WITHOUT_NOISE
 from dpfed.config import parse, read_toml
 from dpfed.engines.flower.conversation import arrays_of
 from dpfed.engines.flower.directory import Directory
-from dpfed.engines.flower.secure_sum import NodeSums
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.engines.flower.strategy import PrivateStrategy
 from dpfed.errors import ConfigError
@@ -72,14 +71,10 @@ def serve(
     project: Project | None = None,
 ) -> Outcome:
     """The whole run; its folder is that of `dpfed run`. ConfigError, RunError, LedgerError."""
-    config, sums = experiment.config, experiment.parts.sums
+    config = experiment.config
     check_engine(config)
-    if isinstance(sums, SecureSums):
-        experiment = replace(
-            experiment,
-            parts=replace(experiment.parts, sums=NodeSums(terms=sums)),
-            not_protected=tuple(_on_nodes(note) for note in experiment.not_protected),
-        )
+    if isinstance(experiment.parts.sums, SecureSums):
+        experiment = replace(experiment, not_protected=tuple(_on_nodes(note) for note in experiment.not_protected))
     if resume and config.method.error_feedback:
         raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")
     print_ = fingerprint(config)

@@ -15,12 +15,16 @@ from flwr.supercore import log
 
 from dpfed.engines.flower.conversation import Instruction, arrays_of, read_answer
 from dpfed.engines.flower.directory import Directory
-from dpfed.engines.flower.inbox import Inbox, only_once
-from dpfed.engines.flower.secure_sum import NodeSum, Question
+from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
+from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
 from dpfed.errors import WireError
 from dpfed.federation import Run
+from dpfed.parts import Parts
 from dpfed.ranks import Task
-from dpfed.round import canaries_of, open_uploads
+from dpfed.round import canaries_of, open_into
+from dpfed.secagg.plain import PlainSums
+from dpfed.secagg.secure import SecureSums
+from dpfed.secagg.summed import Sums
 from dpfed.sending import Uploading
 
 
@@ -37,7 +41,8 @@ class PrivateStrategy(Strategy):
         self._run, self._directory, self._grid = run, directory, grid
         self._fingerprint, self._timeout = fingerprint, timeout
         self._task: Task | None = None
-        self._uploading: Uploading | None = None
+        self._uploading: Uploading[NodesTotal] | None = None
+        self._sums = _sums_of(run.experiment.parts)
         self._asked: dict[int, int] = {}
 
     def configure_train(
@@ -49,7 +54,7 @@ class PrivateStrategy(Strategy):
             return []
         self._directory.look_again(timeout=self._timeout)
         experiment = self._run.experiment
-        self._uploading = open_uploads(self._task, experiment.parts, seeds=experiment.seeds)
+        self._uploading = open_into(self._sums, self._task, experiment.parts, seeds=experiment.seeds)
         if isinstance(self._uploading.total, NodeSum):
             self._uploading.total.begin(partial(self._ask, grid), self._task.participants)
         clients = [int(one) for one in self._uploading.total.senders if one < experiment.parts.sampler.clients]
@@ -75,7 +80,8 @@ class PrivateStrategy(Strategy):
         experiment = self._run.experiment
         present = canaries_of(experiment.parts, task.state.round)[0]
         inbox = Inbox(uploading, task.cohort[task.cohort < experiment.parts.sampler.clients].tolist())
-        uploading.canaries(np.intersect1d(uploading.total.senders, present))
+        if sees_rows(uploading):
+            uploading.canaries(np.intersect1d(uploading.total.senders, present))
         nowhere = np.setdiff1d(uploading.total.senders, [*self._asked.values(), *present.tolist()])
         inbox.lose(nowhere)
         sent = inbox.take(self._asked, replies)
@@ -137,3 +143,11 @@ class PrivateStrategy(Strategy):
             fingerprint=self._fingerprint,
             forwarded=total.forwarded[client] if isinstance(total, NodeSum) else b"",
         )
+
+
+def _sums_of(parts: Parts) -> Sums[NodesTotal]:
+    """As the configuration says; the protocol's clients are on the nodes."""
+    if isinstance(parts.sums, SecureSums):
+        return NodeSums(terms=parts.sums)
+    assert isinstance(parts.sums, PlainSums)
+    return parts.sums
