@@ -49,7 +49,7 @@ def course(config: Config, model: FlatModel, network: FrozenNetwork | None, devi
     }
     chosen = method(config.method.name)
     if chosen.local_training == "masked noise":
-        return _masked_noise(config, chosen, model, descent)
+        return _masked_noise(config, chosen, model, descent, device)
     if network is None:
         sgd = Sgd(size=model.size, **descent)
         if chosen.local_training != "pruned":
@@ -66,12 +66,14 @@ def course(config: Config, model: FlatModel, network: FrozenNetwork | None, devi
     )
 
 
-def _masked_noise(config: Config, chosen: Method, model: FlatModel, descent: dict[str, float]) -> MaskedNoise:
+def _masked_noise(
+    config: Config, chosen: Method, model: FlatModel, descent: dict[str, float], device: torch.device
+) -> MaskedNoise:
     table, made = config.method, scheme(config, chosen, model.size)
     assert isinstance(made, FedMrn | FedMrnSigned)
     return MaskedNoise(
         size=model.size,
-        masked=model.compressible,
+        masked=model.compressible.to(device),
         noise=partial(random_noise, noise=made.noise, alpha=made.alpha),
         signed=isinstance(made, FedMrnSigned),
         shared_noise=table.shared,
