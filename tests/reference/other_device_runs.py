@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reference.other_device import other_device
 
 from dpfed import federation, presets
 from dpfed.build import build, experiment
 from dpfed.config import override, parse
+from reference.other_device import other_device
 
 
 def both(preset: str, settings: list[str], here: Path, there: Path) -> tuple[float, float]:
