@@ -1,9 +1,10 @@
 """One budget over several runs on the same clients: a ledger that they all draw from, also at the same time."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from filelock import FileLock, Timeout
 from accounting import require
 from accounting.accountant import Guarantee
 from accounting.errors import BudgetSpent, LedgerError, UnsupportedMechanism
-from accounting.ledger import Header, Ledger, Release
+from accounting.ledger import Entry, Header, Ledger, Release
 from accounting.mechanisms import SingleRelease
 from accounting.running import Running
 
@@ -94,7 +95,7 @@ class Project:
                     "It was not released."
                 )
             self.ledger.record(line)
-            self._add(running, line)
+            self._add(running, [line])
 
     def spent(self) -> Guarantee:
         """What all runs together have spent, from the file alone."""
@@ -124,11 +125,9 @@ class Project:
         """The account of everything in the file, brought up to date."""
         self.ledger.catch_up()
         if self._running is None:
-            self._running = Running(delta=self.terms.delta, typical=mechanism, rounds=_PLANNED)
-        for entry in self.ledger.entries[self._added :]:
-            if not isinstance(entry, Release):
-                raise LedgerError(f"{self.ledger.path}: holds a line that is no release. It is not a project's.")
-            self._add(self._running, entry)
+            planned = max(_PLANNED, len(self.ledger.entries))
+            self._running = Running(delta=self.terms.delta, typical=mechanism, rounds=planned)
+        self._add(self._running, self.ledger.entries[self._added :])
         before = self.ledger.entries[:1]
         if before and isinstance(before[0], Release) and before[0].mechanism.adjacency is not mechanism.adjacency:
             raise UnsupportedMechanism(
@@ -137,10 +136,14 @@ class Project:
             )
         return self._running
 
-    def _add(self, running: Running, line: Release) -> None:
-        running.add(line.mechanism)
-        self._lines[str(line.detail.get("run")), line.round] = line
-        self._added += 1
+    def _add(self, running: Running, entries: Sequence[Entry]) -> None:
+        lines = [entry for entry in entries if isinstance(entry, Release)]
+        if len(lines) < len(entries):
+            raise LedgerError(f"{self.ledger.path}: holds a line that is no release. It is not a project's.")
+        for mechanism, alike in groupby(lines, key=lambda line: line.mechanism):
+            running.add(mechanism, count=sum(1 for _ in alike))
+        self._lines |= {(str(line.detail.get("run")), line.round): line for line in lines}
+        self._added += len(lines)
 
 
 @contextmanager

@@ -37,14 +37,14 @@ class Running:
             )
         self._count = 0
 
-    def add(self, release: SingleRelease) -> None:
-        """One release more."""
-        self._count += 1
-        self._lost += accountants.overflow(release)
+    def add(self, release: SingleRelease, count: int = 1) -> None:
+        """`count` releases more, all like this."""
+        self._count += require.count(count=count)
+        self._lost += count * accountants.overflow(release)
         if self._losses is not None:
-            self._losses.add(release)
+            self._losses.add(release, count)
         if self._curve is not None:
-            self._curve = self._curve + self._of_orders(release)
+            self._curve = self._curve + count * self._of_orders(release)
 
     def epsilon(self, also: SingleRelease | None = None) -> float:
         """Of everything added so far, and of `also` on top."""
@@ -79,9 +79,10 @@ class _Losses:
         self._total: Any = None
         self._closeness, self._count = 0.0, 0
 
-    def add(self, release: SingleRelease) -> None:
-        self._total, self._closeness = self._with(release)
-        self._count += 1
+    def add(self, release: SingleRelease, count: int) -> None:
+        self._total, self._closeness = self._with(release, count)
+        # The ends that a self-composition cuts may wrap around, too: 1e-15, twice the slack of five.
+        self._count += count + (5 if count > 1 else 0)
 
     def epsilon(self, delta: float, also: SingleRelease | None) -> float:
         total, closeness = (self._total, self._closeness) if also is None else self._with(also)
@@ -89,12 +90,14 @@ class _Losses:
         target = delta * math.exp(-closeness) - 2 * pld.composition_slack(count)
         return pld.smallest_epsilon(total, target) + 2 * closeness if target > 0 else math.inf
 
-    def _with(self, release: SingleRelease) -> tuple[Any, float]:
-        one, closeness = self._one(release)
-        if self._total is None:
-            return one, closeness
+    def _with(self, release: SingleRelease, count: int = 1) -> tuple[Any, float]:
+        losses, closeness = self._one(release)
         with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-            return self._total.compose(one, tail_mass_truncation=1e-15), self._closeness + closeness
+            if count > 1:
+                losses, closeness = losses.self_compose(count, tail_mass_truncation=1e-15), count * closeness
+            if self._total is not None:
+                losses = self._total.compose(losses, tail_mass_truncation=1e-15)
+        return losses, self._closeness + closeness
 
     def _one(self, release: SingleRelease) -> tuple[Any, float]:
         if release not in self._known:

@@ -1,6 +1,7 @@
 """The ledger: what it refuses to believe, and what it says from the file alone."""
 
 import errno
+import hashlib
 import json
 import os
 
@@ -20,6 +21,7 @@ from accounting import (
     guarantee,
 )
 from accounting.errors import EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
+from accounting.hash_chain import sealed
 
 HEADER = Header(unit="client", clients=6000, randomness="simulated", about={"method": "dp-fedavg"})
 POISSON = Subsampled(
@@ -225,3 +227,55 @@ def test_the_line_is_synced_before_record_returns(ledger, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     ledger.record(release(3))
     assert synced == [ledger.path.stat().st_size]
+
+
+@pytest.mark.parametrize("line", [1, 2, 57, 120])
+@pytest.mark.parametrize("where", [0, 0.3, 0.7, 1])
+def test_the_first_bad_line_is_named_wherever_a_bit_flips(tmp_path, line, where):
+    book = Ledger.create(tmp_path / "l", HEADER)
+    book.record_all(release(round) for round in range(119))
+    lines = book.path.read_bytes().splitlines(keepends=True)
+    position = round(where * (len(lines[line - 1]) - 2))
+    changed = bytearray(lines[line - 1])
+    changed[position] ^= 0x04
+    lines[line - 1] = bytes(changed)
+    lines[100:110] = []  # what is wrong further down is not named
+    book.path.write_bytes(b"".join(lines))
+    with pytest.raises(LedgerError, match=f"line {min(line, 101)}[:,]") if line > 1 else pytest.raises(LedgerError):
+        Ledger.read(book.path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("round", -1), ("round", 1.5), ("round", True), ("round", "0"), ("clip_norm", "1"), ("clip_norm", -1.0),
+        ("noise_std", None), ("noise_placement", 3), ("detail", [["a", 1]]), ("detail", None), ("mechanism", None),
+        ("mechanism", {"kind": "composed", "parts": [[POISSON.to_dict(), 1]]}), ("kind", "released"), ("kind", None),
+        ("kind", []),
+    ],
+)  # fmt: skip
+def test_a_line_with_a_right_hash_and_a_wrong_value_is_refused(tmp_path, field, value):
+    book = Ledger.create(tmp_path / "l", HEADER)
+    line, _ = sealed({**release(0).to_dict(), field: value}, book._chain)
+    with open(book.path, "ab") as file:
+        file.write(line)
+    with pytest.raises(EditedLedger, match="line 2"):
+        Ledger.read(book.path)
+
+
+@pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"1e999", b"-1e999"])
+def test_numbers_that_are_none_are_refused(tmp_path, text):
+    book = Ledger.create(tmp_path / "l", HEADER)
+    content = json.dumps(release(0).to_dict(), sort_keys=True, separators=(",", ":")).encode()
+    content = content.replace(b'"dimension":10', b'"dimension":' + text)
+    chain = hashlib.sha256(book._chain.encode() + content).hexdigest()
+    book.path.write_bytes(book.path.read_bytes() + b'{"chain":"' + chain.encode() + b'",' + content[1:] + b"\n")
+    with pytest.raises(EditedLedger, match="line 2: not a line that this package wrote"):
+        Ledger.read(book.path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("unit", "user"), ("clients", 0), ("randomness", 1), ("about", "x")])
+def test_a_header_with_a_right_hash_and_a_wrong_value_is_refused(tmp_path, field, value):
+    (tmp_path / "l").write_bytes(sealed({**HEADER.to_dict(), field: value}, "")[0])
+    with pytest.raises(EditedLedger, match="line 1"):
+        Ledger.read(tmp_path / "l")

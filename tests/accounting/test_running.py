@@ -74,3 +74,15 @@ def test_coins_run_on_their_orders():
     running.add(coins)
     expected = accountant.epsilon(coins, delta=1e-5, accountant="rdp")
     assert running.epsilon() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "discrete-gaussian", "skellam", "unsampled"])
+def test_many_alike_added_at_once_cost_what_they_cost_one_by_one(name):
+    release, other = RUNS[name][0], RUNS[name][1]
+    at_once, singly = (Running(delta=1e-5, typical=release, rounds=40) for _ in range(2))
+    for one, count in ((release, 25), (other, 1), (release, 14)):
+        at_once.add(one, count)
+        for _ in range(count):
+            singly.add(one)
+    assert at_once.epsilon() == pytest.approx(singly.epsilon(), rel=1e-6)
+    assert at_once.epsilon(other) == pytest.approx(singly.epsilon(other), rel=1e-6)

@@ -6,7 +6,7 @@ import tomllib
 
 import tomli_w
 
-from accounting.ledger import _sealed
+from accounting.hash_chain import sealed
 from dpfed import federation
 from dpfed.audit.run import audit_run
 from dpfed.build import build
@@ -65,12 +65,12 @@ def change_ledger(folder, edit):
     """As a forger would: `edit(lines)`, and every hash anew."""
     lines = records(folder, "ledger.jsonl")
     edit(lines)
-    chain, sealed = "", b""
+    chain, content = "", b""
     for line in lines:
         line.pop("chain", None)
-        one, chain = _sealed(line, chain)
-        sealed += one
-    (folder / "ledger.jsonl").write_bytes(sealed)
+        one, chain = sealed(line, chain)
+        content += one
+    (folder / "ledger.jsonl").write_bytes(content)
 
 
 def failed(folder, confidence=SURE):

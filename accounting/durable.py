@@ -1,0 +1,46 @@
+"""Bytes that are on the disk when the call returns, or not in the file at all."""
+
+import os
+from pathlib import Path
+
+
+def create(path: Path, data: bytes) -> None:
+    """A new file of these bytes. FileExistsError where there is one, OSError."""
+    with open(path, "xb") as file:
+        _write_through(file.fileno(), data)
+    _sync_folder(path.parent)
+
+
+def append(path: Path, data: bytes, *, at: int) -> None:
+    """Bytes after the first `at`, which must be all that the file holds; OSError, after which it holds them alone."""
+    with open(path, "ab") as file:
+        if file.tell() != at:
+            raise OSError(f"it has {file.tell()} bytes, {at} were known: somebody else writes to it")
+        try:
+            _write_through(file.fileno(), data)
+        except OSError:
+            os.ftruncate(file.fileno(), at)
+            raise
+
+
+def cut(path: Path, size: int) -> None:
+    """Only the first `size` bytes stay. OSError."""
+    with open(path, "r+b") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
+
+
+def _write_through(descriptor: int, data: bytes) -> None:
+    """Write all of `data` and force it to the disk."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
