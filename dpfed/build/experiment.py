@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpfed import data
+from dpfed import data, models
 from dpfed.build.checks import check_method, check_ranks, check_statistics, check_switches
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
 from dpfed.build.records import RecordGoal, check_records, private_records
@@ -72,15 +72,23 @@ class Experiment:
     downlink_bits: int
 
 
-def build(config: Config, ranks: Ranks | None = None) -> Experiment:
-    """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does."""
-    ranks = Alone() if ranks is None else ranks
-    check_ranks(config, ranks)
+def check(config: Config, ranks: Ranks | None = None) -> Method:
+    """The method, after everything that can be refused without the data: ConfigError as in `build`."""
+    check_ranks(config, ranks or Alone())
     chosen = method(config.method.name)
+    data.check_name(config.data.name)
+    models.check_name(config.model.name)
     check_method(config, chosen)
     check_switches(config)
     check_records(config)
     check_sums(config)
+    return chosen
+
+
+def build(config: Config, ranks: Ranks | None = None) -> Experiment:
+    """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does."""
+    ranks = Alone() if ranks is None else ranks
+    chosen = check(config, ranks)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
     whole = data.load(config.data.name, config.data.root)

@@ -16,6 +16,7 @@ from dpfed.cli.deploy import deploy
 from dpfed.cli.ledger import ledger
 from dpfed.cli.methods import methods
 from dpfed.cli.run import run
+from dpfed.cli.sweep import sweep
 from dpfed.errors import DpfedError, RunError
 
 app = App(
@@ -25,6 +26,7 @@ app = App(
 )
 app.command(budget)
 app.command(run)
+app.command(sweep)
 app.command(methods)
 app.command(deploy)
 app.command(ledger)

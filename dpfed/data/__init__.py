@@ -61,14 +61,19 @@ def load(name: str, root: str | Path | None = None) -> Dataset:
         return load_arrays(Path(root or ".") / name)
     if name == "digits":
         return load_digits()
-    if name not in DATASETS:
-        known = sorted(["digits", *DATASETS, *_own])
+    check_name(name)
+    return DATASETS[name](_folder(name, root))
+
+
+def check_name(name: str) -> None:
+    """ConfigError with the nearest name unless there is such a data set; its files may be missing."""
+    known = sorted(["digits", *DATASETS, *_own])
+    if name not in known and not name.endswith(".safetensors"):
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
         raise ConfigError(
             f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors. "
             f"Did you mean {nearest!r}?"
         )
-    return DATASETS[name](_folder(name, root))
 
 
 def register(name: str, dataset: Dataset) -> None:

@@ -52,16 +52,21 @@ def register(name: str, maker: Callable[..., nn.Module]) -> None:
     _own[name] = maker
 
 
+def check_name(name: str) -> None:
+    """ConfigError with the nearest name unless there is such a network."""
+    known = MODELS | _own
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+        raise ConfigError(f"model={name!r}: known models are {', '.join(sorted(known))}. Did you mean {nearest!r}?")
+
+
 def build(name: str, input_shape: tuple[int, ...], classes: int, **options: Any) -> FlatModel:
     """The model `name` for samples of `input_shape` in `classes` classes.
 
     options: the model's own (`mlp`: hidden=(32,)). Raises ConfigError for an unknown name or option.
     """
-    known = MODELS | _own
-    if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-        raise ConfigError(f"model={name!r}: known models are {', '.join(sorted(known))}. Did you mean {nearest!r}?")
-    maker = known[name]
+    check_name(name)
+    maker = (MODELS | _own)[name]
     allowed = [key for key in inspect.signature(maker).parameters if key not in ("input_shape", "classes")]
     for option in options:
         if option not in allowed:

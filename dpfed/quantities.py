@@ -1,0 +1,61 @@
+"""The numbers of a run's summary that a table can show: how they are called, in which unit, with how many digits."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from dpfed.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """`key` of summary.json; what is printed, and published, is `scale` times it, in `unit`, with `digits` decimals."""
+
+    key: str
+    label: str
+    unit: str = ""
+    scale: float = 1.0
+    digits: int = 2
+
+    @property
+    def heading(self) -> str:
+        """The label with its unit."""
+        return f"{self.label}, {self.unit}" if self.unit else self.label
+
+
+def _percent(key: str, label: str) -> Quantity:
+    return Quantity(key=key, label=label, unit="%", scale=100.0)
+
+
+QUANTITIES: dict[str, Quantity] = {
+    one.key: one
+    for one in (
+        _percent("test_accuracy", "test accuracy, last round"),
+        _percent("best_test_accuracy", "test accuracy, best over rounds"),
+        _percent("validation_accuracy", "validation accuracy, last round"),
+        Quantity(key="epsilon", label="epsilon", digits=4),
+        Quantity(key="lower_bound", label="epsilon at least", digits=4),
+        Quantity(key="server_epsilon", label="epsilon against the server", digits=4),
+        Quantity(key="delta", label="delta", digits=8),
+        Quantity(key="noise_multiplier", label="noise multiplier", digits=4),
+        Quantity(key="clip_norm", label="clip norm", digits=4),
+        Quantity(key="rounds", label="rounds", digits=0),
+        Quantity(key="parameters", label="parameters", digits=0),
+        Quantity(key="uplink_bits_per_parameter", label="uplink", unit="bits a parameter", digits=4),
+        Quantity(key="model_bits_per_parameter", label="stored model", unit="bits a parameter", digits=4),
+        Quantity(key="uplink_bytes_per_client_round", label="uplink a client and round", unit="bytes", digits=0),
+        Quantity(key="downlink_bytes_per_client_round", label="downlink a client and round", unit="bytes", digits=0),
+        Quantity(key="secure_sum_bytes_per_client_round", label="of it for the secure sum", unit="bytes", digits=0),
+        Quantity(key="uplink_megabytes_total", label="uplink of all clients", unit="MB"),
+        Quantity(key="seconds", label="time", unit="s", digits=1),
+    )
+}
+
+
+def quantity(key: str, *, where: str) -> Quantity:
+    """The quantity `key`; ConfigError that names `where` it was asked for."""
+    if key not in QUANTITIES:
+        nearest = difflib.get_close_matches(key, QUANTITIES, n=1, cutoff=0)[0]
+        raise ConfigError(f"{where}: quantity {key!r} is none of {', '.join(QUANTITIES)}. Did you mean {nearest!r}?")
+    return QUANTITIES[key]

@@ -1,0 +1,145 @@
+"""The TOML file of an experiment: rows, axes, profiles, tuning. An unknown key is an error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from dpfed.config import read_toml
+from dpfed.errors import ConfigError
+from dpfed.quantities import quantity
+
+Settings = Mapping[str, Any]
+"""Dotted keys of a run configuration and their values."""
+
+
+def flat(tables: Any, path: str = "") -> Any:
+    """Nested tables as dotted keys: {"a": {"b": 1}} and {"a.b": 1} mean the same."""
+    if not isinstance(tables, Mapping):
+        return tables
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        name = f"{path}{key}"
+        found |= flat(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
+    return found
+
+
+FlatSettings = Annotated[dict[str, Any], BeforeValidator(flat)]
+Axes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], BeforeValidator(flat)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Row(_Table):
+    """[[row]] One line of the table: its own `preset`, keys to `drop`, to `set`, more `axes`; `tune` replaces the
+    axes of [tune] for this row, {} tunes nothing."""
+
+    name: Annotated[str, Field(min_length=1)]
+    preset: str | None = None
+    drop: list[str] = []
+    set: FlatSettings = {}
+    axes: Axes = {}
+    tune: Axes | None = None
+
+
+class Profile(_Table):
+    """[profiles.NAME] What is smaller or other here than in the paper, said in `note`. Its axes replace those of the
+    same name where a row has them; one that no row has is new to all."""
+
+    note: str = ""
+    rows: list[str] | None = None
+    drop: list[str] = []
+    set: FlatSettings = {}
+    axes: Axes = {}
+
+
+class Tune(_Table):
+    """[tune] Hyperparameters chosen by validation accuracy after the last round of one run with `seed`, for each row at
+    each point of its other axes, before the runs of all seeds. `validation` training samples are set aside in those
+    runs; without it, data.validation of the row is."""
+
+    axes: Axes = {}
+    seed: Annotated[int, Field(ge=0)] = 0
+    validation: Annotated[int, Field(ge=1)] | None = None
+
+
+class ExperimentFile(_Table):
+    """A whole file. `published` is a CSV beside it, `x` the axis of the figure."""
+
+    title: str
+    paper: str = ""
+    published: str | None = None
+    quantities: list[str] = ["test_accuracy", "best_test_accuracy", "epsilon", "uplink_megabytes_total"]
+    x: str | None = None
+    base: dict[str, Any] = {}
+    axes: Axes = {}
+    row: Annotated[list[Row], Field(min_length=1)]
+    profiles: dict[str, Profile] = {}
+    tune: Tune | None = None
+
+    def profile(self, name: str | None) -> tuple[str | None, Profile]:
+        """The profile of that name; without a name "full" if there is one, else nothing is changed."""
+        if name is None:
+            return ("full", self.profiles["full"]) if "full" in self.profiles else (None, Profile())
+        if name not in self.profiles:
+            raise ConfigError(f"--profile {name}: the file has {', '.join(self.profiles) or 'no profiles'}.")
+        return name, self.profiles[name]
+
+
+def read_experiment(path: Path) -> ExperimentFile:
+    """The checked file; ConfigError with everything that is wrong in it. Configurations are checked by `grid`."""
+    try:
+        found = ExperimentFile.model_validate(read_toml(path))
+    except ValidationError as error:
+        problems = "\n  ".join(_problem(item) for item in error.errors(include_url=False))
+        raise ConfigError(f"{path}:\n  {problems}") from None
+    names = [row.name for row in found.row]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{path}: row {name!r} is there twice. Give every row a name of its own.")
+    for key in found.quantities:
+        quantity(key, where=f"{path}: quantities")
+    for profile, table in found.profiles.items():
+        for name in table.rows or []:
+            known_row(name, found, where=f"{path}: profiles.{profile}.rows")
+    known = {key for axes in all_axes(found) for key in axes}
+    if found.x is not None and found.x not in known:
+        raise ConfigError(f"{path}: x={found.x!r} is no axis; axes are {', '.join(sorted(known)) or 'none'}.")
+    return found
+
+
+def all_axes(experiment: ExperimentFile) -> list[dict[str, list[Any]]]:
+    """Every table of axes in the file, but those that are tuned."""
+    profiles = [profile.axes for profile in experiment.profiles.values()]
+    return [experiment.axes, *(row.axes for row in experiment.row), *profiles]
+
+
+def known_row(name: str, experiment: ExperimentFile, *, where: str) -> None:
+    """ConfigError unless the experiment has a row of that name."""
+    names = [row.name for row in experiment.row]
+    if name not in names:
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
+        raise ConfigError(f"{where}: there is no row {name!r}; rows are {', '.join(names)}. Did you mean {nearest!r}?")
+
+
+_TABLES: dict[tuple[str, ...], type[BaseModel]] = {(): ExperimentFile, ("row",): Row, ("tune",): Tune}
+
+
+def _problem(item: Any) -> str:
+    location = [str(part) for part in item["loc"]]
+    where = ".".join(location)
+    if item["type"] == "extra_forbidden":
+        names = tuple(part for part in location[:-1] if not part.isdigit())
+        table = Profile if names[:1] == ("profiles",) else _TABLES.get(names, ExperimentFile)
+        known = sorted(table.model_fields)
+        nearest = difflib.get_close_matches(location[-1], known, n=1, cutoff=0)[0]
+        return f"{where}: unknown key; known here: {', '.join(known)}. Did you mean {nearest!r}?"
+    if item["type"] == "missing":
+        return f"{where}: is missing and has no default."
+    return f"{where}={item['input']!r}: {item['msg']}."

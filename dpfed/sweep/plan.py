@@ -1,0 +1,104 @@
+"""What a sweep would do: the experiment, its grid, and how far each run's folder has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dpfed.config import parse, read_toml
+from dpfed.errors import ConfigError, RunError
+from dpfed.sweep.experiment_file import ExperimentFile, flat, read_experiment
+from dpfed.sweep.grid import Cell, Grid, expand, slug
+from dpfed.sweep.published import read_published
+from dpfed.sweep_folder import Published
+
+State = Literal["to run", "interrupted", "finished", "after tuning"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A checked experiment in a profile, the folder of its runs, and all of them."""
+
+    file: Path
+    experiment: ExperimentFile
+    profile: str | None
+    note: str
+    folder: Path
+    settings: tuple[str, ...]
+    only: tuple[str, ...]
+    grid: Grid
+    published: tuple[Published, ...]
+
+    @property
+    def title(self) -> str:
+        return self.experiment.title
+
+    def state(self, cell: Cell) -> State:
+        """How far the run has come; RunError if its folder holds another one."""
+        return "after tuning" if cell.choice is not None else state_of(self.folder / cell.folder, cell)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of --dry-run."""
+        return {
+            "title": self.title,
+            "profile": self.profile,
+            "note": self.note,
+            "out": str(self.folder),
+            "runs": [
+                {
+                    "row": cell.row,
+                    "at": dict(cell.at),
+                    "folder": cell.folder,
+                    "state": self.state(cell),
+                    "config": cell.config.to_dict(),
+                }
+                for cell in self.grid.runs
+            ],
+        }
+
+
+def plan(
+    file: Path, *, profile: str | None, out: Path | None, settings: Sequence[str] = (), only: Sequence[str] = ()
+) -> Plan:
+    """Everything checked that needs no data. ConfigError for the file, RunError for a folder with other runs in it."""
+    experiment = read_experiment(file)
+    name, chosen = experiment.profile(profile)
+    try:
+        grid = expand(experiment, chosen, settings=settings, only=only)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+    numbers = experiment.published
+    found = Plan(
+        file=file,
+        experiment=experiment,
+        profile=name,
+        note=chosen.note,
+        folder=out or Path("runs") / _name(file, name),
+        settings=tuple(settings),
+        only=tuple(only),
+        grid=grid,
+        published=() if numbers is None else read_published(file.parent / numbers, experiment),
+    )
+    for cell in found.grid.runs:
+        found.state(cell)
+    return found
+
+
+def state_of(folder: Path, cell: Cell) -> State:
+    """How far the run in `folder` has come; RunError if it is another one."""
+    if not (folder / "config.toml").exists():
+        return "to run"
+    there = flat(parse(read_toml(folder / "config.toml"), source=str(folder / "config.toml")).to_dict())
+    here = flat(cell.config.to_dict())
+    changed = [key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)]
+    if changed:
+        words = "; ".join(f"{key} was {there.get(key)!r}, is {here.get(key)!r}" for key in changed)
+        raise RunError(f"{folder}: holds another run of row {cell.row!r}: {words}. Use another --out, or remove it.")
+    return "finished" if (folder / "summary.json").exists() else "interrupted"
+
+
+def _name(file: Path, profile: str | None) -> str:
+    words = [file.parent.name, file.stem, profile]
+    return slug("-".join(word for word in words if word))

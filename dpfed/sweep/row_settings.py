@@ -1,0 +1,126 @@
+"""The keys of a row and its axes, put together level by level: a later level wins."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dpfed.config import override
+from dpfed.errors import ConfigError
+from dpfed.sweep.experiment_file import flat
+
+Axes = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    """Configuration tables, `axes` that vary above them, and `last`, keys that win even over what an axis says.
+
+    A value of an axis is a value of the key that the axis is called, or a table of several keys with a `label`.
+    """
+
+    where: str
+    tables: Mapping[str, Any]
+    axes: Axes = field(default_factory=dict)
+    last: Mapping[str, Any] = field(default_factory=dict)
+
+    def without(self, keys: Sequence[str], *, must_be_there: bool = False) -> RowSettings:
+        """Without these keys or tables, and without axes on them."""
+        for key in keys:
+            if must_be_there and not self.has(key):
+                raise ConfigError(f"{self.where}: drop {key!r}: there is no such key to take out. Remove it from drop.")
+        return replace(
+            self,
+            tables=_without(self.tables, keys),
+            axes={name: values for name, values in self.axes.items() if not _below(name, keys)},
+        )
+
+    def has(self, key: str) -> bool:
+        """Whether the key, or something below it, is set or is an axis."""
+        return any(_below(name, [key]) for name in (*flat(self.tables), *self.axes))
+
+    def with_settings(self, settings: Mapping[str, Any]) -> RowSettings:
+        """With these dotted keys; an axis of the same name keeps this value alone."""
+        pinned = {name: [settings[name]] for name in self.axes if name in settings}
+        return replace(self, tables=put(self.tables, settings), axes={**self.axes, **pinned})
+
+    def with_last(self, settings: Mapping[str, Any]) -> RowSettings:
+        """With these keys, whatever a table of an axis says about them."""
+        return replace(self.with_settings(settings), last={**self.last, **settings})
+
+    def with_axes(self, axes: Axes) -> RowSettings:
+        """With these axes; one of the same name is replaced, in its place."""
+        for name, values in axes.items():
+            labels = [label(value) for value in values]
+            if len(set(labels)) < len(labels) or "" in labels:
+                raise ConfigError(
+                    f"{self.where}: axis {name!r}: its values are {labels}; they must differ, and a table among them "
+                    "needs a `label`."
+                )
+        return replace(self, axes={**self.axes, **axes})
+
+    def points(self) -> list[tuple[dict[str, str], RowSettings]]:
+        """Every point of the axes, labelled, with its values put in and no axes left."""
+        found = []
+        for values in itertools.product(*self.axes.values()):
+            point = dict(zip(self.axes, values, strict=True))
+            labels = {name: label(value) for name, value in point.items()}
+            found.append((labels, replace(self, tables=put(self.tables, values_at(point)), axes={})))
+        return found
+
+    def to_tables(self) -> dict[str, Any]:
+        """The tables of a run configuration."""
+        return put(self.tables, self.last)
+
+
+def label(value: Any) -> str:
+    """How a value of an axis is written in tables, in folders, and in the column x of published numbers."""
+    if isinstance(value, Mapping):
+        return str(value.get("label", ""))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return "+".join(map(label, value)) if isinstance(value, list) else str(value)
+
+
+def values_at(point: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted keys that a point sets, axis by axis."""
+    found: dict[str, Any] = {}
+    for name, value in point.items():
+        several = {key: each for key, each in flat(value).items() if key != "label"} if _is_table(value) else {}
+        found |= several if _is_table(value) else {name: value}
+    return found
+
+
+def put(tables: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables with dotted keys set."""
+    result = override(dict(tables), [])
+    for key, value in settings.items():
+        *way, last = key.split(".")
+        place = result
+        for name in way:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"{key}: {name} is a value, not a table.")
+        place[last] = value
+    return result
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _below(name: str, keys: Sequence[str]) -> bool:
+    return any(name == key or name.startswith(f"{key}.") for key in keys)
+
+
+def _without(tables: Mapping[str, Any], keys: Sequence[str], path: str = "") -> dict[str, Any]:
+    kept = {}
+    for key, value in tables.items():
+        name = f"{path}{key}"
+        if name not in keys:
+            kept[key] = _without(value, keys, f"{name}.") if isinstance(value, Mapping) else value
+    return kept
