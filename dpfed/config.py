@@ -25,22 +25,25 @@ class Data(_Table):
     """[data] Which samples, and who has them. `name` is a data set that `dpfed.data` knows, or a file .safetensors of
     one's own; `root` the folder that holds it, default $DPFED_DATA_DIR (the current folder for a file).
 
-    `train_samples`, `test_samples`: at most so many, drawn by run.seed. `public` training samples serve as the public
+    `train_samples`, `test_samples`: at most so many, drawn by run.seed. `validation`: so many training samples are set
+    aside, no client has them, and their score is validation_accuracy. `public` training samples serve as the public
     set of fed-smp-topk: carved out of the training half (then the summary says that they are not protected), or taken
     from the data set `public_from`.
 
     partition: iid; dirichlet, each label divided by shares ~ Dirichlet(alpha); labels, every client has so many
     `labels`; fedpm, sizes of 10 to 100 parts and at most so many `labels`; natural, as the data set says (roles, the
-    column train_clients).
+    column train_clients); nodes, every node of a deployment has samples of its own (docs/deploy.md), and of data.name
+    only the test half, and public samples, are used.
     """
 
     name: str
     root: str | None = None
     train_samples: Count | None = None
     test_samples: Count | None = None
+    validation: Count | None = None
     public: Annotated[int, Field(ge=0)] = 0
     public_from: str | None = None
-    partition: Literal["iid", "dirichlet", "labels", "fedpm", "natural"] = "iid"
+    partition: Literal["iid", "dirichlet", "labels", "fedpm", "natural", "nodes"] = "iid"
     alpha: Positive | None = Field(default=None, validate_default=True)
     labels: Count | None = Field(default=None, validate_default=True)
 

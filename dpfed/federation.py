@@ -229,6 +229,8 @@ def _round_record(experiment: Experiment, state: ServerState, epsilon: float, up
         result = _evaluate(experiment, state)
         record["test_accuracy"] = result.accuracy
         record["test_loss"] = result.loss if math.isfinite(result.loss) else None
+        if experiment.validation is not None:
+            record["validation_accuracy"] = _validated(experiment, state)
     record["epsilon"] = None if math.isnan(epsilon) else epsilon
     record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
     record["uplink_megabytes"] = _uplink_megabytes(experiment, state.round, uplink)
@@ -243,6 +245,14 @@ def _evaluate(experiment: Experiment, state: ServerState) -> TestResult:
         torch.from_numpy(dataset.test_inputs).to(device),
         torch.from_numpy(dataset.test_labels).to(device),
     )
+
+
+def _validated(experiment: Experiment, state: ServerState) -> float | None:
+    """Accuracy on the training samples that were set aside, if any were."""
+    held = experiment.validation
+    if held is None:
+        return None
+    return evaluate(experiment.model, experiment.readout.weights(state), held.inputs, held.labels).accuracy
 
 
 def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, Any]:
@@ -327,6 +337,7 @@ def _summary(
         "rounds": state.round,
         "test_accuracy": accuracies[-1] if accuracies else None,
         "best_test_accuracy": max(accuracies) if accuracies else None,
+        "validation_accuracy": _validated(experiment, state),
         "epsilon": stated.epsilon if stated else None,
         "lower_bound": stated.lower_bound if stated else None,
         "delta": goal.delta if goal else None,

@@ -13,7 +13,7 @@ from dpfed import data, models
 from dpfed.build.checks import check_method, check_ranks, check_statistics, check_switches
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
 from dpfed.build.records import RecordGoal, check_records, private_records
-from dpfed.build.samples import Public, public_samples
+from dpfed.build.samples import Public, Validation, public_samples, validation_samples
 from dpfed.build.schemes import is_linear, sparsity_schedule
 from dpfed.build.sums import check_sums, filled_to, most_uploads, slots_of, sums_of
 from dpfed.build.training import course, frozen_network, local_training, model_options, network_of
@@ -66,6 +66,7 @@ class Experiment:
     device: torch.device
     start: ServerState
     goal: PrivacyGoal | RecordGoal | None
+    validation: Validation | None
     not_protected: tuple[str, ...]
     uplink_bits: int | None
     secure_sum_bits: int
@@ -92,6 +93,7 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
     whole = data.load(config.data.name, config.data.root)
+    whole, validation = validation_samples(config, whole, seeds, device)
     dataset, public = public_samples(config, whole, seeds, device)
     model = network_of(config, dataset)
     check_statistics(config, model)
@@ -146,7 +148,8 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         device=device,
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
         goal=stated,
-        not_protected=_not_protected(config, public, parts.decode_first),
+        validation=validation,
+        not_protected=_not_protected(config, public, validation, parts.decode_first),
         uplink_bits=None if bits is None else bits + beside,
         secure_sum_bits=beside,
         downlink_bits=downlink_bits(config, map_, who),
@@ -246,8 +249,10 @@ def _of_secure_sums(config: Config) -> str:
     )
 
 
-def _not_protected(config: Config, public: Public | None, decodes_first: bool) -> tuple[str, ...]:
-    notes = [public.note] if public else []
+def _not_protected(
+    config: Config, public: Public | None, validation: Validation | None, decodes_first: bool
+) -> tuple[str, ...]:
+    notes = [one.note for one in (public, validation) if one is not None]
     if decodes_first:
         notes.append(
             "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "

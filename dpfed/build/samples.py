@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from dpfed import data
@@ -22,6 +23,37 @@ class Public:
     inputs: torch.Tensor
     labels: torch.Tensor
     note: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Validation:
+    """Training samples that no client has: on these, not on the test half, hyperparameters are chosen."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+    @property
+    def note(self) -> str:
+        return (
+            f"{len(self.labels)} training samples are set aside for validation: their scores are published, and "
+            "whatever is chosen by them rests on them, without noise"
+        )
+
+
+def validation_samples(
+    config: Config, whole: Dataset, seeds: Seeds, device: torch.device
+) -> tuple[Dataset, Validation | None]:
+    """The data set without its validation samples, and those; which they are comes from run.seed."""
+    count, samples = config.data.validation, len(whole.train_labels)
+    if count is None:
+        return whole, None
+    if count >= samples:
+        raise ConfigError(
+            f"data.validation={count}: {whole.name!r} has {samples} training samples, and some must be left to train "
+            "on. Set fewer aside."
+        )
+    rest, inputs, labels = whole.carve_public(count, seeds.generator("validation.carve"))
+    return rest, Validation(inputs=torch.from_numpy(inputs).to(device), labels=torch.from_numpy(labels).to(device))
 
 
 def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.device) -> tuple[Dataset, Public | None]:
@@ -73,6 +105,33 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Partition:
                     "Use another partition, or data with roles or a column train_clients."
                 )
             return data.natural(dataset.train_clients, clients, generator, available=dataset.natural_clients)
+        case "nodes":
+            _check_unknown_sizes(config)
+            nothing = np.zeros(clients + 1, dtype=np.int64)
+            return Partition(indices=nothing[:0], offsets=nothing)
+
+
+def require_samples_here(config: Config) -> None:
+    """ConfigError where the clients' samples are on nodes, and no client can train in this process."""
+    if config.data.partition == "nodes":
+        raise ConfigError(
+            "data.partition='nodes': the samples are on the nodes of a deployment, none here. Use `dpfed deploy` "
+            "(docs/deploy.md), or another data.partition."
+        )
+
+
+def _check_unknown_sizes(config: Config) -> None:
+    """ConfigError for what the server works out from the clients' numbers of samples, which it does not know."""
+    if config.local.steps is None:
+        raise ConfigError(
+            f"local.epochs={config.local.epochs} with data.partition='nodes': the steps of an epoch tell how many "
+            "samples a node has, which nobody else knows. Give local.steps instead."
+        )
+    if config.local.record is not None:
+        raise ConfigError(
+            "[local.record] with data.partition='nodes': its epsilon is charged by clients' numbers of records, which "
+            "the server does not know. Use [privacy], whose unit is the client, or another data.partition."
+        )
 
 
 def _given(value: _Number | None) -> _Number:
