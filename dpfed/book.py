@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from accounting.ledger import Entry, Header, Ledger, LocalRelease, Release
@@ -19,17 +20,27 @@ class Book:
         self.ledger, self.project = ledger, project
         self._repeatable = ledger.header.randomness == "simulated"
         self._written = {entry.round: entry for entry in ledger.entries}
+        self._of_project = _lines_of(self.run, project)
 
     @classmethod
     def open(cls, path: Path, header: Header, *, rounds_done: int, project: Project | None = None) -> Book:
-        """A new ledger, or the one that is there; RunError if it holds fewer rounds than were done."""
+        """A new ledger, or the one that is there. RunError if it, or the project, holds less than was done, or if it is
+        of another run or project."""
         if project is not None and project.ledger.header.clients != header.clients:
             raise RunError(
                 f"{project.ledger.path}: is for {project.ledger.header.clients} clients, this run has "
                 f"{header.clients}: runs of one project are on the same clients. Use another ledger."
             )
-        ledger = Ledger.resume(path) if path.exists() else Ledger.create(path, header)
-        book = cls(ledger, project)
+        if _has_no_header(path):  # killed while it was made: before the first round
+            path.unlink()
+        if path.exists():
+            book = cls(Ledger.resume(path), project)
+            book._check_header(header)
+            book._check_project()
+        elif rounds_done:
+            raise RunError(f"{path}: is gone, the checkpoint holds {rounds_done} rounds. Restore it from a copy.")
+        else:
+            book = cls(Ledger.create(path, header), project)
         missing = [round for round in range(rounds_done) if round not in book._written]
         if missing:
             raise RunError(
@@ -37,6 +48,34 @@ class Book:
                 "were released without a charge or lines were lost; nothing true can be said about this run."
             )
         return book
+
+    def _check_header(self, header: Header) -> None:
+        """Whether the ledger is this run's, and drawn from a project or not as before."""
+        path, there = self.ledger.path, self.ledger.header
+        for name in ("unit", "clients", "randomness"):
+            if getattr(there, name) != getattr(header, name):
+                raise RunError(
+                    f"{path}: its {name} is {getattr(there, name)!r}, this run's {getattr(header, name)!r}: the ledger "
+                    "of another run. Restore this run's from a copy."
+                )
+        if ("run" in there.about) != (self.project is not None):
+            was, do = ("draws", "give") if self.project is None else ("does not draw", "leave out")
+            raise RunError(
+                f"{path}: the run {was} from a project, and must go on like that: its rounds are charged there or "
+                f"nowhere. To resume, {do} --ledger."
+            )
+
+    def _check_project(self) -> None:
+        """Whether all that this run was charged is in the project: else it is another project, or has lost lines."""
+        if self.project is None:
+            return
+        own = Counter(entry.round for entry in self.ledger.releases)
+        lost = sorted((own - self._of_project).keys())
+        if lost:
+            raise RunError(
+                f"{self.project.ledger.path}: has no charge of round {lost[0]} of run {self.run}, whose ledger says "
+                "that it was released. Give the project's ledger that the run began with, with all its lines."
+            )
 
     def record(self, entry: Entry) -> None:
         """Write a round's line, unless this very line is there from before the interruption."""
@@ -59,3 +98,32 @@ class Book:
     def standing(self, rounds_done: int) -> list[Release | LocalRelease]:
         """Releases that count before the next round: an interrupted simulated round is charged once."""
         return [one for one in self.ledger.releases if not self._repeatable or one.round < rounds_done]
+
+    def paid(self, round: int) -> bool:
+        """Whether the project was charged for this very round before an interruption."""
+        return self._repeatable and round in self._of_project
+
+    def interrupted(self, rounds_done: int) -> int:
+        """How many charges, in the ledger or the project, no finished round has: of rounds that were interrupted after
+        their charge and repeated with new noise, or not at all."""
+        charges = Counter(entry.round for entry in self.ledger.releases)
+        for round, count in _lines_of(self.run, self.project).items():
+            charges[round] = max(charges[round], count)
+        return sum(charges.values()) - sum(round < rounds_done for round in charges)
+
+
+def _has_no_header(path: Path) -> bool:
+    """Whether the file ends before its first line does."""
+    try:
+        with open(path, "rb") as file:
+            return not file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RunError(f"{path}: the ledger cannot be read ({error.strerror}).") from None
+
+
+def _lines_of(run: str, project: Project | None) -> Counter[int]:
+    """Charges of the run in the project, by round."""
+    lines = [] if project is None else project.ledger.releases
+    return Counter(line.round for line in lines if isinstance(line, Release) and line.detail.get("run") == run)

@@ -5,6 +5,8 @@ DpfedError
 ├── DataError      a data set is missing, truncated or not what it says it is
 ├── WireError      bytes of an upload that are truncated, forged or not what was agreed
 └── RunError       a run cannot go on (its folder, its ledger, its checkpoint)
+    ├── RunInterrupted    it was told to stop, and has saved what it has done
+    ├── TrainingFailed    torch gave up in the middle of a round
     └── SecureSumAborted  too few clients were left: nothing of the round may be released
 
 Each message says what was given, what is allowed, where, and what to do.
@@ -29,6 +31,14 @@ class WireError(DpfedError, ValueError):
 
 class RunError(DpfedError, RuntimeError):
     """A run that cannot start or go on."""
+
+
+class RunInterrupted(RunError):
+    """A run that was told to stop: the round it was in is finished and saved."""
+
+
+class TrainingFailed(RunError):
+    """A round in which training failed: a lost GPU, no memory, a process that has died. It was not released."""
 
 
 class SecureSumAborted(RunError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from accounting.project import Project
 from dpfed import __version__
 from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal, RecordGoal
-from dpfed.errors import RunError
+from dpfed.build.samples import require_samples_here
+from dpfed.checkpoint import Checkpoint
+from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.evaluate import TestResult, evaluate
 from dpfed.ranks import Task
 from dpfed.round import RoundFacts, begin_round, draw_cohort, end_round, take_part
@@ -50,33 +53,74 @@ def run(
     resume: bool = False,
     on_round: OnRound = lambda record: None,
     project: Project | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Run (or go on with) the experiment in folder `out`; `on_round` gets each line of metrics.jsonl. A `project` is
-    charged too and ends the run when its budget is spent.
+    charged too and ends the run when its budget is spent; `stop` is asked before every round.
 
     Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
     whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
-    LedgerError where the folder or the ledger cannot be trusted or written; what was written before stays valid.
+    LedgerError where the folder or the ledger cannot be trusted or written, or where training fails; what was written
+    before stays valid and the run can be resumed. RunInterrupted if it was told to stop.
     """
+    opened: Run | None = None
     try:
-        return _run(experiment, out, resume=resume, on_round=on_round, project=project)
+        require_samples_here(experiment.config)
+        opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
+        outcome = _all_rounds(opened, experiment, stop)
+    except TrainingFailed:  # the other processes wait for this one's part, not for a word: its end ends them
+        raise
+    except BaseException:
+        _let_go(experiment)
+        raise
     finally:
-        experiment.parts.ranks.stop()
+        if opened is not None:
+            opened.release()
+    _let_go(experiment)
+    return outcome
 
 
 def follow(experiment: Experiment) -> None:
     """What the other processes of a run do: train their part of every round that rank 0 leads."""
-    for task in experiment.parts.ranks.follow(experiment.start):
-        take_part(task, experiment.parts, seeds=experiment.seeds)
+    parts = experiment.parts
+    with _training("a round"):
+        for task in parts.ranks.follow(experiment.start):
+            take_part(task, parts, seeds=experiment.seeds)
 
 
-def _run(experiment: Experiment, out: Path, *, resume: bool, on_round: OnRound, project: Project | None) -> Outcome:
+def _all_rounds(run: Run, experiment: Experiment, stop: Callable[[], bool]) -> Outcome:
     parts, seeds = experiment.parts, experiment.seeds
-    run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-    while (task := run.next_task()) is not None:
+    while not (asked := stop()) and (task := run.next_task()) is not None:
         parts.ranks.lead(task)
-        run.finish_round(*take_part(task, parts, seeds=seeds))
+        with _training(f"round {task.state.round + 1}"):
+            uploading, sent = take_part(task, parts, seeds=seeds)
+        run.finish_round(uploading, sent)
+    if asked and not run.finished:
+        raise RunInterrupted(
+            f"interrupted after round {run.state.round} of {experiment.config.federation.rounds}, which is saved."
+        )
     return run.close()
+
+
+@contextmanager
+def _training(what: str) -> Iterator[None]:
+    """What torch raises (a lost GPU, no memory, a process that has died) as one error of ours."""
+    try:
+        yield
+    except DpfedError:
+        raise
+    except (RuntimeError, MemoryError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TrainingFailed(
+            f"{what}: training failed ({first}). Nothing of it was released; the rounds before it are saved: once the "
+            "cause is gone, --resume goes on."
+        ) from error
+
+
+def _let_go(experiment: Experiment) -> None:
+    """The other processes end; one that has died already cannot be told."""
+    with suppress(RuntimeError):
+        experiment.parts.ranks.stop()
 
 
 class Run:
@@ -90,20 +134,22 @@ class Run:
         self,
         experiment: Experiment,
         folder: RunFolder,
-        state: ServerState,
+        saved: Checkpoint,
         on_round: OnRound,
         project: Project | None = None,
     ) -> None:
         self._began = self._started = time.monotonic()
-        self.experiment, self.state, self._project = experiment, state, project
+        self.experiment, self.state, self._project = experiment, saved.state, project
         self._folder, self._on_round = folder, on_round
-        self._book = _open_book(experiment, folder, state.round, project) if experiment.goal else None
-        self._metrics = folder.metrics(before_round=state.round)
-        self._spent = spending(experiment, self._book, state.round)
-        self._uplink = round(1e6 * self._metrics[-1]["uplink_megabytes"]) if self._metrics else 0
+        self._book = _open_book(experiment, folder, saved.state.round, project) if experiment.goal else None
+        self._metrics = folder.metrics(before_round=saved.state.round - 1)
+        self._spent = spending(experiment, self._book, saved.state.round)
+        self._uplink = 0
         self._stopped_by = "rounds"
         self._cost = math.nan
         self._task: Task | None = None
+        if saved.told:  # whatever kept it out of the other files
+            self._tell(saved.told, self._spent.charge(None))
 
     @classmethod
     def open(
@@ -115,21 +161,34 @@ class Run:
         on_round: OnRound = lambda record: None,
         project: Project | None = None,
     ) -> Run:
-        """In a new folder, or going on in the one of an interrupted run."""
+        """In a new folder, or going on in the one of an interrupted run; nobody else can, until `release` or `close`
+        (or the end of this process)."""
         _check_project(experiment, project)
         config = experiment.config.to_dict()
-        if not resume:
-            return cls(experiment, RunFolder.create(out, config), experiment.start, on_round, project)
-        folder = RunFolder.reopen(out, config)
-        state, remembered = folder.load_checkpoint(experiment.start)
-        experiment.parts.code.restore(remembered)
-        return cls(experiment, folder, state, on_round, project)
+        folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
+        try:
+            saved = folder.load_checkpoint(experiment.start)
+            if resume:
+                experiment.parts.code.restore(saved.clients)
+            return cls(experiment, folder, saved, on_round, project)
+        except BaseException:
+            folder.release()
+            raise
+
+    def release(self) -> None:
+        """Let others into the folder."""
+        self._folder.release()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are done, or no budget pays for another."""
+        return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
 
     def next_task(self) -> Task | None:
         """The next round's; None where all rounds are done or no budget pays for another."""
         experiment, state = self.experiment, self.state
         self._task = None
-        if state.round >= experiment.config.federation.rounds or self._stopped_by == "budget":
+        if self.finished:
             return None
         cohort = draw_cohort(experiment.parts, state.round)
         if not self._affordable(cohort):
@@ -150,17 +209,24 @@ class Run:
         except BudgetSpent:  # another run was faster
             self._stopped_by = "budget"
             return None
-        self._folder.save_checkpoint(self.state, self.experiment.parts.code.keep())
         seconds = time.monotonic() - self._started
-        self._uplink += facts.uplink_bytes or 0
-        record = _round_record(self.experiment, self.state, self._spent.charge(facts.release), self._uplink)
-        if facts.aborted is not None:
-            record["aborted"] = facts.aborted
-        self._metrics.append(record)
+        uplink = self._uplink + (facts.uplink_bytes or 0)
+        told = _told(self.state, facts, uplink, seconds)
+        kept = self.experiment.parts.code.keep()
+        self._folder.save_checkpoint(Checkpoint(state=self.state, clients=kept, told=told))
+        return self._tell(told, self._spent.charge(facts.release))
+
+    def _tell(self, told: Mapping[str, Any], epsilon: float) -> Mapping[str, Any]:
+        """The lines of a round that is saved."""
+        self._uplink = told["uplink"]
+        record = _round_record(self.experiment, self.state, epsilon, self._uplink)
+        if told["diagnostics"]["aborted"] is not None:
+            record["aborted"] = told["diagnostics"]["aborted"]
+        self._folder.append_diagnostics(told["diagnostics"])
+        for score in told["canaries"]:
+            self._folder.append_canary(score)
         self._folder.append_metrics(record)
-        self._folder.append_diagnostics(_facts_record(self.state, facts, seconds))
-        for score in facts.canaries:
-            self._folder.append_canary({"round": self.state.round, **asdict(score)})
+        self._metrics.append(record)
         self._on_round(record)
         return record
 
@@ -182,6 +248,7 @@ class Run:
             folder.save_mask(content)
             summary["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
         folder.save_summary(summary)
+        self.release()
         return Outcome(folder=folder.path, summary=summary, metrics=self._metrics)
 
     def _affordable(self, cohort: NDArray[np.int64]) -> bool:
@@ -191,6 +258,8 @@ class Run:
         if goal is not None and goal.budget is not None and self._cost > goal.budget:
             return False
         if project is None or not isinstance(goal, PrivacyGoal):
+            return True
+        if self._book is not None and self._book.paid(self.state.round):
             return True
         return project.with_also(goal.mechanism) <= project.terms.epsilon
 
@@ -245,6 +314,15 @@ def _evaluate(experiment: Experiment, state: ServerState) -> TestResult:
         torch.from_numpy(dataset.test_inputs).to(device),
         torch.from_numpy(dataset.test_labels).to(device),
     )
+
+
+def _told(state: ServerState, facts: RoundFacts, uplink: int, seconds: float) -> dict[str, Any]:
+    """What the files beside the checkpoint say of a round: it is in the checkpoint, and so never lost."""
+    return {
+        "uplink": uplink,
+        "diagnostics": _facts_record(state, facts, seconds),
+        "canaries": [{"round": state.round, **asdict(score)} for score in facts.canaries],
+    }
 
 
 def _validated(experiment: Experiment, state: ServerState) -> float | None:
@@ -353,6 +431,8 @@ def _summary(
         "aggregation": config.aggregation.kind,
         "aborted_rounds": sum("aborted" in record for record in metrics),
         "randomness": experiment.parts.randomness.name,
+        "for_release": experiment.parts.randomness.name == "secure" if goal else None,
+        "interrupted_charges": book.interrupted(state.round) if book else 0,
         "not_protected": list(experiment.not_protected),
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,
         "uplink_bytes_per_client_round": math.ceil(upload_bytes),

@@ -5,14 +5,17 @@ ledger.jsonl       what was released (private runs); synced before anything of a
 metrics.jsonl      one line a round, safe to publish with the model
 diagnostics.jsonl  cohort sizes, clip counts, noise, times: covered by no epsilon, for the operator and audits only
 canaries.jsonl     what was seen of each canary, if there were any
-checkpoint.safetensors   the state that the next round starts from
+checkpoint.safetensors   the state that the next round starts from, and what the files above have to say of its round
 model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
+lock               held while a process runs here
+
+A round is charged (ledger), done (checkpoint), told (the rest), each on the disk before the next begins.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,21 +23,28 @@ from typing import Any
 
 import tomli_w
 import torch
-from safetensors import SafetensorError, safe_open
+from filelock import FileLock, Timeout
 from safetensors.torch import save
 
+from dpfed import checkpoint, durable_files
+from dpfed.checkpoint import Checkpoint
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.server.state import ServerState
 
-_FORMAT = "dpfed-checkpoint-3"
+_LOCK = "lock"
 
 
 class RunFolder:
-    """Paths and atomic writes; every failure is a RunError that names the file."""
+    """Paths and atomic writes, for one process at a time; every failure is a RunError that names the file.
 
-    def __init__(self, path: Path) -> None:
+    `release` lets the next process in; the end of this one does, too, whatever ends it.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path
+        self._run = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+        self._lock = FileLock(path / _LOCK, thread_local=False)
         self.ledger = path / "ledger.jsonl"
         self.report = path / "report.html"
         self._metrics = path / "metrics.jsonl"
@@ -45,11 +55,12 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
         """A new folder holding the configuration; RunError if something is already there."""
-        folder = cls(path)
+        folder = cls(path, config)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise RunError(f"{path}: is not empty. Use --resume to go on with the run in it, or another --out.")
+            folder._refuse_content()
+            folder._hold()
+            folder._refuse_content()
         except OSError as error:
             raise RunError(f"{path}: the run folder cannot be made ({error.strerror}).") from None
         folder._write("config.toml", tomli_w.dumps(dict(config)).encode())
@@ -58,18 +69,40 @@ class RunFolder:
     @classmethod
     def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
         """The folder of an interrupted run; RunError if it holds none, or one with another configuration."""
-        folder = cls(path)
         try:
             before = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RunError(f"{path}: holds no run to resume ({error}).") from None
-        differences = list(_differences(before, dict(config)))
-        if differences:
+            raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
+        changed = differences(before, dict(config))
+        if changed:
             raise RunError(
-                f"{path}: cannot resume with another configuration: " + "; ".join(differences) + ". Start a new run, "
+                f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "
                 "or take the differences back."
             )
+        folder = cls(path, config)
+        folder._hold()
         return folder
+
+    def release(self) -> None:
+        """Another process may run here now."""
+        self._lock.release()
+
+    def _refuse_content(self) -> None:
+        """A run that was killed before it had a configuration has left nothing that counts."""
+        if any(one.name != _LOCK and one.suffix != ".part" for one in self.path.iterdir()):
+            self.release()
+            raise RunError(f"{self.path}: is not empty. Use --resume to go on with the run in it, or another --out.")
+
+    def _hold(self) -> None:
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(
+                f"{self.path}: another process is running in this folder. Wait for its end, end it, or use another "
+                "--out."
+            ) from None
+        except OSError as error:
+            raise RunError(f"{self.path / _LOCK}: cannot be locked ({error.strerror}). Use another --out.") from None
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl."""
@@ -83,41 +116,23 @@ class RunFolder:
         """One line of canaries.jsonl."""
         self._append(self._canaries, record)
 
-    def metrics(self, before_round: int | None = None) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; with `before_round`, later ones are dropped from the file (a resumed run)."""
+    def metrics(self, before_round: int) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl up to that round; later ones are dropped from this file and those beside it."""
         for file in (self._metrics, self._diagnostics, self._canaries):
-            if before_round is not None and file.exists():
-                kept = [record for record in _lines(file) if record["round"] <= before_round]
+            if file.exists():
+                kept = [record for record in self._lines(file) if record["round"] <= before_round]
                 self._write(file.name, b"".join(_line(record) for record in kept))
-        return list(_lines(self._metrics)) if self._metrics.exists() else []
+        return self._lines(self._metrics) if self._metrics.exists() else []
 
-    def save_checkpoint(self, state: ServerState, clients: Mapping[str, torch.Tensor]) -> None:
-        """The state, and what clients remember, atomically: a crash leaves the old one or the new one."""
-        tensors = {"broadcast": state.broadcast.cpu()}
-        tensors |= {f"memory.{name}": kept.cpu() for name, kept in state.memory.items()}
-        tensors |= {f"clients.{name}": kept.cpu() for name, kept in clients.items()}
-        facts = {"format": _FORMAT, "round": str(state.round), "clip_norm": repr(state.clip_norm)}
-        self._write(self._checkpoint.name, save(tensors, metadata=facts))
+    def save_checkpoint(self, saved: Checkpoint) -> None:
+        """Atomically: a crash leaves the old one or this one."""
+        self._write(self._checkpoint.name, checkpoint.to_bytes(saved, run=self._run))
 
-    def load_checkpoint(self, start: ServerState) -> tuple[ServerState, Mapping[str, torch.Tensor]]:
-        """The saved state and what clients remember, or `start` where none was saved yet."""
+    def load_checkpoint(self, start: ServerState) -> Checkpoint:
+        """What was saved last, or `start` where nothing was yet."""
         if not self._checkpoint.exists():
-            return start, {}
-        try:
-            with safe_open(self._checkpoint, framework="pt", device=str(start.broadcast.device)) as file:
-                facts = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            if facts.get("format") != _FORMAT or tensors["broadcast"].shape != start.broadcast.shape:
-                raise ValueError("not a checkpoint of this run")
-            state = ServerState(
-                round=int(facts["round"]),
-                broadcast=tensors["broadcast"],
-                clip_norm=float(facts["clip_norm"]),
-                memory=_under("memory.", tensors),
-            )
-            return state, _under("clients.", tensors)
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise RunError(f"{self._checkpoint}: the checkpoint cannot be read ({error}). Start a new run.") from None
+            return Checkpoint(state=start)
+        return checkpoint.read(self._checkpoint, run=self._run, start=start)
 
     def save_model(self, model: FlatModel, weights: torch.Tensor) -> None:
         """The final weights by parameter name."""
@@ -135,26 +150,30 @@ class RunFolder:
 
     def _append(self, file: Path, record: Mapping[str, Any]) -> None:
         try:
-            with open(file, "ab") as stream:
-                stream.write(_line(record))
+            durable_files.append(file, _line(record))
         except OSError as error:
-            raise RunError(f"{file}: cannot be written ({error.strerror}). Free space, then --resume.") from None
+            raise _not_written(file, error) from None
 
     def _write(self, name: str, content: bytes) -> None:
-        target, part = self.path / name, self.path / f"{name}.part"
         try:
-            with open(part, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(target)
+            durable_files.put(self.path / name, content)
         except OSError as error:
-            part.unlink(missing_ok=True)
-            raise RunError(f"{target}: cannot be written ({error.strerror}). Free space, then --resume.") from None
+            raise _not_written(self.path / name, error) from None
+
+    @staticmethod
+    def _lines(file: Path) -> list[dict[str, Any]]:
+        """The whole lines of a JSON-lines file; a last line that a crash cut off is dropped."""
+        try:
+            return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
+        except (OSError, ValueError) as error:
+            raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
 
 
-def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def _not_written(file: Path, error: OSError) -> RunError:
+    return RunError(
+        f"{file}: cannot be written ({error.strerror}). Nothing written before is lost; free space or fix the folder, "
+        "then --resume."
+    )
 
 
 def free_folder(parent: Path, name: str) -> Path:
@@ -167,18 +186,13 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(record, allow_nan=False) + "\n").encode()
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSON-lines file; a last line that a crash cut off is dropped."""
-    whole = file.read_text(encoding="utf-8").split("\n")[:-1]
-    return [json.loads(line) for line in whole]
-
-
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[str]:
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[str]:
+    """In words, every key in which two configurations differ."""
     found = []
     for key in sorted(before.keys() | after.keys()):
         old, new, name = before.get(key), after.get(key), f"{path}{key}"
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += _differences(old, new, f"{name}.")
+            found += differences(old, new, f"{name}.")
         elif old != new:
             found.append(f"{name} was {old!r}, is {new!r}")
     return found

@@ -123,10 +123,10 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(tiny_config, tmp_path, se
 def killed_between_charge_and_checkpoint(config, folder, monkeypatch):
     real = federation.RunFolder.save_checkpoint
 
-    def save(self, state, clients):
-        if state.round == 2:
+    def save(self, saved):
+        if saved.state.round == 2:
             raise Killed
-        real(self, state, clients)
+        real(self, saved)
 
     monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
     with pytest.raises(Killed):

@@ -49,10 +49,10 @@ def killed(config, folder, monkeypatch, *, before_checkpoint):
     """A run that ends after the charge of this round and before its checkpoint."""
     real = federation.RunFolder.save_checkpoint
 
-    def save(self, state, clients):
-        if state.round == before_checkpoint:
+    def save(self, saved):
+        if saved.state.round == before_checkpoint:
             raise Killed
-        real(self, state, clients)
+        real(self, saved)
 
     monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
     with pytest.raises(Killed):

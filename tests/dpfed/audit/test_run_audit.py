@@ -95,10 +95,10 @@ def test_a_run_that_was_killed_and_resumed_passes(tmp_path, monkeypatch, randomn
     config = parse(override(TABLES, ["federation.sampling=all", f"run.randomness={randomness}"]), source="test")
     real = federation.RunFolder.save_checkpoint
 
-    def save(self, state, clients):
-        if state.round == 2:
+    def save(self, saved):
+        if saved.state.round == 2:
             raise Killed
-        real(self, state, clients)
+        real(self, saved)
 
     monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
     with pytest.raises(Killed):

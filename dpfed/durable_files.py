@@ -1,0 +1,45 @@
+"""Files that a crash leaves whole: as they were, or as they were to be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def put(path: Path, content: bytes) -> None:
+    """`path` holds `content`, on the disk, when this returns; until then what it held before. OSError.
+
+    Written beside it, forced to the disk, renamed, and the renaming forced to the disk as well.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        _write_through(part, os.O_TRUNC, content)
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def append(path: Path, line: bytes) -> None:
+    """One more line, on the disk when this returns. OSError; a crash may leave a part of the line at the end."""
+    _write_through(path, os.O_APPEND, line)
+
+
+def _write_through(path: Path, how: int, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o666)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
