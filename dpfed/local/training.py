@@ -87,8 +87,10 @@ class LocalTraining:
 
         Under `epochs` it tells that client's size: give `steps` where sizes are private.
         """
+        if self.steps is not None:
+            return self.steps
         sizes = np.array([self.partition.sizes.max()])
-        return int(count_steps(sizes, batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)[0])
+        return int(count_steps(sizes, batch_size=self.batch_size, epochs=self.epochs, steps=None)[0])
 
     def train(self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds) -> Tensor:
         """Moves [c, n], float32, of `clients` [c] from broadcast [n].

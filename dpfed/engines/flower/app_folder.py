@@ -31,6 +31,29 @@ from dpfed.engines.flower.client_app import client_app
 app = client_app(Path(__file__).with_name("config.toml"))
 '''
 
+_CLIENT_WITH_ITS_OWN_DATA = '''"""Trains one client on the samples of its node, bounds and codes its update."""
+
+from pathlib import Path
+from typing import Any
+
+from dpfed.engines.flower.client_app import client_app
+from dpfed.engines.flower.own_data import samples_of_file
+from flwr.app import Context
+
+
+def load_data(context: Context) -> tuple[Any, Any]:
+    """This node's own samples, at least one: inputs [n, ...], numbers, each of the shape and on the scale of the test
+    samples of data.name; labels [n], integers from 0 to classes - 1. Called on the node, for every round.
+
+    As written: the arrays `inputs` and `labels` of the safetensors file that the node was started with,
+    flower-supernode --node-config 'partition-id=0 data="/data/mine.safetensors"'. Put your own loading in its place.
+    """
+    return samples_of_file(context)
+
+
+app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data)
+'''
+
 
 def write_app(config: Config, folder: Path, *, name: str) -> None:
     """pyproject.toml and a package with a server app, a client app and the configuration. RunError if something is
@@ -40,7 +63,7 @@ def write_app(config: Config, folder: Path, *, name: str) -> None:
         "pyproject.toml": tomli_w.dumps(_project(folder, name)),
         f"{_PACKAGE}/__init__.py": f'"""{name} on Flower."""\n',
         f"{_PACKAGE}/server_app.py": _SERVER,
-        f"{_PACKAGE}/client_app.py": _CLIENT,
+        f"{_PACKAGE}/client_app.py": _CLIENT_WITH_ITS_OWN_DATA if config.data.partition == "nodes" else _CLIENT,
         f"{_PACKAGE}/config.toml": tables,
     }
     try:

@@ -17,6 +17,7 @@ from dpfed.build import Experiment, build
 from dpfed.config import Config, parse, read_toml
 from dpfed.engines.flower.conversation import Instruction, Upload, padding_to, tells_clipping
 from dpfed.engines.flower.elsewhere import Elsewhere
+from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
 from dpfed.engines.flower.secure_client import advertise, masked, share, unmask
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.errors import ConfigError, WireError
@@ -26,26 +27,36 @@ from dpfed.sending import Uploading
 _MEMORY, _ROUNDS = "dpfed.memory", "dpfed.rounds"
 
 
-def client_app(config: Path | Mapping[str, Any]) -> ClientApp:
-    """A ClientApp for this configuration: a TOML file beside the app, or its tables."""
+def client_app(config: Path | Mapping[str, Any], *, load_data: LoadData | None = None) -> ClientApp:
+    """A ClientApp for this configuration: a TOML file beside the app, or its tables. `load_data` gives the node's own
+    samples, with data.partition = "nodes" and only there. ConfigError."""
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
+    own = tables.get("data", {}).get("partition") == "nodes"
+    if own != (load_data is not None):
+        raise ConfigError(
+            f"load_data {'missing' if own else 'given'} with data.partition={'' if own else 'not '}'nodes': it is the "
+            "node's own samples, there and only there. See docs/deploy.md."
+        )
     text = json.dumps(tables)
     app = ClientApp()
-    app.query()(partial(introduce, text))
-    app.train()(partial(take_part, text))
+    app.query()(partial(introduce, text, load_data))
+    app.train()(partial(take_part, text, load_data))
     for name, step in (("advertise", advertise), ("share", share), ("unmask", unmask)):
         app.query(name)(partial(answer, text, step))
     return app
 
 
-def introduce(config: str, message: Message, context: Context) -> Message:
-    """Which client this node is."""
+def introduce(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
+    """Which client this node is. One whose own samples cannot be used says so here, before any round."""
     checked = _checked(config)
-    values: dict[str, Any] = {"client": client_of(context, checked), "fingerprint": fingerprint(checked)}
+    client = client_of(context, checked)
+    if load_data is not None:
+        with_own_samples(_experiment(config), client, load_data(context))
+    values: dict[str, Any] = {"client": client, "fingerprint": fingerprint(checked)}
     return Message(RecordDict({"introduction": ConfigRecord(values)}), reply_to=message)
 
 
-def take_part(config: str, message: Message, context: Context) -> Message:
+def take_part(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
     """This client's upload."""
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
@@ -53,6 +64,8 @@ def take_part(config: str, message: Message, context: Context) -> Message:
     _require_same(experiment, client, instruction.fingerprint)
     _once(client, instruction.round, context)
     _recall(experiment, client, context)
+    if load_data is not None and instruction.train:
+        experiment = with_own_samples(experiment, client, load_data(context))
     upload = upload_of(experiment, client, instruction)
     if isinstance(experiment.parts.sums, SecureSums):
         hidden = masked(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
@@ -133,7 +146,7 @@ def _checked(config: str) -> Config:
 @lru_cache(maxsize=1)
 def _experiment(config: str) -> Experiment:
     torch.set_num_threads(1)
-    return build(_checked(config))
+    return equal_weights(build(_checked(config)))
 
 
 def _recall(experiment: Experiment, client: int, context: Context) -> None:

@@ -16,6 +16,7 @@ from dpfed.build.experiment import ALONE, ALONE_WITHOUT_NOISE
 from dpfed.config import parse, read_toml
 from dpfed.engines.flower.conversation import arrays_of
 from dpfed.engines.flower.directory import Directory
+from dpfed.engines.flower.own_data import equal_weights
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.engines.flower.strategy import PrivateStrategy
 from dpfed.errors import ConfigError
@@ -73,6 +74,7 @@ def serve(
     """The whole run; its folder is that of `dpfed run`. ConfigError, RunError, LedgerError."""
     config = experiment.config
     check_engine(config)
+    experiment = equal_weights(experiment)
     if isinstance(experiment.parts.sums, SecureSums):
         experiment = replace(experiment, not_protected=tuple(_on_nodes(note) for note in experiment.not_protected))
     if resume and config.method.error_feedback:

@@ -16,6 +16,7 @@ from flwr.simulation import run_simulation
 
 from accounting.project import Project
 from dpfed.build import Experiment
+from dpfed.build.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
 from dpfed.engines.flower.server_app import serve
 from dpfed.errors import ConfigError
@@ -34,6 +35,7 @@ def simulate(
     engine. The server is a thread of this process: its errors are raised here as they are."""
     if experiment.parts.ranks.count > 1:
         raise ConfigError("--engine flower under torchrun: Flower starts its own processes. Start without torchrun.")
+    require_samples_here(experiment.config)
     outcomes: list[Outcome] = []
     app = ServerApp()
 

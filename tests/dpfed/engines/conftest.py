@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dpfed.config import override, parse
+from dpfed.errors import DpfedError
 
 torch.set_num_threads(1)
 
@@ -32,7 +33,8 @@ def tables():
 
 @pytest.fixture
 def grid():
-    """`grid(tables, faults={client: fault})`: `fault` gets the good reply and gives back a list of replies."""
+    """`grid(tables, faults={client: fault}, load_data=...)`: `fault` gets the good reply and gives back a list of
+    replies."""
     from dpfed.engines.flower.settings import QUIET
 
     os.environ.update(QUIET)
@@ -43,14 +45,14 @@ def grid():
 class FakeGrid:
     """One node a client, asked in turn; replies come in an order that has nothing to do with them."""
 
-    def __init__(self, tables, *, faults=None, node_of=lambda client: 1000 - client):
+    def __init__(self, tables, *, faults=None, load_data=None, node_of=lambda client: 1000 - client):
         from flwr.app import Context, RecordDict
         from flwr.supercore.task_identity import TaskIdentity
 
         from dpfed.engines.flower.client_app import client_app
 
         TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
-        self.app, self.faults = client_app(tables), faults or {}
+        self.app, self.faults = client_app(tables, load_data=load_data), faults or {}
         self.clients = {node_of(client): client for client in range(tables["federation"]["clients"])}
         self.contexts = {
             node: Context(
@@ -78,8 +80,19 @@ class FakeGrid:
     def _answers(self, message):
         node = message.metadata.dst_node_id
         fault = self.faults.get(self.clients[node])
-        good = self.app(message, self.contexts[node])
+        good = self._good(message, self.contexts[node])
         return [good] if fault is None or message.metadata.message_type != "train" else fault(good, message)
+
+    def _good(self, message, context):
+        """What the app says; an error where it raises one of the package's, as Flower's nodes do."""
+        from flwr.app import Error, Message
+
+        try:
+            return self.app(message, context)
+        except DpfedError as error:
+            if message.metadata.message_type == "train":
+                raise
+            return Message(Error(code=1, reason=str(error)), reply_to=message)
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ def test_clients_without_a_node_and_nodes_without_a_place(tmp_path, grid, tables
     assert [one["arrived"] for one in lines(tmp_path / "run", "diagnostics.jsonl")] == [19, 19]
     nodes.contexts[998].node_config["partition-id"] = 20
     with pytest.raises(ConfigError, match="partition-id=20"):
-        nodes.send_and_receive([_question(998)])
+        nodes.app(_question(998), nodes.contexts[998])
 
 
 def _question(node):

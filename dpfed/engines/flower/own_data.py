@@ -1,0 +1,78 @@
+"""A node's own samples, in place of its share of the configured data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context
+from numpy.typing import ArrayLike, NDArray
+
+from dpfed.build import Experiment
+from dpfed.data.partition import Partition
+from dpfed.errors import ConfigError, DataError
+
+LoadData = Callable[[Context], tuple[ArrayLike, ArrayLike]]
+"""The node's inputs [n, ...] and labels [n], n at least 1; each input as the test samples of data.name are."""
+
+_ARRAYS = {"inputs", "labels"}
+
+
+def samples_of_file(context: Context) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The arrays `inputs` and `labels` of the safetensors file that the node's configuration names: `flower-supernode
+    --node-config 'partition-id=0 data="/data/mine.safetensors"'`. ConfigError, DataError."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    path = context.node_config.get("data")
+    if not isinstance(path, str) or not Path(path).is_absolute():
+        raise ConfigError(
+            f"data={path!r} of this node: must be the absolute path of a safetensors file. Start the node with "
+            "--node-config 'partition-id=0 data=\"/data/mine.safetensors\"'."
+        )
+    try:
+        arrays = load_file(path)
+    except (OSError, SafetensorError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as safetensors ({error}).") from None
+    if arrays.keys() != _ARRAYS:
+        raise DataError(f"{path}: holds {', '.join(sorted(arrays))}; must hold inputs and labels, no others.")
+    return arrays["inputs"], arrays["labels"]
+
+
+def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLike, ArrayLike]) -> Experiment:
+    """The experiment with this client's samples; the other clients have none. DataError for samples that are not of
+    the form of the configured data set."""
+    inputs, labels = (np.asarray(one) for one in samples)
+    if inputs.dtype.kind not in "biuf" or labels.dtype.kind not in "iu":
+        raise DataError(f"samples of client {client}: {inputs.dtype}, {labels.dtype}; must be numbers, and integers.")
+    own = replace(
+        experiment.dataset,
+        name=f"samples of client {client}",
+        train_inputs=inputs.astype(np.float32),
+        train_labels=labels.astype(np.int64),
+        train_clients=None,
+        natural_clients=0,
+    )
+    if not np.isfinite(own.train_inputs).all():
+        raise DataError(f"samples of client {client}: hold NaN or infinity. Fill or remove these samples.")
+    count, clients = len(own.train_labels), experiment.config.federation.clients
+    offsets = np.zeros(clients + 1, dtype=np.int64)
+    offsets[client + 1 :] = count
+    local = replace(
+        experiment.parts.local,
+        inputs=torch.from_numpy(own.train_inputs).to(experiment.device),
+        labels=torch.from_numpy(own.train_labels).to(experiment.device),
+        partition=Partition(indices=np.arange(count, dtype=np.int64), offsets=offsets),
+    )
+    return replace(experiment, parts=replace(experiment.parts, local=local))
+
+
+def equal_weights(experiment: Experiment) -> Experiment:
+    """Without privacy, too, every client counts the same where nobody knows how many samples another has."""
+    if experiment.config.data.partition != "nodes":
+        return experiment
+    return replace(experiment, parts=replace(experiment.parts, client_weights=None))
