@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy as np
 import torch
 
 from dpfed import data
@@ -106,33 +105,6 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Partition:
                     "Use another partition, or data with roles or a column train_clients."
                 )
             return data.natural(dataset.train_clients, clients, generator, available=dataset.natural_clients)
-        case "nodes":
-            _check_unknown_sizes(config)
-            nothing = np.zeros(clients + 1, dtype=np.int64)
-            return Partition(indices=nothing[:0], offsets=nothing)
-
-
-def require_samples_here(config: Config) -> None:
-    """ConfigError where the clients' samples are on nodes, and no client can train in this process."""
-    if config.data.partition == "nodes":
-        raise ConfigError(
-            "data.partition='nodes': the samples are on the nodes of a deployment, none here. Use `dpfed deploy` "
-            "(docs/deploy.md), or another data.partition."
-        )
-
-
-def _check_unknown_sizes(config: Config) -> None:
-    """ConfigError for what the server works out from the clients' numbers of samples, which it does not know."""
-    if config.local.steps is None:
-        raise ConfigError(
-            f"local.epochs={config.local.epochs} with data.partition='nodes': the steps of an epoch tell how many "
-            "samples a node has, which nobody else knows. Give local.steps instead."
-        )
-    if config.local.record is not None:
-        raise ConfigError(
-            "[local.record] with data.partition='nodes': its epsilon is charged by clients' numbers of records, which "
-            "the server does not know. Use [privacy], whose unit is the client, or another data.partition."
-        )
         case "nodes":
             _check_unknown_sizes(config)
             nothing = np.zeros(clients + 1, dtype=np.int64)
