@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import console, number, print_json
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dpfed.sweep.plan import Plan
+    from dpfed.sweep.sweep import Done, Finished
+    from dpfed.sweep.tuning import Tuned
 
 
 def sweep(
@@ -63,7 +67,79 @@ def sweep(
     if dry_run:
         print_json(planned.to_dict()) if json else _show_plan(planned)
         return 0
-    raise ConfigError("not built yet: give --dry-run.")
+    finished = _run(planned, jobs)
+    if json:
+        print_json(finished.to_dict())
+    else:
+        _show(finished)
+    return 1 if finished.failed else 0
+
+
+def _run(planned: Plan, jobs: int | None) -> Finished:
+    from dpfed.sweep.sweep import run_sweep
+
+    log = console(to_stderr=True)
+    columns = (
+        TextColumn("runs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+    )
+    total = len(planned.grid.runs)
+    try:
+        with Progress(*columns, console=log, disable=not log.is_terminal) as progress:
+            task = progress.add_task("", total=total, said="building every configuration")
+
+            def on_run(done: Done) -> None:
+                words = f"{done.cell.row} {_words(done.cell.at)}: {_outcome(done)}"
+                progress.update(task, advance=1, said=words)
+                if not log.is_terminal and done.how != "already":
+                    log.print(words)
+
+            return run_sweep(planned, jobs=jobs, on_run=on_run)
+    except KeyboardInterrupt:
+        log.print("interrupted: the same command again goes on from the rounds that are saved.")
+        raise
+
+
+def _outcome(done: Done) -> str:
+    if done.summary is None:
+        return f"failed: {done.error}"
+    accuracy = done.summary["test_accuracy"]
+    return done.how if accuracy is None else f"{done.how}, accuracy {accuracy:.2%}"
+
+
+def _show(finished: Finished) -> None:
+    out = console()
+    table = Table(title=finished.plan.title)
+    for heading in ("row", "at"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("accuracy", "epsilon", "MB", "seconds"):
+        table.add_column(heading, justify="right")
+    table.add_column("state")
+    for one in finished.done:
+        said = one.summary or {}
+        numbers = [number(said.get(key)) for key in ("epsilon", "uplink_megabytes_total", "seconds")]
+        accuracy = said.get("test_accuracy")
+        shown = "–" if accuracy is None else f"{accuracy:.2%}"
+        kind = "tuning, " if one.cell.folder.startswith("_tune/") else ""
+        table.add_row(one.cell.row, _words(one.cell.at), shown, *numbers, kind + one.how)
+    out.print(table)
+    for choice in finished.tuned:
+        out.print(_chosen(choice))
+    for one in finished.failed:
+        out.print(f"failed: {one.cell.row} {_words(one.cell.at)}: {one.error}")
+        if one.trace:
+            out.print(one.trace, markup=False)
+    out.print(f"runs: {finished.plan.folder}; the page of them: dpfed report {finished.plan.folder}")
+
+
+def _chosen(choice: Tuned) -> str:
+    where = f"{choice.row} {_words(choice.at)}".strip()
+    scores = "; ".join(f"{_words(values)}: {number(score)}" for values, score in choice.scores)
+    chosen = "nothing" if choice.values is None else _words(choice.values)
+    return f"tuned: {where}: {chosen}, by validation accuracy ({scores})"
 
 
 def _show_plan(planned: Plan) -> None:
@@ -78,5 +154,5 @@ def _show_plan(planned: Plan) -> None:
         out.print(f"profile {planned.profile}: {planned.note}")
 
 
-def _words(at: dict[str, Any]) -> str:
+def _words(at: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.removeprefix('run.')} {value}" for name, value in at.items())

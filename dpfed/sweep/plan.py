@@ -19,7 +19,7 @@ State = Literal["to run", "interrupted", "finished", "after tuning"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A checked experiment in a profile, the folder of its runs, and all of them."""
+    """A checked experiment in a profile, the folder of its runs, and them: `whole`, and the part wanted now, `grid`."""
 
     file: Path
     experiment: ExperimentFile
@@ -29,6 +29,7 @@ class Plan:
     settings: tuple[str, ...]
     only: tuple[str, ...]
     grid: Grid
+    whole: Grid
     published: tuple[Published, ...]
 
     @property
@@ -66,7 +67,8 @@ def plan(
     experiment = read_experiment(file)
     name, chosen = experiment.profile(profile)
     try:
-        grid = expand(experiment, chosen, settings=settings, only=only)
+        whole = expand(experiment, chosen, settings=settings)
+        grid = expand(experiment, chosen, settings=settings, only=only) if only else whole
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
     numbers = experiment.published
@@ -79,6 +81,7 @@ def plan(
         settings=tuple(settings),
         only=tuple(only),
         grid=grid,
+        whole=whole,
         published=() if numbers is None else read_published(file.parent / numbers, experiment),
     )
     for cell in found.grid.runs:
