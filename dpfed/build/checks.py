@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpfed.build.goals import seen
+from dpfed.build.goals import integer_noise, seen, signs_by_coins
 from dpfed.build.schemes import is_linear
 from dpfed.config import Config
 from dpfed.errors import ConfigError
@@ -53,6 +53,32 @@ def check_method(config: Config, chosen: Method) -> None:
         raise ConfigError(
             f"method.name={chosen.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
             "number of samples, and data.public_from to the data set they come from if it is another."
+        )
+
+
+def check_randomness(config: Config, chosen: Method) -> None:
+    """Noise that is fit for release is discrete: in a floating-point number's last bits even perfect randomness leaves
+    traces of what it was added to (Mironov, CCS 2012; Haney et al. 2022; Jin et al., S&P 2022)."""
+    if config.run.randomness != "secure":
+        return
+    if config.local.record is not None:
+        raise ConfigError(
+            "run.randomness='secure' with [local.record]: the noise of local steps is floating-point Gaussian noise, "
+            "whose last bits leak what it hides; there is no discrete one. Use 'simulated' for an experiment, or "
+            "[privacy] with noise='discrete-gaussian' for a release."
+        )
+    if config.privacy is None:
+        return
+    coins = chosen.coins or signs_by_coins(config, chosen)
+    if coins and config.privacy.noise_std:
+        raise ConfigError(
+            f"run.randomness='secure' with privacy.noise_std={config.privacy.noise_std}: it is floating-point Gaussian "
+            "noise. Remove it: the coins are private without it."
+        )
+    if not coins and integer_noise(config) is None:
+        raise ConfigError(
+            "run.randomness='secure' with Gaussian noise: as floating-point numbers its last bits leak what it hides. "
+            "Use privacy.noise 'discrete-gaussian' or 'skellam' (release 'sum'), or 'simulated' for an experiment."
         )
 
 

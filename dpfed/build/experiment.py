@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpfed import data, models
-from dpfed.build.checks import check_method, check_ranks, check_statistics, check_switches
+from dpfed.build.checks import check_method, check_randomness, check_ranks, check_statistics, check_switches
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, Validation, public_samples, validation_samples
@@ -83,6 +83,7 @@ def check(config: Config, ranks: Ranks | None = None) -> Method:
     check_switches(config)
     check_records(config)
     check_sums(config)
+    check_randomness(config, chosen)
     return chosen
 
 

@@ -20,7 +20,7 @@ def deploy(
 ) -> None:
     """Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.
 
-    Example: dpfed deploy dp-fedavg-digits --out app --set run.randomness=secure
+    Example: dpfed deploy dp-fedavg-digits --out app --set run.randomness=secure --set privacy.noise=skellam
 
     Parameters
     ----------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,8 @@ from rich.table import Table
 
 from accounting.project import Project
 from dpfed.cli.output import console, number, print_json
-from dpfed.errors import ConfigError
+from dpfed.cli.stopping import asked_by_signals
+from dpfed.errors import ConfigError, RunInterrupted
 
 if TYPE_CHECKING:
     from dpfed.build import Experiment
@@ -70,14 +72,21 @@ def run(
     checked, name = read_configuration(config, set or [])
     from dpfed import federation, ranks
     from dpfed.build import build
+    from dpfed.run_folder import free_folder
 
+    folder = out or free_folder(Path("runs"), name)
     with ranks.from_environment() as among:
         experiment = build(checked, among)
         if among.index:
-            federation.follow(experiment)
+            with asked_by_signals(lambda words: None):  # the first process says when it is over
+                federation.follow(experiment)
             return
         project = None if ledger is None else Project.open(ledger)
-        outcome = _run(experiment, name, out, resume=resume, project=project, engine=_engine(engine))
+        again = _command(config, folder, settings=set or [], ledger=ledger, engine=engine, processes=among.count)
+        try:
+            outcome = _run(experiment, folder, resume=resume, project=project, engine=engine)
+        except RunInterrupted as error:
+            raise RunInterrupted(f"{error} Go on with: {again}") from None
     if json:
         print_json(outcome.summary)
     else:
@@ -96,7 +105,18 @@ def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
     return parse(override(tables, settings), source=given), name
 
 
-def _engine(name: str) -> Callable[..., Outcome]:
+def _command(
+    config: str, out: Path, *, settings: Sequence[str], ledger: Path | None, engine: str, processes: int
+) -> str:
+    """What a person types to go on with the run."""
+    start = ["dpfed"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "dpfed"]
+    words = [*start, "run", config, *(word for one in settings for word in ("--set", one)), "--out", str(out)]
+    words += [] if ledger is None else ["--ledger", str(ledger)]
+    words += [] if engine == "in-process" else ["--engine", engine]
+    return shlex.join([*words, "--resume"])
+
+
+def _engine(name: str, say: Callable[[str], None]) -> Callable[..., Outcome]:
     if name == "flower":
         from dpfed.engines.flower.settings import require_flower
 
@@ -106,20 +126,15 @@ def _engine(name: str) -> Callable[..., Outcome]:
         return simulate
     from dpfed import federation
 
-    return federation.run
+    def in_process(*run: Any, **how: Any) -> Outcome:
+        with asked_by_signals(say) as stop:
+            return federation.run(*run, **how, stop=stop)
+
+    return in_process
 
 
-def _run(
-    experiment: Experiment,
-    name: str,
-    out: Path | None,
-    *,
-    resume: bool,
-    engine: Callable[..., Outcome],
-    project: Project | None = None,
-) -> Outcome:
+def _run(experiment: Experiment, folder: Path, *, resume: bool, engine: str, project: Project | None = None) -> Outcome:
     from dpfed.report.run import write_report
-    from dpfed.run_folder import free_folder
 
     config = experiment.config
     log = console(to_stderr=True)
@@ -143,8 +158,8 @@ def _run(
             if not log.is_terminal and record["test_accuracy"] is not None:
                 log.print(f"round {record['round']}/{config.federation.rounds}  {words}")
 
-        folder = out or free_folder(Path("runs"), name)
-        outcome = engine(experiment, folder, resume=resume, on_round=on_round, project=project)
+        train = _engine(engine, log.print)
+        outcome = train(experiment, folder, resume=resume, on_round=on_round, project=project)
     write_report(outcome)
     return outcome
 
@@ -212,7 +227,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary["project_ledger"] is not None:
         rows.append(("project", f"{summary['project_ledger']}: {number(summary['project_epsilon'])} spent in all"))
     rows += [
-        ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})" + _aborted(summary)),
+        ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})" + _aborted(summary) + _again(summary)),
         (
             "uplink",
             f"{summary['uplink_bits_per_parameter']:.4g} bits a parameter, "
@@ -248,6 +263,11 @@ def _sampled(summary: Mapping[str, Any]) -> str:
 def _aborted(summary: Mapping[str, Any]) -> str:
     count = summary["aborted_rounds"]
     return f", {count} of them without a result: too many clients were lost" if count else ""
+
+
+def _again(summary: Mapping[str, Any]) -> str:
+    count = summary["interrupted_charges"]
+    return f", and {count} charged besides that were interrupted" if count else ""
 
 
 def _percent(value: float | None) -> str:

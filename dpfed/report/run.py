@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from dpfed.durable_files import put
 from dpfed.errors import RunError
 from dpfed.federation import Outcome
 from dpfed.plots.run import plot_runs
@@ -36,25 +38,45 @@ def write_report(outcome: Outcome) -> None:
     """Write curves.png and report.html into the run folder."""
     summary = outcome.summary
     plot = outcome.folder / "curves.png"
-    plot_runs({summary["method"]: outcome.metrics}, plot)
+    try:
+        plot_runs({summary["method"]: outcome.metrics}, plot)
+        picture = base64.b64encode(plot.read_bytes()).decode()
+    except OSError as error:
+        raise _not_written(plot, error) from None
     page = jinja2.Environment(autoescape=True).from_string(_PAGE)
     text = page.render(
         title=f"{summary['method']} on {summary['dataset']}",
         statement=statement(summary),
         notes=summary["not_protected"],
-        plot=base64.b64encode(plot.read_bytes()).decode(),
+        plot=picture,
         rows=[(name.replace("_", " "), _shown(value)) for name, value in summary.items() if name != "not_protected"],
     )
+    target = outcome.folder / "report.html"
     try:
-        (outcome.folder / "report.html").write_text(text, encoding="utf-8")
+        put(target, text.encode())
     except OSError as error:
-        raise RunError(f"{outcome.folder / 'report.html'}: cannot be written ({error.strerror}).") from None
+        raise _not_written(target, error) from None
+
+
+def _not_written(file: Path, error: OSError) -> RunError:
+    return RunError(
+        f"{file}: cannot be written ({error.strerror}). The run is complete and saved; --resume makes the report."
+    )
 
 
 def statement(summary: dict[str, Any]) -> str:
-    """The privacy of the run in one sentence, with everything that must be named."""
+    """The privacy of the run in one sentence, with everything that must be named; then what makes it unfit."""
     if summary["epsilon"] is None:
         return "This run is not private: its weights may reveal anything about the clients' data."
+    words = _statement(summary)
+    if summary.get("interrupted_charges"):
+        words += f" Charged besides: {summary['interrupted_charges']} rounds that were interrupted after their charge."
+    if summary.get("randomness") == "simulated":
+        words += " Simulated: noise and cohorts come from a seed. This is an experiment, not for release."
+    return words
+
+
+def _statement(summary: dict[str, Any]) -> str:
     if summary["unit"] == "record":
         return (
             f"Record-level differential privacy: epsilon at most {summary['epsilon']:.4f} at delta "

@@ -145,13 +145,15 @@ def test_a_simulated_round_killed_after_its_charge_is_repeated_and_charged_once(
 
 
 def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tmp_path, monkeypatch):
-    config = tiny_config("run.randomness=secure")
+    config = tiny_config("run.randomness=secure", "privacy.noise=discrete-gaussian")
     whole = federation.run(build(config), tmp_path / "whole")
     killed_between_charge_and_checkpoint(config, tmp_path / "run", monkeypatch)
     resumed = federation.run(build(config), tmp_path / "run", resume=True)
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 4
     assert resumed.summary["epsilon"] > whole.summary["epsilon"]
     assert resumed.metrics[-1]["epsilon"] == pytest.approx(resumed.summary["epsilon"], rel=1e-6)
+    assert (whole.summary["interrupted_charges"], resumed.summary["interrupted_charges"]) == (0, 1)
+    assert resumed.summary["for_release"]
 
 
 def test_resuming_with_another_configuration_names_the_difference(tiny_config, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dpfed import federation
 from dpfed.build import build
 from dpfed.config import override, parse
 from dpfed.errors import ConfigError, RunError
+from dpfed.randomness import Secure
 from dpfed.report.run import statement
 
 RECORD = ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.batch_size=16")
@@ -45,7 +47,14 @@ class Killed(Exception):
     """Stands for kill -9."""
 
 
-def killed(config, folder, monkeypatch, *, before_checkpoint):
+def with_secure_randomness(experiment):
+    """`build` refuses it for floating-point noise; what is charged must be right all the same."""
+    parts, secure = experiment.parts, Secure()
+    local = replace(parts.local, record=replace(parts.local.record, randomness=secure))
+    return replace(experiment, parts=replace(parts, randomness=secure, local=local))
+
+
+def killed(experiment, folder, monkeypatch, *, before_checkpoint):
     """A run that ends after the charge of this round and before its checkpoint."""
     real = federation.RunFolder.save_checkpoint
 
@@ -56,7 +65,7 @@ def killed(config, folder, monkeypatch, *, before_checkpoint):
 
     monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
     with pytest.raises(Killed):
-        federation.run(build(config), folder)
+        federation.run(experiment, folder)
     monkeypatch.undo()
 
 
@@ -156,7 +165,7 @@ def test_the_run_stops_before_the_round_in_which_a_client_would_exceed_the_budge
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(config, tmp_path, monkeypatch, settings):
     chosen = config("federation.rounds=4", *settings)
     whole = federation.run(build(chosen), tmp_path / "whole")
-    killed(chosen, tmp_path / "run", monkeypatch, before_checkpoint=3)
+    killed(build(chosen), tmp_path / "run", monkeypatch, before_checkpoint=3)
     resumed = federation.run(build(chosen), tmp_path / "run", resume=True)
     for name in ("model.safetensors", "ledger.jsonl", "metrics.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
@@ -166,15 +175,21 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(config, tmp_path, monkeyp
 def test_secure_noise_and_batches_are_new_in_every_run_and_a_repeated_round_is_charged_again(
     config, tmp_path, monkeypatch
 ):
-    everybody = config("run.randomness=secure", "federation.sampling=all")
-    whole = federation.run(build(everybody), tmp_path / "whole")
-    killed(everybody, tmp_path / "run", monkeypatch, before_checkpoint=2)
-    resumed = federation.run(build(everybody), tmp_path / "run", resume=True)
+    everybody = config("federation.sampling=all")
+    whole = federation.run(with_secure_randomness(build(everybody)), tmp_path / "whole")
+    killed(with_secure_randomness(build(everybody)), tmp_path / "run", monkeypatch, before_checkpoint=2)
+    resumed = federation.run(with_secure_randomness(build(everybody)), tmp_path / "run", resume=True)
     assert not weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "run"))
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 4
     assert resumed.summary["epsilon"] > whole.summary["epsilon"]
     assert resumed.metrics[-1]["epsilon"] == resumed.summary["epsilon"]
-    assert not any("seed" in note for note in whole.summary["not_protected"])
+    assert resumed.summary["interrupted_charges"] == 1
+
+
+def test_noise_of_local_steps_is_not_called_fit_for_release(config):
+    with pytest.raises(ConfigError, match=r"run\.randomness='secure' with \[local\.record\]"):
+        build(config("run.randomness=secure"))
+    assert any("come from the seed" in note for note in build(config()).not_protected)
 
 
 def test_an_edited_ledger_gives_no_epsilon(config, tmp_path):

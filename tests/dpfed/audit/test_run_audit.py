@@ -51,7 +51,7 @@ WAYS = {
     "skellam-charged": (
         "privacy.noise=skellam", *INTEGERS, "federation.sampling=all", "privacy.missing_shares=charged",
     ),
-    "secure-randomness": ("run.randomness=secure",),
+    "secure-randomness": ("run.randomness=secure", "privacy.noise=discrete-gaussian"),
     "budget": ("privacy.epsilon=1.6", "federation.sampling=all", "federation.rounds=50"),
     "masked-with-losses": (
         "federation.sampling=fixed", "aggregation.kind=masked", "aggregation.dropout=0.35", "aggregation.threshold=0.7",
@@ -92,7 +92,8 @@ class Killed(Exception):
 @pytest.mark.parametrize("randomness", ["simulated", "secure"])
 def test_a_run_that_was_killed_and_resumed_passes(tmp_path, monkeypatch, randomness):
     """Killed between a charge and its checkpoint: a secure round is then charged twice, a simulated one once."""
-    config = parse(override(TABLES, ["federation.sampling=all", f"run.randomness={randomness}"]), source="test")
+    settings = ["federation.sampling=all", f"run.randomness={randomness}", "privacy.noise=discrete-gaussian"]
+    config = parse(override(TABLES, settings), source="test")
     real = federation.RunFolder.save_checkpoint
 
     def save(self, saved):
