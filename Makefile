@@ -1,19 +1,24 @@
-# make demo    a private federated training on scikit-learn's digits, in an environment of its own
-# make test    the whole test suite, in the same environment
-# make check   what must be clean before a commit: format, lint, types, layers
+# make demo         a private federated training on scikit-learn's digits, in an environment of its own
+# make test         the whole test suite, in the same environment
+# make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
+# make check        what must be clean before a commit: format, lint, types, layers
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FLOWER := .venv-flower
 
-.PHONY: demo test check clean
+.PHONY: demo test test-flower check clean
 
 demo: $(READY)
 	$(BIN)/dpfed run fed-smp-randk-digits
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+test-flower: $(FLOWER)/.ready
+	$(FLOWER)/bin/python -m pytest tests/dpfed/engines
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -26,5 +31,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[train,dev]"
 	touch $(READY)
 
+$(FLOWER)/.ready: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt --editable ".[dev,flower]"
+	touch $(FLOWER)/.ready
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(FLOWER) runs
