@@ -83,10 +83,13 @@ def serve(
     directory = Directory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
     directory.wait()
     run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-    strategy = PrivateStrategy(run, directory, grid, print_, timeout=timeout)
-    rounds = config.federation.rounds - run.state.round
-    strategy.start(grid, initial_arrays=arrays_of(run.state.broadcast), num_rounds=rounds, timeout=timeout)
-    return run.close()
+    try:
+        strategy = PrivateStrategy(run, directory, grid, print_, timeout=timeout)
+        rounds = config.federation.rounds - run.state.round
+        strategy.start(grid, initial_arrays=arrays_of(run.state.broadcast), num_rounds=rounds, timeout=timeout)
+        return run.close()
+    finally:
+        run.release()
 
 
 def _on_nodes(note: str) -> str:
