@@ -15,6 +15,7 @@ from dpfed.cli.budget import budget
 from dpfed.cli.deploy import deploy
 from dpfed.cli.ledger import ledger
 from dpfed.cli.methods import methods
+from dpfed.cli.report import report
 from dpfed.cli.run import run
 from dpfed.cli.sweep import sweep
 from dpfed.errors import DpfedError, RunError
@@ -27,6 +28,7 @@ app = App(
 app.command(budget)
 app.command(run)
 app.command(sweep)
+app.command(report)
 app.command(methods)
 app.command(deploy)
 app.command(ledger)

@@ -12,15 +12,20 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 @contextmanager
-def figure(path: Path, *, columns: int = 1) -> Iterator[Any]:
-    """Axes to draw on (one, or an array of `columns`); the PNG is written to `path` at the end."""
+def figure(path: Path, *, columns: int = 1, beside: float = 0.0, pdf: bool = False) -> Iterator[Any]:
+    """Axes to draw on (one, or an array of `columns`); the PNG is written to `path` at the end.
+
+    `beside`: inches of room for a legend to the right (`legend_beside`). `pdf`: the same as PDF next to it, too.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("plots need matplotlib: pip install 'dpfed[plots]'.") from None
     drawing = Figure(
-        figsize=(6.4 if columns == 1 else 4.7 * columns, 4.2 if columns == 1 else 3.8), dpi=150, layout="constrained"
+        figsize=((6.4 if columns == 1 else 4.7 * columns) + beside, 4.2 if columns == 1 else 3.8),
+        dpi=150,
+        layout="constrained",
     )
     FigureCanvasAgg(drawing)
     axes = drawing.subplots(1, columns, squeeze=False)[0]
@@ -31,5 +36,14 @@ def figure(path: Path, *, columns: int = 1) -> Iterator[Any]:
     yield axes if columns > 1 else axes[0]
     try:
         drawing.savefig(path)
+        if pdf:
+            drawing.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
     except OSError as error:
         raise RunError(f"{path}: the plot cannot be written ({error}).") from error
+
+
+def legend_beside(axes: Any, *, last: str | None = None) -> None:
+    """What the lines of `axes` are, right of the whole figure; the label `last` comes after the others."""
+    entries = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda entry: entry[1] == last)
+    if entries:
+        axes.figure.legend(*zip(*entries, strict=True), loc="outside right upper", frameon=False, fontsize=9)

@@ -69,7 +69,7 @@ class Finished:
 
 
 def run_sweep(plan: Plan, *, jobs: int | None = None, on_run: OnRun = lambda done: None) -> Finished:
-    """Run what is not finished yet, `jobs` at a time (default: one a GPU, or else a core); `on_run` gets each at its end.
+    """Run what is not finished yet, `jobs` at a time (default: one a GPU, or else a core); `on_run` gets each.
 
     ConfigError where something cannot be built, before anything runs. A run that fails does not stop the others.
     Interrupted at any moment, the same call goes on from the rounds that were saved.

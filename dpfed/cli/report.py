@@ -1,0 +1,95 @@
+"""`dpfed report`: one page over runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from dpfed.cli.output import console, print_json
+from dpfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpfed.report.collection import Collection
+
+
+def report(
+    *folders: Path,
+    out: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """One HTML page over runs, with figures as PNG and PDF, and the numbers as CSV: ours beside what a paper prints.
+
+    Example: dpfed report runs/fed-smp-table-1-smoke
+
+    Parameters
+    ----------
+    folders
+        The folder of a sweep, or one or more run folders. Runs that differ in their seed alone are one row.
+    out
+        Where report.html goes; default: the folder report in the first of them.
+    json
+        The table as one JSON document on standard output.
+    """
+    try:
+        import torch  # noqa: F401
+
+        from dpfed.report.collection import collect
+        from dpfed.report.experiment import write_experiment_report
+    except ImportError as error:
+        raise ConfigError(f"`dpfed report` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    if not folders:
+        raise ConfigError("no folder given: name the folder of a sweep, or run folders.")
+    found = collect(folders)
+    page = write_experiment_report(found, out or folders[0] / "report")
+    _show(found, page, json)
+
+
+def _show(found: Collection, page: Path, json: bool) -> None:
+    from dpfed.report.statistics import groups_of, mean_of
+
+    records = []
+    table = Table(title=found.title)
+    for heading in ("row", "quantity"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("ours", "seeds", "published", "difference"):
+        table.add_column(heading, justify="right")
+    for group in groups_of(found):
+        for key in found.quantities:
+            one = mean_of(group, key, found)
+            digits, there = one.quantity.digits, one.published
+            table.add_row(
+                group.name,
+                one.quantity.heading,
+                _shown(one.mean, digits) + ("" if one.std is None else f" ± {one.std:.{digits}f}"),
+                str(one.n),
+                "–" if there is None else f"{there.value:g}",
+                _shown(one.difference, digits),
+            )
+            records.append(
+                {
+                    "row": group.row,
+                    "at": dict(group.at),
+                    "quantity": key,
+                    "unit": one.quantity.unit,
+                    "n": one.n,
+                    "mean": one.mean,
+                    "std": one.std,
+                    "published": None if there is None else there.value,
+                    "difference": one.difference,
+                }
+            )
+    if json:
+        print_json({"title": found.title, "page": str(page), "table": records, "missing": len(found.missing)})
+        return
+    out = console()
+    out.print(table)
+    if found.missing:
+        out.print(f"not finished: {len(found.missing)} of {len(found.missing) + len(found.runs)} runs")
+    out.print(f"page, with figures: {page}")
+
+
+def _shown(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

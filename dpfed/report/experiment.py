@@ -1,0 +1,112 @@
+"""The page of an experiment: one self-contained HTML file, its figures as PNG and PDF, its numbers as CSV."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from dpfed.errors import RunError
+from dpfed.quantities import QUANTITIES
+from dpfed.report.collection import SEED, Collection, write_results
+from dpfed.report.figures import draw_figures
+from dpfed.report.readings import readings_of
+from dpfed.report.statistics import Group, Mean, groups_of, mean_of, short, write_table
+
+
+def write_experiment_report(collection: Collection, folder: Path) -> Path:
+    """Write report.html, the figures, results.csv and table.csv into `folder`; returns the page."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_results(collection.runs, folder / "results.csv")
+        write_table(collection, folder / "table.csv")
+        figures = [(one, base64.b64encode(one.path.read_bytes()).decode()) for one in draw_figures(collection, folder)]
+        text = (files(__package__) / "experiment.html").read_text(encoding="utf-8")
+        page = jinja2.Environment(autoescape=True).from_string(text)
+        (folder / "report.html").write_text(page.render(figures=figures, **_content(collection)), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{folder}: the report cannot be written ({error}).") from None
+    return folder / "report.html"
+
+
+def _content(collection: Collection) -> dict[str, Any]:
+    groups = groups_of(collection)
+    axes = list(dict.fromkeys(name for group in groups for name in group.at))
+    means = {id(group): [mean_of(group, key, collection) for key in collection.quantities] for group in groups}
+    beside = [
+        any(means[id(group)][i].published is not None for group in groups) for i in range(len(collection.quantities))
+    ]
+    readings = [one for group in groups if (one := readings_of(group)) is not None]
+    return {
+        "c": collection,
+        "axes": [short(axis) for axis in axes],
+        "headings": [
+            (QUANTITIES[key].heading, 3 if with_published else 1)
+            for key, with_published in zip(collection.quantities, beside, strict=True)
+        ],
+        "lines": [_line(group, axes, means[id(group)], beside) for group in groups],
+        "places": _places(collection),
+        "missing": ", ".join(dict.fromkeys(one.row for one in collection.missing)),
+        "readings": readings,
+        "starred": any(one.assumed for one in readings),
+        "notes": _notes(collection),
+        "costs": [_cost(group, collection) for group in groups],
+        "seeds": ", ".join(dict.fromkeys(str(run.summary["seed"]) for run in collection.runs)),
+        "number": _number,
+        "percent": lambda value: "failed" if value is None else f"{value:.2%}",
+        "pairs": lambda table: ", ".join(f"{key} {value}" for key, value in table.items() if key != SEED),
+    }
+
+
+def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[bool]) -> dict[str, Any]:
+    return {
+        "row": group.row,
+        "at": [group.at.get(axis, "") for axis in axes],
+        "n": len(group.runs),
+        "cells": [_cell(one, shown) for one, shown in zip(means, beside, strict=True)],
+    }
+
+
+def _cell(one: Mean, with_published: bool) -> dict[str, Any]:
+    digits, there = one.quantity.digits, one.published
+    ours = "–" if one.mean is None else f"{one.mean:,.{digits}f}"
+    if one.std:  # counts and sizes are often the same for every seed
+        ours += f" ± {one.std:,.{digits}f}"
+    return {
+        "ours": ours,
+        "with_published": with_published,
+        "published": "–" if there is None else f"{there.value:,.10g}",
+        "where": "" if there is None else there.where,
+        "difference": "–" if one.difference is None else f"{one.difference:+,.{digits}f}",
+    }
+
+
+def _places(collection: Collection) -> list[str]:
+    return list(dict.fromkeys(one.where for one in collection.published if one.where))
+
+
+def _notes(collection: Collection) -> list[str]:
+    """What no epsilon covers, with the rows it is true of."""
+    rows: dict[str, dict[str, None]] = {}
+    for run in collection.runs:
+        for note in run.summary["not_protected"]:
+            rows.setdefault(note, {})[run.row] = None
+    everybody = len({run.row for run in collection.runs})
+    return [note if len(some) == everybody else f"{note} ({', '.join(some)})" for note, some in rows.items()]
+
+
+def _cost(group: Group, collection: Collection) -> dict[str, Any]:
+    keys = ("uplink_bits_per_parameter", "uplink_bytes_per_client_round", "uplink_megabytes_total", "rounds", "seconds")
+    return {
+        "name": group.name,
+        "numbers": [_cell(mean_of(group, key, collection), False)["ours"] for key in keys],
+        "device": ", ".join(dict.fromkeys(str(run.summary["device"]) for run in group.runs)),
+    }
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

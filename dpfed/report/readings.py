@@ -1,0 +1,85 @@
+"""Epsilon of a private group under each reading: as papers compute it, and as it holds for the sampler that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from accounting import budget
+from accounting.adjacency import Adjacency
+from accounting.budget import Plan
+from accounting.errors import AccountingError
+from dpfed.report.statistics import Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """Epsilons at `delta`.
+
+    stated:       upper bound for what ran, recomputed from the ledger; `holds_for` names unit, adjacency and sampler
+    least:        no account of the same run can state less; None where that is not known
+    classical:    the Fed-SMP paper's arithmetic: Poisson sampling, add-remove, Renyi with the classical conversion
+    poisson:      the tightest account under the same assumptions
+    The last two are None where there is no Gaussian noise on a sampled sum. They are upper bounds for Poisson sampling
+    with the same noise; `assumed` says that another sampler ran, for which they are no guarantee.
+    """
+
+    group: Group
+    delta: float
+    stated: float
+    holds_for: str
+    least: float | None
+    noise_multiplier: float | None
+    classical: float | None
+    poisson: float | None
+    assumed: bool
+
+
+def readings_of(group: Group) -> Readings | None:
+    """The readings of a group, of its longest run; None where nothing is private."""
+    summary = max(group.runs, key=lambda run: int(run.summary["rounds"])).summary
+    if summary["epsilon"] is None:
+        return None
+    classical = poisson = None
+    if _is_sampled_gaussian(summary):
+        z, rounds, delta = summary["noise_multiplier"], summary["rounds"], summary["delta"]
+        classical, poisson = _poisson_readings(summary["clients"], summary["cohort"], rounds, z, delta)
+    sampler = "every upload seen" if summary["noise_placement"] == "uploads" else f"{summary['sampling']} sampling"
+    return Readings(
+        group=group,
+        delta=summary["delta"],
+        stated=max(float(run.summary["epsilon"]) for run in group.runs),
+        holds_for=f"{summary['unit']}, {summary['adjacency']}, {sampler}, {summary['accountant']}",
+        least=summary["lower_bound"],
+        noise_multiplier=summary["noise_multiplier"],
+        classical=classical,
+        poisson=poisson,
+        assumed=classical is not None and (summary["sampling"], summary["adjacency"]) != ("poisson", "add-remove"),
+    )
+
+
+def _is_sampled_gaussian(summary: Mapping[str, Any]) -> bool:
+    return (
+        summary["unit"] == "client"
+        and summary["noise"] == "gaussian"
+        and summary["noise_placement"] == "server"
+        and summary["sampling"] in ("poisson", "fixed")
+        and summary["rounds"] > 0
+    )
+
+
+@lru_cache
+def _poisson_readings(
+    clients: int, cohort: int, rounds: int, z: float, delta: float
+) -> tuple[float | None, float | None]:
+    plan = Plan(clients=clients, cohort=cohort, sampling="poisson", adjacency=Adjacency.ADD_REMOVE, delta=delta)
+    try:
+        old = budget.epsilon(
+            plan, noise_multiplier=z, rounds=rounds, accountant="rdp", conversion="classical", with_lower_bound=False
+        )
+        tight = budget.epsilon(plan, noise_multiplier=z, rounds=rounds, with_lower_bound=False)
+    except AccountingError:
+        return None, None
+    return old.epsilon, tight.epsilon

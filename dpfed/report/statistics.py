@@ -1,0 +1,105 @@
+"""Means over seeds, beside what the paper prints."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpfed.quantities import QUANTITIES, Quantity
+from dpfed.report.collection import SEED, Collection, OneRun
+from dpfed.sweep_folder import Published
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """The runs of a row at one point of its axes: they differ in the seed."""
+
+    row: str
+    at: Mapping[str, str]
+    runs: tuple[OneRun, ...]
+
+    @property
+    def name(self) -> str:
+        """The row, and where it is on its axes."""
+        words = ", ".join(f"{short(name)} {value}" for name, value in self.at.items())
+        return f"{self.row}, {words}" if words else self.row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A quantity of a group in the unit it is printed in. `std` is the sample deviation over seeds, None for one;
+    `difference` is ours minus published."""
+
+    quantity: Quantity
+    n: int
+    mean: float | None
+    std: float | None
+    published: Published | None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None or self.published is None else self.mean - self.published.value
+
+
+def groups_of(collection: Collection) -> list[Group]:
+    """The groups, in the order of their first runs."""
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], list[OneRun]] = {}
+    for run in collection.runs:
+        at = tuple((name, value) for name, value in run.at.items() if name != SEED)
+        found.setdefault((run.row, at), []).append(run)
+    return [Group(row=row, at=dict(at), runs=tuple(runs)) for (row, at), runs in found.items()]
+
+
+def mean_of(group: Group, key: str, collection: Collection) -> Mean:
+    """The mean of a summary's key over the runs of a group; runs that have no such number are not counted."""
+    quantity = QUANTITIES[key]
+    values = [
+        quantity.scale * float(run.summary[key])
+        for run in group.runs
+        if isinstance(run.summary.get(key), int | float) and not isinstance(run.summary[key], bool)
+    ]
+    return Mean(
+        quantity=quantity,
+        n=len(values),
+        mean=statistics.fmean(values) if values else None,
+        std=statistics.stdev(values) if len(values) > 1 else None,
+        published=_published(group, key, collection),
+    )
+
+
+def write_table(collection: Collection, target: Path) -> None:
+    """table.csv: one line for each group and quantity."""
+    groups = groups_of(collection)
+    axes = list(dict.fromkeys(name for group in groups for name in group.at))
+    with open(target, "w", encoding="utf-8", newline="") as stream:
+        lines = csv.writer(stream)
+        lines.writerow(
+            ["row", *axes, "quantity", "unit", "n", "mean", "std", "published", "difference", "published_where"]
+        )
+        for group in groups:
+            for key in collection.quantities:
+                one = mean_of(group, key, collection)
+                there = one.published
+                numbers = [one.mean, one.std, there.value if there else None, one.difference]
+                lines.writerow(
+                    [group.row, *(group.at.get(name, "") for name in axes), key, one.quantity.unit, one.n]
+                    + ["" if number is None else f"{number:.8g}" for number in numbers]
+                    + [there.where if there else ""]
+                )
+
+
+def short(axis: str) -> str:
+    """The last part of an axis's name."""
+    return axis.rpartition(".")[2].replace("_", " ")
+
+
+def _published(group: Group, key: str, collection: Collection) -> Published | None:
+    """What the paper prints for this row at this x; a number without x is for rows that have no such axis."""
+    at = group.at.get(collection.x or "")
+    found: Sequence[Published] = [
+        one for one in collection.published if (one.row, one.quantity, one.x) == (group.row, key, at)
+    ]
+    return found[0] if found else None
