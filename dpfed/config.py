@@ -298,6 +298,17 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     return result
 
 
+def flat(tables: Any, path: str = "") -> Any:
+    """Nested tables as dotted keys: {"a": {"b": 1}} and {"a.b": 1} mean the same."""
+    if not isinstance(tables, Mapping):
+        return tables
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        name = f"{path}{key}"
+        found |= flat(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
+    return found
+
+
 def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {k: _copied(v) if isinstance(v, Mapping) else v for k, v in tables.items()}
 

@@ -7,13 +7,16 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from dpfed.config import flat
 from dpfed.errors import ConfigError, RunError
 from dpfed.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
 
 SEED = "run.seed"
+_MOST_KEYS = 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,25 +97,25 @@ def _of_sweep(folder: Path, sweep: Sweep) -> Collection:
 
 
 def _of_runs(folders: Sequence[Path]) -> Collection:
-    """Runs that differ in nothing but their seed are one row."""
-    rows: dict[str, str] = {}
-    runs = []
-    for folder in folders:
-        run = _read(folder, folder.name, {})
-        config = json.dumps({**run.config, "run": {**run.config.get("run", {}), "seed": 0}}, sort_keys=True)
-        row = rows.setdefault(config, _free(run.summary["method"], folder, rows.values()))
-        runs.append(replace(run, row=row, at={SEED: str(run.summary["seed"])}))
-    sets = ", ".join(dict.fromkeys(str(run.summary["dataset"]) for run in runs))
+    """Rows are methods; axes are the keys in which runs of one method differ, or the folder where these are many."""
+    runs = [_read(folder, "", {}) for folder in folders]
+    configs = [{key: value for key, value in flat(run.config).items() if key != SEED} for run in runs]
+    placed = []
+    for run, config in zip(runs, configs, strict=True):
+        method = run.summary["method"]
+        like = [other for other, one in zip(configs, runs, strict=True) if one.summary["method"] == method]
+        varying = [key for key in sorted({*chain(*like)}) if any(other.get(key) != config.get(key) for other in like)]
+        at = {key: str(config.get(key, "–")) for key in varying}
+        if len(varying) > _MOST_KEYS:
+            at = {"folder": run.folder.name}
+        placed.append(replace(run, row=method, at={**at, SEED: str(run.summary["seed"])}))
+    both = [", ".join(dict.fromkeys(str(run.summary[key]) for run in runs)) for key in ("method", "dataset")]
     return Collection(
-        title=f"{', '.join(dict.fromkeys(run.row for run in runs))} on {sets}",
-        runs=tuple(runs),
+        title=" on ".join(both),
+        runs=tuple(placed),
         repeat=tuple(f"dpfed run {folder / 'config.toml'}" for folder in folders),
         versions={},
     )
-
-
-def _free(method: str, folder: Path, taken: Any) -> str:
-    return method if method not in taken else folder.resolve().name
 
 
 def _read(folder: Path, row: str, at: Mapping[str, str]) -> OneRun:

@@ -93,7 +93,7 @@ def _notes(collection: Collection) -> list[str]:
     """What no epsilon covers, with the rows it is true of."""
     rows: dict[str, dict[str, None]] = {}
     for run in collection.runs:
-        for note in run.summary["not_protected"]:
+        for note in run.summary.get("not_protected", []):
             rows.setdefault(note, {})[run.row] = None
     everybody = len({run.row for run in collection.runs})
     return [note if len(some) == everybody else f"{note} ({', '.join(some)})" for note, some in rows.items()]

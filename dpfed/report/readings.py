@@ -40,19 +40,19 @@ class Readings:
 def readings_of(group: Group) -> Readings | None:
     """The readings of a group, of its longest run; None where nothing is private."""
     summary = max(group.runs, key=lambda run: int(run.summary["rounds"])).summary
-    if summary["epsilon"] is None:
+    if summary.get("epsilon") is None:
         return None
     classical = poisson = None
     if _is_sampled_gaussian(summary):
         z, rounds, delta = summary["noise_multiplier"], summary["rounds"], summary["delta"]
         classical, poisson = _poisson_readings(summary["clients"], summary["cohort"], rounds, z, delta)
-    sampler = "every upload seen" if summary["noise_placement"] == "uploads" else f"{summary['sampling']} sampling"
+    sampler = "every upload seen" if summary.get("noise_placement") == "uploads" else f"{summary['sampling']} sampling"
     return Readings(
         group=group,
         delta=summary["delta"],
         stated=max(float(run.summary["epsilon"]) for run in group.runs),
         holds_for=f"{summary['unit']}, {summary['adjacency']}, {sampler}, {summary['accountant']}",
-        least=summary["lower_bound"],
+        least=summary.get("lower_bound"),
         noise_multiplier=summary["noise_multiplier"],
         classical=classical,
         poisson=poisson,
@@ -63,8 +63,8 @@ def readings_of(group: Group) -> Readings | None:
 def _is_sampled_gaussian(summary: Mapping[str, Any]) -> bool:
     return (
         summary["unit"] == "client"
-        and summary["noise"] == "gaussian"
-        and summary["noise_placement"] == "server"
+        and summary.get("noise") == "gaussian"
+        and summary.get("noise_placement") == "server"
         and summary["sampling"] in ("poisson", "fixed")
         and summary["rounds"] > 0
     )

@@ -9,23 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dpfed.config import read_toml
+from dpfed.config import flat, read_toml
 from dpfed.errors import ConfigError
 from dpfed.quantities import quantity
 
 Settings = Mapping[str, Any]
 """Dotted keys of a run configuration and their values."""
-
-
-def flat(tables: Any, path: str = "") -> Any:
-    """Nested tables as dotted keys: {"a": {"b": 1}} and {"a.b": 1} mean the same."""
-    if not isinstance(tables, Mapping):
-        return tables
-    found: dict[str, Any] = {}
-    for key, value in tables.items():
-        name = f"{path}{key}"
-        found |= flat(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
-    return found
 
 
 FlatSettings = Annotated[dict[str, Any], BeforeValidator(flat)]

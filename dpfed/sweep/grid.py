@@ -9,9 +9,9 @@ from typing import Any
 
 from dpfed import presets
 from dpfed.build import check
-from dpfed.config import Config, override, parse
+from dpfed.config import Config, flat, override, parse
 from dpfed.errors import ConfigError
-from dpfed.sweep.experiment_file import ExperimentFile, Profile, Row, flat, known_row
+from dpfed.sweep.experiment_file import ExperimentFile, Profile, Row, known_row
 from dpfed.sweep.row_settings import Axes, RowSettings, put, values_at
 
 SEED = "run.seed"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfed.config import parse, read_toml
+from dpfed.config import flat, parse, read_toml
 from dpfed.errors import ConfigError, RunError
-from dpfed.sweep.experiment_file import ExperimentFile, flat, read_experiment
+from dpfed.sweep.experiment_file import ExperimentFile, read_experiment
 from dpfed.sweep.grid import Cell, Grid, expand, slug
 from dpfed.sweep.published import read_published
 from dpfed.sweep_folder import Published

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dpfed.config import override
+from dpfed.config import flat, override
 from dpfed.errors import ConfigError
-from dpfed.sweep.experiment_file import flat
 
 Axes = Mapping[str, Sequence[Any]]
 
