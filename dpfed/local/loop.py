@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from dpfed.local.gradients import BatchGradients
 from dpfed.local.records import RecordGradients
 from dpfed.local.task import LocalTask, Walk
 from dpfed.local.threads import one_thread
@@ -22,45 +24,77 @@ def train_in_turn(task: LocalTask) -> Tensor:
     """
     clients = len(task.schedule.steps)
     moves = torch.empty(clients, task.course.size, device=task.broadcast.device)
+    longest_first = np.argsort(-task.schedule.steps, kind="stable").tolist()
     if moves.device.type != "cpu":
-        _train_clients(task, range(clients), moves)
+        _train_clients(task, longest_first, moves)
         return moves
     # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
     with one_thread() as cores, ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        shares = [range(first, clients, cores) for first in range(cores)]
-        for done in [pool.submit(_train_clients, task, share, moves) for share in shares]:
+        waiting = iter(longest_first)  # whoever is done takes the next
+        for done in [pool.submit(_train_clients, task, waiting, moves) for _ in range(cores)]:
             done.result()
     return moves
 
 
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
     """Fill the rows `clients` of moves."""
-    module: nn.Module | None = None
-    records: RecordGradients | None = None
+    step: _Step | None = None
     for client in clients:
         walk = task.begin(np.array([client]))
-        if module is None:
-            module = task.model.bind(walk.room[0])
-            records = RecordGradients(module) if task.record else None
-        else:
-            task.model.rebind(module, walk.room[0])
-        for step, batch in enumerate(_batches(task, client)):
-            walk.place(1, step)
-            if records is None:
-                slope = walk.slope(1, _gradient(task, module, batch)[None])
-            else:
-                slope = _private_slope(task, walk, records, batch, client, step)[None]
-            walk.step(1, step, slope)
+        if step is None:
+            step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
+        step.enter(walk)
+        for number, batch in enumerate(_batches(task, client)):
+            walk.place(1, number)
+            step.take(client, number, batch)
         moves[client] = walk.finish()[0]
 
 
-def _gradient(task: LocalTask, module: nn.Module, batch: Tensor) -> Tensor:
-    """[d], of the batch's mean loss; 0 for running statistics."""
-    with torch.enable_grad():
-        loss = cross_entropy(module(task.inputs[batch]), task.labels[batch])
-    gradients = torch.autograd.grad(loss, list(module.parameters()), materialize_grads=True)
-    still = task.broadcast.new_zeros(task.model.size - task.model.parameters_size)
-    return torch.cat([*(gradient.reshape(-1) for gradient in gradients), still])
+class _Step(Protocol):
+    """A batch's step, with what is kept from client to client: a module, buffers."""
+
+    def enter(self, walk: Walk) -> None:
+        """The next client."""
+
+    def take(self, client: int, number: int, batch: Tensor) -> None:
+        """Its step `number`, on the rows `batch`."""
+
+
+class _PlainStep:
+    def __init__(self, task: LocalTask, walk: Walk) -> None:
+        self._task, self._walk = task, walk
+        self._module = task.model.bind(walk.room[0])
+        self._gradients = BatchGradients(task.model, self._module)
+        self._room = walk.room.new_empty(task.model.size)
+
+    def enter(self, walk: Walk) -> None:
+        self._walk = walk
+        self._task.model.rebind(self._module, walk.room[0])
+
+    def take(self, client: int, number: int, batch: Tensor) -> None:
+        task, walk = self._task, self._walk
+        with torch.enable_grad():
+            loss = cross_entropy(self._module(task.images(batch)), task.labels[batch])
+        if walk.rate is not None:
+            self._gradients.descend(loss, walk.rate)
+            return
+        self._gradients.write(loss, self._room)
+        walk.step(1, number, walk.slope(1, self._room[None]))
+
+
+class _PrivateStep:
+    def __init__(self, task: LocalTask, walk: Walk) -> None:
+        self._task, self._walk = task, walk
+        self._module = task.model.bind(walk.room[0])
+        self._records = RecordGradients(self._module)
+
+    def enter(self, walk: Walk) -> None:
+        self._walk = walk
+        self._task.model.rebind(self._module, walk.room[0])
+
+    def take(self, client: int, number: int, batch: Tensor) -> None:
+        slope = _private_slope(self._task, self._walk, self._records, batch, client, number)
+        self._walk.step(1, number, slope[None])
 
 
 def _private_slope(

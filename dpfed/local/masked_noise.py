@@ -93,6 +93,8 @@ def no_update(moves: Tensor) -> Tensor:
 class MaskedNoiseWalk:
     """Clients under way: updates u and noise [c, m], and each client's own coins."""
 
+    rate: float | None = None
+
     def __init__(
         self,
         course: MaskedNoise,

@@ -73,6 +73,8 @@ class MaskTraining:
 class MaskWalk:
     """Clients under way: scores [c, n], the optimiser's state, and each client's own coins."""
 
+    rate: float | None = None
+
     def __init__(
         self,
         course: MaskTraining,

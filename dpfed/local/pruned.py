@@ -69,6 +69,10 @@ class PrunedWalk:
         """The models [c, d]."""
         return self._walk.room
 
+    @property
+    def rate(self) -> float | None:
+        return self._walk.rate
+
     def place(self, active: int, step: int) -> None:
         self.room[:active].index_fill_(1, self._purged, 0.0)
 

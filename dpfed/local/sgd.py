@@ -49,6 +49,10 @@ class SgdWalk:
         self._start, self._rate, self._momentum = broadcast, learning_rate, momentum
         self._velocity = torch.zeros_like(self.room) if momentum else None
 
+    @property
+    def rate(self) -> float | None:
+        return None if self._momentum else self._rate
+
     def place(self, active: int, step: int) -> None:
         pass
 

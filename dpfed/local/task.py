@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,6 +28,11 @@ class Walk(Protocol):
     @property
     def room(self) -> Tensor:
         """Weights of the network [c, d], always the same memory."""
+
+    @property
+    def rate(self) -> float | None:
+        """Where `slope` and `step` are nothing but room -= rate * gradient: the rate; a step may then be taken without
+        asking. None where there is more to them."""
 
     def place(self, active: int, step: int) -> None: ...
 
@@ -56,7 +62,10 @@ class Course(Protocol):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTask:
     """Send each client of `schedule` along the course from the same broadcast [n], on the rows of (inputs, labels)
-    it names, with private slopes if `record` is given. The answer is [c, n]."""
+    it names, with private slopes if `record` is given. The answer is [c, n].
+
+    channels_last: whether batches of images may lie so in memory (`dpfed.local.layout`)
+    """
 
     model: FlatModel
     course: Course
@@ -68,6 +77,12 @@ class LocalTask:
     round: int
     seeds: Seeds
     record: RecordLevel | None = None
+    channels_last: bool = False
+
+    def images(self, rows: Tensor) -> Tensor:
+        """The inputs of a batch, laid out as its model is fastest."""
+        inputs = self.inputs[rows]
+        return inputs.clone(memory_format=torch.channels_last) if self.channels_last else inputs
 
     def begin(self, rows: NDArray[np.int64]) -> Walk:
         """The clients in places `rows` of the schedule, at the start."""

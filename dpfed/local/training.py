@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from accounting.ledger import LocalRelease
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError
+from dpfed.local.layout import takes_channels_last
 from dpfed.local.loop import train_in_turn
 from dpfed.local.records import RecordLevel
 from dpfed.local.schedule import PoissonBatches, count_steps, draw_schedule
@@ -150,8 +152,13 @@ class LocalTraining:
             round=round,
             seeds=seeds,
             record=self.record,
+            channels_last=self._channels_last,
         )
         return train_side_by_side(task, chunk=self.chunk) if self._side_by_side() else train_in_turn(task)
+
+    @cached_property
+    def _channels_last(self) -> bool:
+        return takes_channels_last(self.model, self.inputs)
 
     def _side_by_side(self) -> bool:
         if self.record is not None or (self.strategy == "auto" and self.model.recurrent):

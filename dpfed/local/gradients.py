@@ -1,0 +1,99 @@
+"""Gradients of a batch, brought to where they are needed without a vector of all of them in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from dpfed.models.flat import FlatModel
+
+_DENSE_FROM = 200_000
+"""Weights from which a layer's gradient is kept as two factors (measured: benchmarks/README.md)."""
+
+_Factors = list[tuple[nn.Linear, Tensor, Tensor]]
+
+
+class BatchGradients:
+    """Gradients of losses of one module, which came from `FlatModel.bind`. For one thread.
+
+    The gradient of a dense layer's weights, sum over the batch of g_b x_b^T with g the slopes of its outputs and x its
+    inputs, has as many entries as the weights and rank b: for large layers the factors are kept, and multiplied
+    straight into what the gradient is added to. Forward and backward through them are as torch.nn.Linear's.
+    """
+
+    def __init__(self, model: FlatModel, module: nn.Module) -> None:
+        self._layout = [block for block in model.layout if block.kind != "statistic"]
+        self._parameters = list(module.parameters())
+        self._factors: _Factors = []
+        for part in module.modules():
+            if type(part) is nn.Linear and part.weight.numel() >= _DENSE_FROM and _in_main_memory(part.weight):
+                part.forward = partial(_dense, part, self._factors)  # type: ignore[method-assign]
+
+    def descend(self, loss: Tensor, rate: float) -> None:
+        """Parameters minus rate times the gradient, in place."""
+        self._add(loss, [parameter.data for parameter in self._parameters], -rate)
+
+    def write(self, loss: Tensor, gradient: Tensor) -> None:
+        """The gradient into `gradient` [d], 0 for running statistics."""
+        places = [gradient[block.start : block.stop].view(block.shape) for block in self._layout]
+        gradient.zero_()
+        self._add(loss, places, 1.0)
+
+    def _add(self, loss: Tensor, places: Sequence[Tensor], scale: float) -> None:
+        found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        with torch.no_grad():
+            for place, gradient in zip(places, found, strict=True):
+                if gradient is not None:
+                    place.add_(gradient, alpha=scale)
+            of: dict[Tensor, Tensor] = dict(zip(self._parameters, places, strict=True))
+            for layer, slopes, inputs in self._factors:
+                of[layer.weight].addmm_(slopes.t(), inputs, alpha=scale)
+                if layer.bias is not None:
+                    of[layer.bias].add_(slopes.sum(dim=0), alpha=scale)
+        self._factors.clear()
+
+
+def _in_main_memory(weights: Tensor) -> bool:
+    return weights.device.type == "cpu" and weights.dtype == torch.float32
+
+
+def _dense(layer: nn.Linear, factors: _Factors, inputs: Tensor) -> Tensor:
+    """What the layer gives for inputs [..., entering]; its backward pass notes the factors of the gradient."""
+    rows = inputs.reshape(-1, layer.in_features)
+    outputs: Tensor = _Dense.apply(rows, layer.weight, layer, factors)  # type: ignore[no-untyped-call]
+    return outputs.view(*inputs.shape[:-1], layer.out_features)
+
+
+class _Dense(torch.autograd.Function):
+    """Weights are an argument so that autograd comes by, but get no gradient from it."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, weights: Tensor, layer: nn.Linear, factors: _Factors) -> Tensor:
+        context.save_for_backward(rows, weights)
+        context.layer, context.factors = layer, factors
+        return _product(rows, weights, layer.bias)
+
+    @staticmethod
+    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor | None, None, None, None]:
+        rows, weights = context.saved_tensors
+        slope = slopes[0].contiguous()
+        context.factors.append((context.layer, slope, rows))
+        entering = _product(slope, weights.t(), None) if context.needs_input_grad[0] else None
+        return entering, None, None, None
+
+
+def _product(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    """linear(rows, weights, bias). oneDNN has AVX-512 for every maker's processors where MKL has it for Intel's: two
+    to three times as fast for batches of 10 elsewhere."""
+    if _ONEDNN is None:
+        return linear(rows, weights, bias)
+    product: Tensor = _ONEDNN(rows, weights, bias, "none", [], "")
+    return product
+
+
+_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
