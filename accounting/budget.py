@@ -19,6 +19,7 @@ from accounting.mechanisms import (
     Gaussian,
     PoissonSampling,
     Sampling,
+    repeated,
     subsample,
 )
 from accounting.rdp import Conversion
@@ -39,6 +40,7 @@ class Plan:
     all with noise in shares of the clients, where a client more would be a share more.
     `dropout` is the fraction of noise shares that may be missing where the clients add the noise in shares
     (mechanism distributed-gaussian); the account is that of the worst case.
+    `before` is what was released on the same clients already: every epsilon is then of that and the plan together.
     """
 
     clients: int
@@ -48,6 +50,7 @@ class Plan:
     delta: float | None = None
     mechanism: str = "gaussian"
     dropout: float = 0.0
+    before: Composed | None = None
 
     def __post_init__(self) -> None:
         require.count(clients=self.clients)
@@ -109,8 +112,8 @@ class Plan:
         return subsample(Gaussian(noise_multiplier=z, adjacency=self.adjacency), self.sampler)
 
     def run(self, noise_multiplier: float, rounds: int) -> Composed:
-        """The mechanism of all rounds."""
-        return Composed(parts=((self.round(noise_multiplier), require.count(rounds=rounds)),))
+        """The mechanism of all rounds, and of what was released before."""
+        return repeated(self.round(noise_multiplier), rounds, before=self.before)
 
     def details(self, noise_multiplier: float) -> Mapping[str, Any]:
         """What a budget's JSON has besides."""

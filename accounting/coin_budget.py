@@ -19,6 +19,7 @@ from accounting.mechanisms import (
     PoissonSampling,
     Sampling,
     SingleRelease,
+    repeated,
     subsample,
 )
 
@@ -35,7 +36,8 @@ class CoinPlan:
     the public probabilities. "bernoulli-channel": every upload is seen by itself, so sampling hides nothing and
     `rounds` counts the uploads of one client.
     `edge` is c: probabilities lie in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the public
-    probabilities; the sensitivity is that (zero-out) or twice that (replace-one).
+    probabilities; the sensitivity is that (zero-out) or twice that (replace-one). `before` is what was released on the
+    same clients already: every epsilon is then of that and the plan together.
     """
 
     clients: int
@@ -50,6 +52,7 @@ class CoinPlan:
     linf_clip: float | None = None
     noise_std: float = 0.0
     slots: int | None = None
+    before: Composed | None = None
 
     def __post_init__(self) -> None:
         clients, cohort = require.count(clients=self.clients), require.count(cohort=self.cohort)
@@ -105,8 +108,8 @@ class CoinPlan:
         return coins if isinstance(coins, BernoulliChannel) else subsample(coins, self.sampler)
 
     def run(self, rounds: int) -> Composed:
-        """The mechanism of all rounds."""
-        return Composed(parts=((self.round(), require.count(rounds=rounds)),))
+        """The mechanism of all rounds, and of what was released before."""
+        return repeated(self.round(), rounds, before=self.before)
 
 
 def epsilon(plan: CoinPlan, *, rounds: int, accountant: Accountant = "best") -> Budget:

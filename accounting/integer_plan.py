@@ -22,6 +22,7 @@ from accounting.mechanisms import (
     PoissonSampling,
     Sampling,
     SingleRelease,
+    repeated,
     subsample,
 )
 
@@ -49,7 +50,8 @@ class IntegerPlan:
     noise alone until K uploads are together. "server": the server adds all the noise.
 
     `scale` defaults to the least at which rounding lengthens the bound by 1% and shares at z >= 1/2 have a standard
-    deviation of 2 steps. `delta` defaults to clients^-1.1; `adjacency` to replace-one for fixed, zero-out for noise
+    deviation of 2 steps. `before` is what was released on the same clients already: every epsilon is then of that and
+    the plan together. `delta` defaults to clients^-1.1; `adjacency` to replace-one for fixed, zero-out for noise
     from clients, add-remove for noise from the server.
     """
 
@@ -66,6 +68,7 @@ class IntegerPlan:
     dropout: float = 0.0
     slots: int | None = None
     wrap_probability: float = 1e-6
+    before: Composed | None = None
 
     def __post_init__(self) -> None:
         clients, cohort = require.count(clients=self.clients), require.count(cohort=self.cohort)
@@ -172,8 +175,8 @@ class IntegerPlan:
         return subsample(self.noise(noise_multiplier), self.sampler)
 
     def run(self, noise_multiplier: float, rounds: int) -> Composed:
-        """The mechanism of all rounds."""
-        return Composed(parts=((self.round(noise_multiplier), require.count(rounds=rounds)),))
+        """The mechanism of all rounds, and of what was released before."""
+        return repeated(self.round(noise_multiplier), rounds, before=self.before)
 
     def bits(self, noise_multiplier: float) -> int:
         """Bits of the modulus: it wraps in a round with at most `wrap_probability`, all shares present."""

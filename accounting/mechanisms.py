@@ -188,6 +188,13 @@ class Composed:
             counts[mechanism] += sum(1 for _ in alike)
         return cls(parts=tuple(counts.items()))
 
+    def then(self, release: SingleRelease, count: int) -> "Composed":
+        """All this, and `count` releases more on the same clients; equal ones are counted together."""
+        counts: Counter[SingleRelease] = Counter()
+        for part, times in (*self.parts, (release, require.count(count=count))):
+            counts[part] += times
+        return Composed(parts=tuple(counts.items()))
+
     @property
     def adjacency(self) -> Adjacency:
         return self.parts[0][0].adjacency
@@ -203,6 +210,12 @@ def subsample(mechanism: SampledSum, sampling: Sampling) -> SingleRelease:
             Subsampled(mechanism=mechanism, sampling=sampling)  # refuses an adjacency that it cannot have
         return mechanism
     return Subsampled(mechanism=mechanism, sampling=sampling)
+
+
+def repeated(release: SingleRelease, rounds: int, *, before: Composed | None = None) -> Composed:
+    """`rounds` rounds of `release`, after all that was released `before` on the same clients."""
+    run = Composed(parts=((release, require.count(rounds=rounds)),))
+    return run if before is None else before.then(release, rounds)
 
 
 def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Gaussian:

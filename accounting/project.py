@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from accounting import require
 from accounting.accountant import Guarantee
-from accounting.errors import BudgetSpent, LedgerError, UnsupportedMechanism
+from accounting.errors import BudgetSpent, InvalidParameter, LedgerError, UnsupportedMechanism
 from accounting.ledger import Entry, Header, Ledger, Release
 from accounting.mechanisms import SingleRelease
 from accounting.running import Running
@@ -58,18 +58,21 @@ class Project:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Project":
-        """The project in this file. LedgerError if it is none."""
+        """The project in this file. LedgerError if it is none. To look at it (`spent`) needs no lock."""
         target = Path(path)
         if not target.exists():
             raise LedgerError(f"{target}: no project ledger is there. Make one with `dpfed ledger create`.")
-        with _held(FileLock(f"{target}.lock"), target):
-            ledger = Ledger.resume(target)
+        ledger = Ledger.so_far(target)
         terms = ledger.header.about.get("project")
         if not isinstance(terms, Mapping) or terms.keys() != {"epsilon", "delta"}:
             raise LedgerError(
                 f"{target}: the ledger of a single run, not of a project. Make one with `dpfed ledger create`."
             )
-        return cls(ledger, Terms(**terms))
+        try:
+            epsilon, delta = require.positive(epsilon=terms["epsilon"]), require.open_probability(delta=terms["delta"])
+        except InvalidParameter as error:
+            raise LedgerError(f"{target}: a project with impossible terms. {error}") from None
+        return cls(ledger, Terms(epsilon=epsilon, delta=delta))
 
     def with_also(self, mechanism: SingleRelease) -> float:
         """Epsilon of the project if this were charged too, as things stand; others may charge in between."""
@@ -97,15 +100,14 @@ class Project:
             self.ledger.record(line)
             self._add(running, [line])
 
-    def spent(self) -> Guarantee:
+    def spent(self, *, with_lower_bound: bool = True) -> Guarantee:
         """What all runs together have spent, from the file alone."""
-        with _held(self._lock, self.ledger.path):
-            self.ledger.catch_up()
-        return self.ledger.guarantee(self.terms.delta)
+        self.ledger.look()
+        return self.ledger.guarantee(self.terms.delta, with_lower_bound=with_lower_bound)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `dpfed ledger show --json` prints: terms, what is spent, and the releases of each run."""
-        stated = self.spent()
+        """What `dpfed ledger show --json` prints: terms, what is spent and left, and the releases of each run."""
+        stated = self.spent(with_lower_bound=False)
         runs: dict[str, int] = {}
         for release in self.ledger.releases:
             name = str(release.detail.get("run"))
@@ -116,6 +118,7 @@ class Project:
             "epsilon": self.terms.epsilon,
             "delta": self.terms.delta,
             "spent_epsilon": stated.epsilon,
+            "left_epsilon": max(self.terms.epsilon - stated.epsilon, 0.0),
             "adjacency": stated.adjacency,
             "releases": len(self.ledger.releases),
             "runs": runs,

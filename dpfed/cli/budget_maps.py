@@ -1,0 +1,47 @@
+"""`dpfed budget --over`: a heat map of epsilon over two axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accounting.accountant import Accountant
+from accounting.budget import NoisePlan
+from accounting.rdp import Conversion
+from dpfed.cli.budget_tables import sampler_words
+from dpfed.cli.output import console, number, print_json
+from dpfed.errors import ConfigError
+from dpfed.plots.budget_map import Axis, budget_map, plot_budget_map
+
+
+def show_map(
+    plan: NoisePlan,
+    over: tuple[str, ...],
+    given: dict[str, float | None],
+    accountant: Accountant,
+    conversion: Conversion,
+    plot: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """The heat map of two axes; `given` is what may have been given besides."""
+    axes = [Axis.of(text) for text in over]
+    names = {axis.name for axis in axes}
+    if len(axes) != 2 or len(names) != 2:
+        raise ConfigError("--over: give it exactly twice, for two different axes.")
+    if plot is None and not json:
+        raise ConfigError("--over needs --plot FILE.png (or --json).")
+    for name, value in given.items():
+        if (value is None) != (name in names):
+            what = "is an axis, remove it" if name in names else "is no axis, give it"
+            raise ConfigError(f"--{name} with --over {', '.join(sorted(names))}: it {what}.")
+    fixed = {name: value for name, value in given.items() if value is not None}
+    found = budget_map(plan, (axes[0], axes[1]), fixed=fixed, accountant=accountant, conversion=conversion)
+    if plot is not None:
+        plot_budget_map(found, plot)
+    if json:
+        print_json(found.to_dict())
+        return
+    low, high = (number(float(end)) for end in (found.epsilon.min(), found.epsilon.max()))
+    console().print(f"epsilon from {low} to {high} over {' x '.join(axis.name for axis in axes)}")
+    console().print(f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit client; delta {plan.delta:.6g}")
+    console().print(f"plot: {plot}")

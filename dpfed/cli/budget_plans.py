@@ -1,0 +1,147 @@
+"""The plan that the options of `dpfed budget` describe: with Gaussian noise, integer noise, or coins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from accounting.adjacency import Adjacency
+from accounting.budget import NoisePlan, Plan
+from accounting.coin_budget import CoinPlan
+from accounting.fixed_point import NoiseLaw
+from accounting.integer_plan import IntegerPlan, Placement
+from accounting.mechanisms import Composed
+from dpfed.errors import ConfigError
+
+Mechanism = Literal[
+    "gaussian", "distributed-gaussian", "discrete-gaussian", "skellam", "bernoulli-channel", "bernoulli-aggregate"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What was given on the command line; None and 0 where it was not."""
+
+    clients: int
+    cohort: int | None
+    sampling: str
+    adjacency: str | None
+    delta: float | None
+    mechanism: Mechanism
+    dropout: float
+    dimension: int | None
+    scale: float | None
+    rotate: bool | None
+    placement: Placement | None
+    edge: float | None
+    clip_norm: float | None
+    l2_sensitivity: float | None
+    linf_clip: float | None
+    noise_std: float
+    slots: int | None
+    before: Composed | None = None
+
+    def plan(self) -> NoisePlan | CoinPlan:
+        """ConfigError for an option that has no meaning for this mechanism, or that it needs."""
+        if self.cohort is None and self.sampling != "all":
+            raise ConfigError("--cohort is missing: how many clients take part in a round.")
+        if self.mechanism in ("bernoulli-channel", "bernoulli-aggregate"):
+            return self._coins()
+        if self.mechanism in get_args(NoiseLaw):
+            return self._integers()
+        refuse(
+            f"--mechanism {self.mechanism}: for coins (bernoulli-channel, bernoulli-aggregate) or integer noise "
+            "(discrete-gaussian, skellam). With Gaussian noise the sensitivity follows from the adjacency, in units of "
+            "the clip norm",
+            **self._coin_options, **self._integer_options, dimension=self.dimension, slots=self.slots,
+        )  # fmt: skip
+        return Plan(
+            clients=self.clients,
+            cohort=self._cohort,
+            sampling=self.sampling,
+            adjacency=Adjacency(self.adjacency) if self.adjacency else None,
+            delta=self.delta,
+            mechanism=self.mechanism,
+            dropout=self.dropout,
+            before=self.before,
+        )
+
+    @property
+    def _cohort(self) -> int:
+        return self.clients if self.sampling == "all" or self.cohort is None else self.cohort
+
+    @property
+    def _integer_options(self) -> dict[str, object]:
+        return {"scale": self.scale, "rotate": self.rotate, "placement": self.placement}
+
+    @property
+    def _coin_options(self) -> dict[str, object]:
+        return {
+            "edge": self.edge,
+            "clip_norm": self.clip_norm,
+            "l2_sensitivity": self.l2_sensitivity,
+            "linf_clip": self.linf_clip,
+            "noise_std": self.noise_std or None,
+        }
+
+    def _integers(self) -> IntegerPlan:
+        refuse(f"--mechanism {self.mechanism}: for coins", **self._coin_options)
+        if self.dimension is None:
+            raise ConfigError(f"--mechanism {self.mechanism} needs --dimension: rounding costs depend on it.")
+        law: NoiseLaw = "skellam" if self.mechanism == "skellam" else "discrete-gaussian"
+        return IntegerPlan(
+            clients=self.clients,
+            cohort=self._cohort,
+            dimension=self.dimension,
+            mechanism=law,
+            sampling=self.sampling,
+            adjacency=Adjacency(self.adjacency) if self.adjacency else None,
+            delta=self.delta,
+            scale=self.scale,
+            rotate=self.rotate is not False,
+            placement=self.placement or "clients",
+            dropout=self.dropout,
+            slots=self.slots,
+            before=self.before,
+        )
+
+    def _coins(self) -> CoinPlan:
+        refuse(f"--mechanism {self.mechanism}: for integer noise", **self._integer_options)
+        refuse(f"--mechanism {self.mechanism}: for noise in shares of the clients", dropout=self.dropout or None)
+        if self.dimension is None or self.edge is None:
+            raise ConfigError(f"--mechanism {self.mechanism} needs --dimension and --edge.")
+        if self.clip_norm is not None and self.l2_sensitivity is not None:
+            raise ConfigError("--clip-norm and --l2-sensitivity: give one; the sensitivity follows from the clip norm.")
+        default = Adjacency.REPLACE_ONE if self.sampling == "fixed" else Adjacency.ZERO_OUT
+        chosen = Adjacency(self.adjacency) if self.adjacency else default
+        clip_norm = self.clip_norm
+        if self.l2_sensitivity is not None:
+            clip_norm = self.l2_sensitivity / chosen.sensitivity_in_clips
+        return CoinPlan(
+            clients=self.clients,
+            cohort=self._cohort,
+            dimension=self.dimension,
+            edge=self.edge,
+            mechanism=self.mechanism,
+            sampling=self.sampling,
+            adjacency=chosen,
+            delta=self.delta,
+            clip_norm=clip_norm,
+            linf_clip=self.linf_clip,
+            noise_std=self.noise_std,
+            slots=self.slots,
+            before=self.before,
+        )
+
+
+def after(options: PlanOptions, before: Composed | None) -> PlanOptions:
+    """The same, after what was released already; its adjacency unless another is given."""
+    adjacency = str(before.adjacency) if before is not None and options.adjacency is None else options.adjacency
+    return replace(options, before=before, adjacency=adjacency)
+
+
+def refuse(why: str, **given: object) -> None:
+    """ConfigError naming the options that were given and must not be."""
+    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if named:
+        raise ConfigError(f"{', '.join(named)} with {why}. Remove it.")

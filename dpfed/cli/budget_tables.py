@@ -1,0 +1,85 @@
+"""A budget in words, and as a table of accountants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from accounting.budget import Budget, NoisePlan
+from accounting.coin_budget import CoinPlan
+from dpfed.cli.output import console, number
+
+
+def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
+    """On standard output, for people; `rows` as a table, if there are any."""
+    out = console()
+    together = "  of everything together" if plan.before is not None else ""
+    out.print(
+        f"[bold]epsilon {number(answer.epsilon)}[/]{together}  {_strength(answer)}  "
+        f"rounds {answer.rounds}  delta {plan.delta:.6g}" + ("" if answer.valid else "  [bold red]NOT A GUARANTEE[/]")
+    )
+    out.print(
+        f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit client, "
+        f"sensitivity {answer.to_dict()['sensitivity_in_clips']:g} C; accountant: {answer.accountant}"
+        + (f", {answer.conversion} conversion at order {answer.order:g}" if answer.order else "")
+    )
+    if answer.lower_bound is not None:
+        out.print(f"no account of the same run can state less than {number(answer.lower_bound)}")
+    for note in answer.notes:
+        out.print(f"note: {note}")
+    if rows:
+        out.print(_table(rows))
+        out.print(
+            "Only the rows of the sampler and adjacency that really run are about your run: an epsilon of Poisson "
+            "sampling\nsays nothing about fixed-size cohorts. Rows marked 'no' are readings found in a paper, not "
+            "guarantees."
+        )
+    if plot is not None:
+        out.print(f"plot: {plot}")
+
+
+def sampler_words(plan: NoisePlan | CoinPlan) -> str:
+    """How a cohort is drawn."""
+    if plan.sampling == "poisson":
+        return (
+            f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {plan.sampler.probability:.6g})"
+        )
+    if plan.sampling == "fixed":
+        return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
+    return f"all {plan.clients} clients in every round"
+
+
+def _strength(answer: Budget) -> str:
+    if answer.noise_multiplier is not None:
+        return f"noise multiplier {answer.noise_multiplier:.6g}"
+    record = answer.to_dict()
+    return f"{record['mechanism']} of d = {record['dimension']:,} coins in [{record['edge']:g}, {1 - record['edge']:g}]"
+
+
+def _table(rows: list[Budget]) -> Table:
+    table = Table(title=f"noise multiplier {rows[0].noise_multiplier:.6g}, {rows[0].rounds} rounds")
+    for heading in ("sampler", "neighbours", "sensitivity", "accountant", "conversion"):
+        table.add_column(heading)
+    table.add_column("epsilon", justify="right")
+    table.add_column("at least", justify="right")
+    table.add_column("guarantee")
+    table.add_column("why not", overflow="fold")
+    previous = None
+    for row in rows:
+        record = row.to_dict()
+        if previous not in (None, row.plan.sampling):
+            table.add_section()
+        previous = row.plan.sampling
+        table.add_row(
+            row.plan.sampling,
+            record["adjacency"],
+            f"{record['sensitivity_in_clips']:g} C",
+            row.accountant,
+            row.conversion or "–",
+            number(row.epsilon),
+            number(row.lower_bound),
+            "yes" if row.valid else "no",
+            "; ".join(note.removeprefix("not a guarantee: ") for note in row.notes),
+        )
+    return table

@@ -1,0 +1,85 @@
+"""`dpfed budget --ledger`: what a project has spent, what is left, and what of a plan still fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from accounting.accountant import Accountant
+from accounting.budget import Budget, NoisePlan
+from accounting.coin_budget import CoinPlan
+from accounting.project import Project
+from accounting.rdp import Conversion
+from dpfed.cli.budget_plans import PlanOptions, after
+from dpfed.cli.budget_tables import show
+from dpfed.cli.output import console, number, print_json
+from dpfed.cli.solve_budget import solve
+from dpfed.errors import ConfigError
+
+
+def project_budget(
+    path: Path,
+    options: PlanOptions,
+    *,
+    rounds: int | None,
+    noise_multiplier: float | None,
+    accountant: Accountant,
+    conversion: Conversion,
+    plot: Path | None,
+    json: bool,
+) -> None:
+    """Looks only: it takes no lock, and runs may charge the project meanwhile."""
+    project = Project.open(path)
+    record = project.to_dict()
+    answer, plan = None, None
+    if options.cohort is not None or options.sampling == "all":
+        terms = project.terms
+        options = replace(options, clients=project.ledger.header.clients, delta=terms.delta)
+        plan = after(options, project.ledger.mechanism()).plan()
+        coins = isinstance(plan, CoinPlan)
+        if rounds is None and noise_multiplier is None and not coins:
+            raise ConfigError("--cohort with --ledger: give --rounds, --noise-multiplier or both, too.")
+        both = rounds is not None and (noise_multiplier is not None or coins)
+        target = None if both else _target(record)
+        answer = solve(plan, rounds, noise_multiplier, target, accountant, conversion)
+    elif rounds is not None or noise_multiplier is not None or plot is not None:
+        raise ConfigError("--rounds, --noise-multiplier or --plot with --ledger: of which rounds? Give --cohort, too.")
+    if plot is not None and plan is not None and answer is not None:
+        from dpfed.plots.budget import plot_budget
+
+        plot_budget(plan, answer, plot)
+    if json:
+        print_json({**record, "plan": answer.to_dict() if answer else None})
+        return
+    _show_project(record)
+    if plan is not None and answer is not None:
+        _show_answer(plan, answer, record, plot)
+
+
+def _target(record: dict[str, Any]) -> float:
+    if record["spent_epsilon"] >= record["epsilon"]:
+        raise ConfigError(
+            f"{record['ledger']}: epsilon {number(record['spent_epsilon'])} of {number(record['epsilon'])} is spent; "
+            "no round fits any more."
+        )
+    return float(record["epsilon"])
+
+
+def _show_project(record: dict[str, Any]) -> None:
+    console().print(
+        f"{record['ledger']}: epsilon {number(record['spent_epsilon'])} of {number(record['epsilon'])} spent, "
+        f"{number(record['left_epsilon'])} left, at delta {number(record['delta'])}; {record['releases']} releases on "
+        f"{record['clients']} clients, neighbours: {record['adjacency']}"
+    )
+    for run, count in record["runs"].items():
+        console().print(f"  {run}: {count} rounds")
+
+
+def _show_answer(plan: NoisePlan | CoinPlan, answer: Budget, record: dict[str, Any], plot: Path | None) -> None:
+    show(plan, answer, [], plot)
+    fits = answer.epsilon <= record["epsilon"]
+    console().print(
+        f"{answer.rounds} such rounds on top "
+        + ("fit." if fits else f"DO NOT FIT: the project may spend {number(record['epsilon'])}.")
+    )

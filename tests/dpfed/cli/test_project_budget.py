@@ -1,0 +1,131 @@
+"""`dpfed budget --ledger`: what a project has spent and left, and what of a plan still fits."""
+
+import json
+import math
+
+import pytest
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+
+from accounting import Aborted, Gaussian, Header, Ledger, Release
+from accounting.project import Project
+from dpfed.cli import status
+
+DELTA = 1e-5
+
+
+def release(round, z):
+    mechanism = Gaussian(noise_multiplier=z, adjacency="add-remove")
+    return Release(round=round, mechanism=mechanism, clip_norm=1.0, noise_std=z, noise_placement="server")
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Epsilon 3 for 100 clients; 10 rounds with noise 20 and 5 with noise 30."""
+    project = Project.create(tmp_path / "p.jsonl", clients=100, epsilon=3.0, delta=DELTA)
+    project.ledger.record_all(release(round, 20.0 if round < 10 else 30.0) for round in range(15))
+    return str(tmp_path / "p.jsonl")
+
+
+def epsilon_of(inverse_squares):
+    """The exact epsilon of Gaussian rounds whose 1/z^2 add up to this (Balle and Wang 2018)."""
+    mu = inverse_squares**0.5
+
+    def excess(epsilon):
+        return ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)) - DELTA
+
+    return brentq(excess, 0, 50, xtol=1e-12)
+
+
+SPENT = 10 / 20**2 + 5 / 30**2
+
+
+def asked(capsys, path, *options):
+    assert status(["budget", "--ledger", path, "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_without_a_plan_what_is_spent_and_left(capsys, path):
+    shown = asked(capsys, path)
+    assert shown["spent_epsilon"] == pytest.approx(epsilon_of(SPENT), rel=1e-6)
+    assert shown["left_epsilon"] == pytest.approx(3 - epsilon_of(SPENT), rel=1e-6)
+    assert (shown["releases"], shown["clients"], shown["epsilon"], shown["plan"]) == (15, 100, 3.0, None)
+    assert status(["budget", "--ledger", path]) == 0
+    assert (
+        f"epsilon {epsilon_of(SPENT):.4f} of 3.0000 spent, {3 - epsilon_of(SPENT):.4f} left" in capsys.readouterr().out
+    )
+
+
+def test_a_plan_with_both_costs_what_everything_together_costs(capsys, path):
+    plan = asked(capsys, path, "--sampling", "all", "--rounds", "7", "--noise-multiplier", "25")["plan"]
+    assert plan["epsilon"] == pytest.approx(epsilon_of(SPENT + 7 / 25**2), rel=1e-6)
+    assert (plan["rounds"], plan["noise_multiplier"], plan["delta"]) == (7, 25.0, DELTA)
+    capsys.readouterr()
+    assert status(["budget", "--ledger", path, "--sampling", "all", "--rounds", "7", "--noise-multiplier", "2"]) == 0
+    assert "7 such rounds on top DO NOT FIT" in capsys.readouterr().out
+
+
+def test_the_rounds_that_fit_and_not_one_more(capsys, path):
+    plan = asked(capsys, path, "--sampling", "all", "--noise-multiplier", "12")["plan"]
+    rounds = plan["rounds"]
+    assert epsilon_of(SPENT + rounds / 12**2) <= 3.0 < epsilon_of(SPENT + (rounds + 1) / 12**2)
+
+
+def test_the_least_noise_that_fits(capsys, path):
+    plan = asked(capsys, path, "--sampling", "all", "--rounds", "40")["plan"]
+    z = plan["noise_multiplier"]
+    assert plan["epsilon"] <= 3.0
+    assert epsilon_of(SPENT + 40 / z**2) <= 3.0 < epsilon_of(SPENT + 40 / (z * (1 - 1e-5)) ** 2)
+
+
+def test_a_sampled_plan_and_coins_come_on_top(capsys, path):
+    sampled = asked(capsys, path, "--cohort", "10", "--rounds", "3", "--noise-multiplier", "4", "--accountant", "rdp")
+    assert sampled["spent_epsilon"] < sampled["plan"]["epsilon"] < 3.0
+    options = ["--mechanism", "bernoulli-channel", "--sampling", "all", "--dimension", "100", "--edge", "0.2"]
+    coins = [*options, "--clip-norm", "0.05", "--accountant", "rdp"]
+    assert status(["budget", "--ledger", path, *coins]) == 2  # add-remove: whose coins would be there?
+    assert "adjacency" in capsys.readouterr().err
+
+
+def test_a_reader_takes_no_lock_and_leaves_an_unfinished_line(capsys, path):
+    with open(path, "ab") as file:
+        file.write(b'{"chain":"0')
+    with Project.open(path)._lock:
+        assert asked(capsys, path)["releases"] == 15
+    with open(path, "rb") as file:
+        assert file.read().endswith(b'{"chain":"0')
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--clients", "5"], "--clients with --ledger"),
+        (["--epsilon", "5"], "--epsilon with --ledger"),
+        (["--delta", "0.1"], "--delta with --ledger"),
+        (["--compare"], "--compare with --ledger"),
+        (["--rounds", "5"], "Give --cohort"),
+        (["--cohort", "5"], "give --rounds"),
+        (["--cohort", "500", "--rounds", "3"], "cohort=500"),
+        (["--cohort", "5", "--sampling", "fixed", "--rounds", "3"], "adjacency='add-remove'"),
+        (["--cohort", "5", "--adjacency", "zero-out", "--rounds", "3", "--noise-multiplier", "2"], "one composition"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(capsys, path, options, words):
+    assert status(["budget", "--ledger", path, *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_spent_project_has_no_room(capsys, path):
+    Ledger.resume(path).record(release(15, 1.0))
+    assert asked(capsys, path)["left_epsilon"] == 0.0
+    assert status(["budget", "--ledger", path, "--sampling", "all", "--rounds", "1"]) == 2
+    assert "no round fits any more" in capsys.readouterr().err
+
+
+def test_only_a_project_is_one(capsys, tmp_path):
+    run = Ledger.create(tmp_path / "run.jsonl", Header(unit="client", clients=10, randomness="simulated"))
+    run.record(Aborted(round=0, reason="too few"))
+    assert status(["budget", "--ledger", str(run.path)]) == 1
+    assert "not of a project" in capsys.readouterr().err
+    assert status(["budget"]) == 2
+    assert "--clients is missing" in capsys.readouterr().err
