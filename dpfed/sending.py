@@ -17,11 +17,15 @@ from torch import Tensor
 from dpfed.compress.code import Arrived
 from dpfed.compress.maps import Map
 from dpfed.parts import Parts
-from dpfed.privacy.clip import Clipped
+from dpfed.privacy.clip import Clipped, row_norms
 from dpfed.ranks import Ranks
+from dpfed.secagg.plain import PlainSum
 from dpfed.secagg.summed import Collecting, Opened, OpenSum
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
+
+_AT_ONCE = 1 << 18
+"""Numbers that go through the steps together: 1 MiB."""
 
 
 @dataclass(kw_only=True)
@@ -66,7 +70,9 @@ class Uploading(Generic[Opened]):
         ranks, senders = self.parts.ranks, self.total.senders
         trained = ranks.mine(np.intersect1d(senders, np.setdiff1d(cohort, canaries)))
         for group in groups(trained, self.parts.group):
-            self._count(*self.upload(self.trained(group), group))
+            moves = self._moves(group)
+            for part in self._pieces(moves):
+                self._count(*self.upload(self.map.forward(moves[part], group[part]), group[part]))
         self.canaries(ranks.mine(np.intersect1d(senders, canaries)))
         for group in groups(ranks.mine(np.setdiff1d(senders, cohort)), self.parts.group):
             self.upload(self.nothing(group), group)
@@ -84,12 +90,24 @@ class Uploading(Generic[Opened]):
 
     def trained(self, group: NDArray[np.int64]) -> Tensor:
         """What these clients have learnt, mapped: rows [c, sent]."""
-        moves = self.parts.local.train(self.state.broadcast, group, round=self.state.round, seeds=self.seeds)
-        return self.map.forward(moves, group)
+        return self.map.forward(self._moves(group), group)
 
     def nothing(self, group: NDArray[np.int64]) -> Tensor:
         """The rows of clients that only fill a sum up."""
         return torch.zeros(len(group), self.map.sent, device=self.origin.device)
+
+    def _moves(self, group: NDArray[np.int64]) -> Tensor:
+        return self.parts.local.train(self.state.broadcast, group, round=self.state.round, seeds=self.seeds)
+
+    def _pieces(self, rows: Tensor) -> Iterator[slice]:
+        """Rows [c, d] a few at a time: on a CPU, what stays in a core's cache on its way through all the steps.
+
+        A secure sum gets whole groups: two clients of one share a mask that need not be made twice.
+        """
+        cached = rows.device.type == "cpu" and isinstance(self.total, PlainSum)
+        height = max(1, _AT_ONCE // rows.shape[1]) if cached else max(1, len(rows))
+        for start in range(0, len(rows), height):
+            yield slice(start, start + height)
 
     def _gather(self, ranks: Ranks) -> None:
         """What every rank has counted, added up; noise too, if there are several."""
@@ -156,7 +174,7 @@ class Uploading(Generic[Opened]):
     def _bounded(self, rows: Tensor) -> Clipped:
         bounded = self.parts.privacy.bound(rows, self.state.clip_norm)
         if len(rows) and math.isfinite(self.state.clip_norm):
-            norms = torch.linalg.vector_norm(bounded.rows, dim=1, dtype=torch.float64)
+            norms = row_norms(bounded.rows)
             self.sent.largest_norm = max(self.sent.largest_norm or 0.0, float(norms.max()) / self.state.clip_norm)
         return bounded
 
@@ -165,11 +183,11 @@ class Uploading(Generic[Opened]):
         privacy, norm, round = self.parts.privacy, self.state.clip_norm, self.state.round
         if not privacy.in_shares:
             return privacy.share(rows, group, norm, round)
-        comes = torch.from_numpy(np.isin(group, self.total.arriving)).to(rows.device)
-        before = rows[comes].sum(dim=0)
+        comes = np.isin(group, self.total.arriving)
+        before = _sum_of(rows, comes)
         noised = privacy.share(rows, group, norm, round)
-        noise = noised[comes].sum(dim=0) - before
-        self.sent.noise = noise if self.sent.noise is None else self.sent.noise + noise
+        noise = _sum_of(noised, comes).sub_(before)
+        self.sent.noise = noise if self.sent.noise is None else self.sent.noise.add_(noise)
         self.sent.draws += int(comes.sum())
         return noised
 
@@ -185,6 +203,13 @@ def groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]
     """The clients, `size` at a time."""
     for start in range(0, len(clients), size):
         yield clients[start : start + size]
+
+
+def _sum_of(rows: Tensor, chosen: NDArray[np.bool_]) -> Tensor:
+    """The sum [k] of the chosen rows of [c, k]; a new tensor."""
+    if len(rows) == 1 and chosen.all():
+        return rows[0].clone()  # ten times as fast
+    return rows[torch.from_numpy(chosen).to(rows.device)].sum(dim=0)
 
 
 def weights_of(parts: Parts, group: NDArray[np.int64]) -> Tensor | None:

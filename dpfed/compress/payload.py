@@ -101,6 +101,10 @@ class Payload:
         """All that the client sends; `dpfed.compress.from_bytes` is the inverse."""
         return self._framed(self._blocks())
 
+    def byte_count(self) -> int:
+        """The length of `to_bytes`."""
+        return len(write_frame(self._header(), b"")) + sum(len(block.content) for block in self._blocks())
+
     def size(self) -> Size:
         """The length of `to_bytes`, split into header, raw content and entropy-coded content."""
         blocks = self._blocks()
@@ -123,10 +127,11 @@ class Payload:
         return [part.write(self.fields[name]) for name, part in layout.items()]
 
     def _framed(self, blocks: list[Block]) -> bytes:
-        header = Header(
-            name=self.scheme.name, options=wire_options(self.scheme), dimension=self.dimension, seed=self.seed
-        )
-        return write_frame(header, b"".join(block.content for block in blocks))
+        return write_frame(self._header(), b"".join(block.content for block in blocks))
+
+    def _header(self) -> Header:
+        options = wire_options(self.scheme)
+        return Header(name=self.scheme.name, options=options, dimension=self.dimension, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -273,7 +278,7 @@ def checked_updates(x: Tensor) -> Tensor:
         given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise ConfigError(f"x is {given}: must be a floating tensor [clients, d] with at least one client and d >= 1.")
     x = x.detach().to(torch.float32).contiguous()
-    refuse_rows(~torch.isfinite(x).all(dim=1), "NaN or infinity in its update", "replace it by zeros")
+    refuse_rows(~torch.isfinite(x.abs().amax(dim=1)), "NaN or infinity in its update", "replace it by zeros")
     return x
 
 

@@ -14,7 +14,7 @@ from dpfed.compress import from_bytes
 from dpfed.compress.code import Arrived, OnIntegers
 from dpfed.compress.dense import Dense
 from dpfed.compress.error_feedback import ErrorFeedback
-from dpfed.compress.payload import Payload, Scheme, most_bytes
+from dpfed.compress.payload import Payload, Payloads, Scheme, most_bytes
 from dpfed.errors import ConfigError, WireError
 from dpfed.local.threads import one_thread
 from dpfed.seeds import Seeds
@@ -31,10 +31,12 @@ _MOST_ERRORS = 250_000_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Upload:
-    """Rows are encoded, written to bytes, parsed back, and decoded; the sum of what was decoded needs no decoding.
+    """Rows are encoded, written to bytes and decoded; the sum of what was decoded needs no decoding.
+
+    `arrived` reads the bytes of `messages`. In one process `send` decodes what it has encoded, which is the same, as
+    bytes lose nothing; they are written there for their number only, and not where that is fixed beforehand.
 
     A row of zeros arrives as zeros whatever the scheme makes of it: a client without samples sends no update.
-
 
     seed_purpose: clients' seeds are `seeds.integer(seed_purpose, round, client)`, or one for the round where the scheme
                   has a `shared_seed`
@@ -76,31 +78,40 @@ class Upload:
         return 8 * (most_bytes(self.scheme, size - exempt) + (most_bytes(Dense(), exempt) if exempt else 0))
 
     def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
-        return self.arrived(self.messages(rows, origin, clients, round), origin, clients, round)
+        with one_thread():
+            wrong, comes = self._sorted_out(rows)
+            if self._bare:
+                rows = rows if bool(comes.all()) else torch.where(comes[:, None], rows, 0.0)
+                size = int(comes.sum()) * most_bytes(self.scheme, rows.shape[1])
+            else:
+                made = self._encoded(rows, wrong, origin, clients, round)
+                size = 0 if self.sizes_secret else made.size(comes)
+                rows = self._moves(made.decoded(comes), comes, origin)
+        size += int((~comes).sum())
+        return Arrived(rows=rows, uplink_bytes=None if self.sizes_secret else size, not_finite=int(wrong.sum()))
 
     def messages(
         self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int, noise: OnIntegers | None = None
     ) -> list[bytes]:
         """A payload each, the exempt entries' in front; one byte in place of a row that cannot be sent or is zero."""
         with one_thread():
-            wrong = ~(rows.abs().amax(dim=1) <= self._largest)
-            rows = torch.where(wrong[:, None], 0.0, rows)
-            contents = self._encoded(rows + origin if self.model else rows, clients, round)
-        instead = [NOT_SENT if lost else None for lost in wrong.tolist()]
-        if not self.model:
-            moves = rows.any(dim=1).tolist()
-            instead = [one or (None if moved else ZEROS) for one, moved in zip(instead, moves, strict=True)]
-        return [content if one is None else one for one, content in zip(instead, contents, strict=True)]
+            wrong, comes = self._sorted_out(rows)
+            made = self._encoded(rows, wrong, origin, clients, round)
+            verdicts = zip(comes.tolist(), wrong.tolist(), strict=True)
+            return [
+                made.message(place) if sent else (NOT_SENT if lost else ZEROS)
+                for place, (sent, lost) in enumerate(verdicts)
+            ]
 
     def arrived(self, messages: Sequence[bytes], origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
         came = [place for place, message in enumerate(messages) if message not in (NOT_SENT, ZEROS)]
         rows = torch.zeros(len(messages), len(origin), device=origin.device)
         if came:
             with one_thread():
-                decoded = self._decoded([messages[place] for place in came], clients[came], origin, round)
-                if self.majority:
-                    self._votes.append((decoded != 0).sum(dim=0))
-                rows[came] = decoded - origin if self.model else decoded
+                decoded = self._parsed([messages[place] for place in came], clients[came], origin, round)
+                comes = torch.zeros(len(messages), dtype=torch.bool, device=origin.device)
+                comes[came] = True
+                rows = self._moves(decoded, comes, origin)
         size = sum(map(len, messages))
         lost = sum(message == NOT_SENT for message in messages)
         return Arrived(rows=rows, uplink_bytes=None if self.sizes_secret else size, not_finite=lost)
@@ -108,8 +119,7 @@ class Upload:
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
         if not self.majority or not self._votes:
             return total
-        votes = torch.stack(self._votes).sum(dim=0)
-        self._votes.clear()
+        votes = self._votes.pop()
         return torch.where(2 * votes < uploads, -uploads * origin, total)
 
     def near_the_ends(self, total: Tensor) -> None:
@@ -137,24 +147,55 @@ class Upload:
         # Schemes are dataclasses, which a Protocol cannot say.
         return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
 
-    def _encoded(self, rows: Tensor, clients: NDArray[np.int64], round: int) -> list[bytes]:
+    @property
+    def _bare(self) -> bool:
+        """Whether what arrives is the row itself."""
+        as_it_is = isinstance(self.scheme, Dense) and self.scheme.bits == 32
+        return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
+
+    def _sorted_out(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Which rows [c] cannot be sent, and which are: of the others those that are not zero, or all models."""
+        largest = rows.abs().amax(dim=1)
+        fits = largest <= self._largest
+        return ~fits, fits if self.model else fits & (largest > 0)
+
+    def _encoded(self, rows: Tensor, wrong: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> _Encoded:
+        if bool(wrong.any()):
+            rows = torch.where(wrong[:, None], 0.0, rows)
+        rows = rows + origin if self.model else rows
         scheme, seeds = self._for_round(round, clients)
         if self.dense is None:
-            return self._payloads(scheme, rows, clients, seeds)
-        beside = [payload.to_bytes() for payload in Dense().encode(rows[:, self.dense], seed=seeds)]
-        rest = self._payloads(scheme, rows[:, self._rest(rows.shape[1])], clients, seeds)
-        return [exempt + content for exempt, content in zip(beside, rest, strict=True)]
+            return _Encoded(rest=self._payloads(scheme, rows, clients, seeds))
+        places = self._rest(rows.shape[1])
+        return _Encoded(
+            rest=self._payloads(scheme, rows[:, places], clients, seeds),
+            places=places,
+            dense=Dense().encode(rows[:, self.dense], seed=seeds),
+            dense_places=self.dense,
+        )
 
-    def _payloads(self, scheme: Scheme, rows: Tensor, clients: NDArray[np.int64], seeds: list[int]) -> list[bytes]:
+    def _payloads(self, scheme: Scheme, rows: Tensor, clients: NDArray[np.int64], seeds: list[int]) -> Payloads:
         if self.feedback is None:
-            return [payload.to_bytes() for payload in scheme.encode(rows, seed=seeds)]
+            return scheme.encode(rows, seed=seeds)
         errors = self._remembered(rows)
         places = torch.from_numpy(clients).to(rows.device)
         payloads, error = ErrorFeedback(scheme=scheme).encode(rows, errors[places], seed=seeds)
         errors[places] = error
-        return [payload.to_bytes() for payload in payloads]
+        return payloads
 
-    def _decoded(self, messages: list[bytes], clients: NDArray[np.int64], origin: Tensor, round: int) -> Tensor:
+    def _moves(self, decoded: Tensor, comes: Tensor, origin: Tensor) -> Tensor:
+        """Rows [c, k] of all, from those that came; zeros for the others."""
+        if self.majority:
+            votes = (decoded != 0).sum(dim=0)
+            self._votes[:] = [self._votes[0] + votes] if self._votes else [votes]
+        moves = decoded - origin if self.model else decoded
+        if bool(comes.all()):
+            return moves
+        rows = moves.new_zeros(len(comes), len(origin))
+        rows[comes] = moves
+        return rows
+
+    def _parsed(self, messages: list[bytes], clients: NDArray[np.int64], origin: Tensor, round: int) -> Tensor:
         scheme, _ = self._for_round(round, clients)
         if self.dense is None:
             return _parsed(scheme, messages, len(origin)).to(origin.device)
@@ -183,6 +224,44 @@ class Upload:
                 )
             self._errors["errors"] = torch.zeros(self.feedback, rows.shape[1], device=rows.device)
         return self._errors["errors"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Encoded:
+    """Payloads of a scheme; where entries are exempt, those of the entries `places`, and of the others as floats."""
+
+    rest: Payloads
+    places: Tensor | None = None
+    dense: Payloads | None = None
+    dense_places: Tensor | None = None
+
+    def message(self, place: int) -> bytes:
+        """All that the client in this place sends."""
+        exempt = b"" if self.dense is None else self.dense[place].to_bytes()
+        return exempt + self.rest[place].to_bytes()
+
+    def size(self, comes: Tensor) -> int:
+        """The length of the messages of those who send one."""
+        parts = (self.rest,) if self.dense is None else (self.dense, self.rest)
+        return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
+
+    def decoded(self, comes: Tensor) -> Tensor:
+        """The rows of those who send one."""
+        rest = _some(self.rest, comes)
+        rows = rest.scheme.decode(rest) if len(rest) else torch.zeros(0, rest.dimension, device=comes.device)
+        if self.places is None or self.dense is None or self.dense_places is None:
+            return rows
+        whole = rows.new_empty(len(rows), len(self.places) + len(self.dense_places))
+        whole[:, self.places] = rows
+        whole[:, self.dense_places] = self.dense.fields["values"][comes]
+        return whole
+
+
+def _some(payloads: Payloads, chosen: Tensor) -> Payloads:
+    if bool(chosen.all()):
+        return payloads
+    fields = {name: content[chosen] for name, content in payloads.fields.items()}
+    return replace(payloads, seeds=payloads.seeds[chosen], fields=fields)
 
 
 def _parsed(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:

@@ -58,7 +58,10 @@ class PlainSum:
         if not came.all():
             kept = torch.from_numpy(came).to(rows.device)
             rows, weights = rows[kept], None if weights is None else weights[kept]
-        self._total += rows.sum(dim=0) if weights is None else weights.to(rows.dtype) @ rows
+        if len(rows) == 1:  # several times as fast as a sum of one
+            self._total.add_(rows[0], alpha=1 if weights is None else float(weights[0]))
+        else:
+            self._total += rows.sum(dim=0) if weights is None else weights.to(rows.dtype) @ rows
 
     def lose(self, clients: NDArray[np.int64]) -> None:
         """These will not come after all."""

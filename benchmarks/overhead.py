@@ -1,0 +1,220 @@
+"""What a round costs beside local training, part by part, for every method. Prints Markdown tables.
+
+    python benchmarks/overhead.py [--model "CNN 0.58M"] [--methods drive eden] [--epochs 5] [--threads 1]
+
+100 of 1,000 clients with 10 samples each, batches of 10, on random images: the round of `benchmarks/tasks.py`, or with
+`--epochs 10` that of Fed-SMP's paper. Rounds are those of `dpfed run`, files and all. Functions are wrapped from here,
+so that what is measured is the product; a part is the time inside its functions less that inside other parts. Seconds
+are those of the processor, so that other work on the machine disturbs little (`--clock wall`: by the clock); for every
+part the least over the rounds after the first. Evaluation is a setting of a run: it has a column, and is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+import dpfed.federation
+import dpfed.round
+from dpfed import data
+from dpfed.book import Book
+from dpfed.build import build
+from dpfed.config import parse
+from dpfed.data.dataset import Dataset
+from dpfed.federation import Run
+from dpfed.local import LocalTraining
+from dpfed.run_folder import RunFolder
+from dpfed.sending import Uploading
+
+MODELS = {"CNN 0.58M": "fed-smp-cnn-unpadded", "CNN 1.66M": "fed-smp-cnn"}
+PARTS = (
+    *("train", "map", "clip", "noise", "encode", "decode", "sum", "server step"),
+    *("cohort", "epsilon", "ledger", "checkpoint", "metrics", "rest"),
+)
+NOISE = {"clip_norm": 1.0, "noise_multiplier": 1.0}
+INTEGERS = {**NOISE, "noise": "discrete-gaussian"}
+SIGNS = {"clip_norm": 1.0, "noise": "coins", "edge": 0.1}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "dp-fedavg": {"privacy": NOISE},
+    "dp-fedavg, adaptive clip": {"privacy": {**NOISE, "adaptive": {"count_noise_std": 5.0}}},
+    "dp-fedavg, shares": {"privacy": {**NOISE, "placement": "clients"}},
+    "dp-fedavg, uploads": {"privacy": {**NOISE, "release": "uploads"}},
+    "dp-fedavg, integers": {"privacy": INTEGERS},
+    "dp-fedavg, integer shares": {"privacy": {**INTEGERS, "placement": "clients"}},
+    "fed-smp-randk": {"method": {"keep": 0.4}, "privacy": NOISE},
+    "fed-smp-topk": {"method": {"keep": 0.005}, "privacy": NOISE, "data": {"public": 100}},
+    "fedpm, private sum": {"privacy": {"clip_norm": 1.0, "release": "sum"}},
+    "fedpm, private uploads": {"privacy": {"clip_norm": 1.0, "release": "uploads"}},
+    "stochastic-sign, private coins": {"method": {"options": {"bound": 0.01}}, "privacy": SIGNS},
+    "fedscalar, private": {"method": {"shared": True, "options": {"projections": 1}}, "privacy": NOISE},
+    "drive, private": {"privacy": NOISE},
+    "eden, private": {"method": {"options": {"bits": 2}}, "privacy": NOISE},
+    "fedmrns, private": {"privacy": NOISE},
+    "fedavg": {},
+    "fedavg-topk": {"method": {"keep": 0.05}},
+    "fedavg-randk": {"method": {"keep": 0.4}},
+    "fedpm": {},
+    "fedmask": {},
+    "fedmrn": {},
+    "fedmrns": {},
+    "fedscalar": {},
+    "signsgd": {},
+    "stochastic-sign": {},
+    "terngrad": {},
+    "qsgd": {},
+    "drive": {},
+    "eden": {"method": {"options": {"bits": 2}}},
+    "fedsparsify": {"method": {"options": {}}},
+}
+
+
+class Profile:
+    """Exclusive seconds by the name of a part."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._clock, self._inside = clock, [0.0]
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        self._inside.append(0.0)
+        began = self._clock()
+        try:
+            yield
+        finally:
+            spent = self._clock() - began
+            self.seconds[name] += spent - self._inside.pop()
+            self._inside[-1] += spent
+
+    def wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            with self.part(name):
+                return function(*args, **kwargs)
+
+        return inner
+
+
+@contextlib.contextmanager
+def profiled(run: Run, profile: Profile) -> Iterator[None]:
+    """The functions of a run, wrapped."""
+    parts = run.experiment.parts
+    chosen = parts.map.for_round(run.state.broadcast, 0, run.experiment.seeds)
+    total = parts.sums.open(np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), round=0)
+    found: list[tuple[str, Any, str]] = [
+        ("train", LocalTraining, "train"),
+        ("map", type(parts.map), "for_round"),
+        ("map", type(chosen), "forward"),
+        ("map", type(chosen), "adjoint"),
+        ("clip", Uploading, "_bounded"),
+        ("noise", type(parts.privacy), "share"),
+        ("noise", type(parts.privacy), "finish"),
+        ("noise", Uploading, "_noised"),
+        ("noise", dpfed.round, "digest"),
+        ("encode", type(parts.code), "send"),
+        ("decode", type(parts.code), "arrived"),
+        ("decode", type(parts.code), "decode"),
+        ("sum", type(total), "add"),
+        ("sum", type(total), "close"),
+        ("server step", type(parts.server), "apply"),
+        ("cohort", dpfed.federation, "draw_cohort"),
+        ("epsilon", type(run._spent), "with_round"),
+        ("epsilon", type(run._spent), "charge"),
+        ("ledger", Book, "record"),
+        ("evaluation", dpfed.federation, "_evaluate"),
+        ("checkpoint", RunFolder, "save_checkpoint"),
+        ("metrics", RunFolder, "append_metrics"),
+        ("metrics", RunFolder, "append_diagnostics"),
+    ]
+    with contextlib.ExitStack() as stack:
+        for part, owner, name in found:
+            wrapped = profile.wrapped(part, getattr(owner, name))
+            stack.enter_context(mock.patch.object(owner, name, wrapped))
+        yield
+
+
+def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, float]:
+    """Milliseconds a client of every part."""
+    run, rounds = None, []
+    clock = time.process_time if options.clock == "processor" else time.perf_counter
+    with tempfile.TemporaryDirectory() as folder:
+        config = parse(tables(name, model, options), source=name)
+        run = Run.open(build(config), Path(folder) / "run", resume=False)
+        while True:
+            profile = Profile(clock)
+            with profiled(run, profile), profile.part("rest"):
+                task = run.next_task()
+                if task is None:
+                    break
+                run.finish_round(*dpfed.federation.take_part(task, run.experiment.parts, seeds=run.experiment.seeds))
+            clients = len(task.cohort)
+            rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})
+    later = rounds[1:]
+    return {part: min(one.get(part, 0.0) for one in later) for part in (*PARTS, "evaluation")}
+
+
+def tables(name: str, model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The configuration of a setting."""
+    extra = SETTINGS[name]
+    result: dict[str, Any] = {
+        "data": {"name": "random", **extra.get("data", {})},
+        "model": {"name": MODELS[model]},
+        "federation": {"clients": 1000, "cohort": 100, "rounds": options.rounds + 1, "sampling": "fixed"},
+        "local": {"learning_rate": 0.05, "batch_size": 10, "epochs": options.epochs},
+        "method": {"name": name.split(",")[0], **extra.get("method", {})},
+    }
+    return result | ({"privacy": extra["privacy"]} if "privacy" in extra else {})
+
+
+def register() -> None:
+    """Random images: the time does not depend on them."""
+    generator = np.random.default_rng(0)
+
+    def half(count: int) -> tuple[Any, Any]:
+        inputs = generator.standard_normal((count, 1, 28, 28), dtype=np.float32)
+        return inputs, generator.integers(10, size=count)
+
+    (inputs, labels), (test_inputs, test_labels) = half(10_100), half(1_000)
+    random = Dataset(
+        name="random",
+        train_inputs=inputs,
+        train_labels=labels,
+        test_inputs=test_inputs,
+        test_labels=test_labels,
+        classes=10,
+    )
+    data.register("random", random)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="CNN 0.58M")
+    parser.add_argument("--methods", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=["processor", "wall"], default="processor")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    register()
+    print(f"{options.model}, {options.epochs} epochs, milliseconds a client\n")
+    print("| method | overhead | " + " | ".join(PARTS) + " | evaluation |")
+    print("|---|--:" + "|--:" * (len(PARTS) + 1) + "|")
+    for name in options.methods:
+        found = measured(name, options.model, options)
+        beside = sum(found[part] for part in PARTS if part != "train")
+        cells = [f"{found[part]:.2f}" if found[part] >= 0.005 else "" for part in (*PARTS, "evaluation")]
+        print(f"| {name} | {100 * beside / found['train']:.0f}% | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
