@@ -39,13 +39,14 @@ class Row(_Table):
 
 class Profile(_Table):
     """[profiles.NAME] What is smaller or other here than in the paper, said in `note`. Its axes replace those of the
-    same name where a row has them; one that no row has is new to all."""
+    same name where a row has them; one that no row has is new to all. tune = false tunes nothing."""
 
     note: str = ""
     rows: list[str] | None = None
     drop: list[str] = []
     set: FlatSettings = {}
     axes: Axes = {}
+    tune: bool = True
 
 
 class Tune(_Table):

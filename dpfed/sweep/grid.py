@@ -80,7 +80,8 @@ def expand(
         mine = known[row.name]
         axes = {name: values for name, values in profile.axes.items() if name in mine.axes or name not in own_axes}
         mine = mine.without(profile.drop).with_last(profile.set).with_axes(axes).with_last(_given(settings))
-        grid = _with_row(grid, experiment, row, mine)
+        tuned = _tuned(experiment, row) if profile.tune else {}
+        grid = _with_row(grid, experiment, row, mine, tuned)
     if not grid.cells:
         raise ConfigError(f"--only {', '.join(only)}: not in this profile, which has {', '.join(known)}.")
     _check_folders(grid.runs)
@@ -110,8 +111,8 @@ def _given(settings: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _with_row(grid: Grid, experiment: ExperimentFile, row: Row, settings: RowSettings) -> Grid:
-    tuned = {name: values for name, values in _tuned(experiment, row).items() if name not in settings.last}
+def _with_row(grid: Grid, experiment: ExperimentFile, row: Row, settings: RowSettings, tuned: Axes) -> Grid:
+    tuned = {name: values for name, values in tuned.items() if name not in settings.last}
     if not tuned:
         return replace(grid, cells=(*grid.cells, *_cells(row.name, settings)))
     for name in tuned:
