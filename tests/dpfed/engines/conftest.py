@@ -1,11 +1,19 @@
 """Flower without a network: a grid whose nodes are objects of this process."""
 
+import json
 import os
 import random
+import socket
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from accounting import Ledger
+from dpfed import federation
+from dpfed.build import build
 from dpfed.config import override, parse
 from dpfed.errors import DpfedError
 
@@ -25,7 +33,7 @@ def tables_of(method, *settings, privacy=None, **more):
     return override(tables, settings)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tables():
     """`tables("dp-fedavg", "table.key=value", ..., privacy={...})`."""
     return tables_of
@@ -93,6 +101,108 @@ class FakeGrid:
             if message.metadata.message_type == "train":
                 raise
             return Message(Error(code=1, reason=str(error)), reply_to=message)
+
+
+@pytest.fixture(scope="session", name="same_run")
+def _same_run():
+    return same_run
+
+
+def same_run(here, there):
+    """Two run folders: cohorts, ledger, epsilon and bytes the same; weights up to the order of float sums."""
+    summaries = [json.loads((one / "summary.json").read_text()) for one in (here, there)]
+    for key in ("epsilon", "server_epsilon", "rounds", "aborted_rounds", "stopped_by", *_BYTES):
+        assert summaries[1][key] == summaries[0][key], key
+    if (here / "ledger.jsonl").exists():
+        releases = [Ledger.read(one / "ledger.jsonl").releases for one in (here, there)]
+        assert [one.to_dict() for one in releases[1]] == [one.to_dict() for one in releases[0]]
+    facts = [
+        [json.loads(line) for line in (one / "diagnostics.jsonl").read_text().splitlines()] for one in (here, there)
+    ]
+    for before, after in zip(*facts, strict=True):
+        for key in ("cohort", "participants", "arrived", "uplink_bytes", "divisor", "not_finite"):
+            assert after[key] == before[key], key
+    weights, others = (load_file(one / "model.safetensors") for one in (here, there))
+    for name, values in weights.items():
+        torch.testing.assert_close(others[name], values, atol=2e-5, rtol=2e-5)
+
+
+_BYTES = ("uplink_megabytes_total", "uplink_bytes_per_client_round", "secure_sum_bytes_per_client_round")
+
+
+@pytest.fixture(scope="session")
+def as_in_process():
+    """`as_in_process(tables, there)`: the run in the folder `there` is the run that one process does."""
+
+    def compare(tables, there):
+        here = there.with_name(f"{there.name}-here")
+        federation.run(build(parse(tables, source="test")), here)
+        same_run(here, there)
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def flower(tmp_path_factory):
+    """`flower(folder)`: an environment in which Flower is quiet and keeps to this folder; every connection that one of
+    its Python processes makes is a line of folder/connections."""
+    from dpfed.engines.flower.settings import QUIET
+
+    def environment(folder):
+        for name in ("flwr", "watch"):
+            (folder / name).mkdir()
+        (folder / "watch" / "sitecustomize.py").write_text(_WATCH.format(log=str(folder / "connections")))
+        return {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": str(folder / "flwr"),
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(folder / "watch"),
+        }
+
+    return environment
+
+
+@pytest.fixture(scope="session")
+def strangers():
+    """`strangers(folder)`: other machines that were called, or asked for, of those that `flower(folder)` has seen."""
+
+    def found(folder):
+        places = {line.split()[0] for line in (folder / "connections").read_text().splitlines()}
+        assert places, "nothing was watched"
+        return {place for place in places if not _here(place)}
+
+    return found
+
+
+def _here(place):
+    """Only addresses of one's own can be bound."""
+    with socket.socket(socket.AF_INET6 if ":" in place else socket.AF_INET) as probe:
+        try:
+            probe.bind((place, 0))
+        except OSError:
+            return False
+    return True
+
+
+_WATCH = """
+import os, socket, sys
+
+
+def _look(event, arguments):
+    if event == "socket.connect" and arguments[0].family != socket.AF_UNIX:
+        place = arguments[1][0]
+    elif event == "socket.getaddrinfo":
+        place = arguments[0]
+    else:
+        return
+    with open({log!r}, "a") as log:
+        log.write(f"{{place}} {{sys.argv[0]}}\\n")
+
+
+sys.addaudithook(_look)
+"""
 
 
 @pytest.fixture

@@ -1,0 +1,78 @@
+"""Several configurations, one after the other, on the nodes of one Flower run: Ray and processes start once for all.
+
+As a program, `many_runs.py CONFIGS.json OUT`, on Flower's simulation. In an app's folder, `apps(CONFIGS.json)`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from dpfed.engines.flower.settings import require_flower
+
+require_flower(simulation=False)
+
+from flwr.app import Context, RecordDict  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+from flwr.serverapp import ServerApp  # noqa: E402
+
+from dpfed.build import build  # noqa: E402
+from dpfed.config import parse  # noqa: E402
+from dpfed.engines.flower.client_app import client_app  # noqa: E402
+from dpfed.engines.flower.server_app import serve  # noqa: E402
+from dpfed.engines.flower.settings import fingerprint  # noqa: E402
+
+STEPS = ("default", "advertise", "share", "unmask")
+
+
+def apps(configs, out=None):
+    """A client app that answers for all of them, each with a state of its own, and a server app that serves them."""
+    tables = json.loads(Path(configs).read_text())
+    return _clients(tables), _server(tables, out)
+
+
+def _clients(tables):
+    apps = {fingerprint(parse(one, source=name)): client_app(one) for name, one in tables.items()}
+    app = ClientApp()
+
+    def answer(message, context):
+        which = message.content["config"]["fingerprint"]
+        prefix = f"{which[:8]} "
+        own = {key.removeprefix(prefix): record for key, record in context.state.items() if key.startswith(prefix)}
+        alone = Context(
+            run_id=context.run_id,
+            node_id=context.node_id,
+            node_config=context.node_config,
+            state=RecordDict(own),
+            run_config=context.run_config,
+        )
+        reply = apps[which](message, alone)
+        for key in own:
+            del context.state[prefix + key]
+        for key, record in alone.state.items():
+            context.state[prefix + key] = record
+        return reply
+
+    app.train()(answer)
+    for step in STEPS:
+        app.query(step)(answer)
+    return app
+
+
+def _server(tables, out):
+    app = ServerApp()
+
+    @app.main()
+    def main(grid, context):
+        folder = Path(out or context.run_config["out"])
+        for name, one in tables.items():
+            serve(grid, build(parse(one, source=name)), folder / name, patience=120, timeout=120)
+
+    return app
+
+
+if __name__ == "__main__":
+    from dpfed.engines.flower.simulation import run_apps
+
+    clients, server = apps(sys.argv[1], sys.argv[2])
+    count = max(one["federation"]["clients"] for one in json.loads(Path(sys.argv[1]).read_text()).values())
+    run_apps(server, clients, nodes=count, resources={"num_cpus": 1, "num_gpus": 0.0})

@@ -1,0 +1,255 @@
+"""A SuperLink and two SuperNodes on loopback, processes as `dpfed deploy` and Flower's commands start them."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from accounting import Ledger
+from dpfed import data, federation
+from dpfed.build import build
+from dpfed.config import override, parse
+from dpfed.secagg.steps import Step
+
+pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
+
+BIN = Path(sys.executable).parent
+PATIENCE = 400
+COINS = {"clip_norm": 0.5, "accountant": "rdp"}
+PRIVATE = {**COINS, "noise_multiplier": 2.0}
+SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
+TWO = ("federation.clients=2", "federation.cohort=2", "federation.sampling=all")
+RUNS = {
+    "fed-smp-randk": ("fed-smp-randk", ("method.keep=0.3",), SHARES),
+    "fedpm": ("fedpm", (), {**COINS, "slots": 2}),
+    "protocol": ("dp-fedavg", ("aggregation.kind=protocol", "federation.rounds=1"), SHARES),
+}
+
+
+class Loopback:
+    """A SuperLink and its SuperNodes; ended with all that they have started."""
+
+    def __init__(self, folder, environment):
+        self._folder, self._environment, self._processes = folder, environment, {}
+        self._port = _free_port()
+        connection = f'address = "127.0.0.1:{self._port}"\ninsecure = true\n'
+        config = f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\n{connection}'
+        (Path(environment["FLWR_HOME"]) / "config.toml").write_text(config)
+
+    def start(self, node_configs):
+        self._start("superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self._port))
+        _wait_for(self._port)
+        for number, config in enumerate(node_configs):
+            place = ["--superlink", f"127.0.0.1:{self._port}", "--port", str(_free_port()), "--node-config", config]
+            self._start(f"node{number}", "flower-supernode", "--insecure", *place)
+
+    def _start(self, name, program, *arguments):
+        with open(self._folder / f"{name}.log", "ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [BIN / program, *arguments], env=self._environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def begin(self, app, *settings):
+        config = [part for setting in settings for part in ("--run-config", setting)]
+        self._flwr("run", app, "loopback", *config)
+
+    def end_of_run(self):
+        """How it ended, as `flwr ls` says; never the exit status of `flwr run`."""
+        status = _until(lambda: self._finished(), "the run has not ended")
+        return status
+
+    def _finished(self):
+        (run, *_) = json.loads(self._flwr("ls", "loopback", "--format", "json"))["runs"]
+        return run["status"] if run["status"].startswith("finished") else None
+
+    def _flwr(self, *arguments):
+        done = subprocess.run(
+            [BIN / "flwr", *arguments], env=self._environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def kill(self, name):
+        """SIGKILL, to this one and to all that it has started, in whatever session, at once."""
+        process = self._processes.pop(name)
+        for one in [process.pid, *_descendants(process.pid)]:
+            _kill(one)
+        process.wait()
+
+    def end(self):
+        for name in list(self._processes):
+            self.kill(name)
+
+
+def _descendants(pid):
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):  # it has ended meanwhile
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found = children.get(pid, [])
+    return found + [deeper for child in found for deeper in _descendants(child)]
+
+
+def _kill(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _until(found, complaint):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if value := found():
+            return value
+        time.sleep(0.5)
+    raise TimeoutError(complaint)
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_for(port):
+    def listens():
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    _until(listens, f"nothing listens on port {port}")
+
+
+@pytest.fixture
+def loopback(tmp_path, flower):
+    nodes = Loopback(tmp_path, flower(tmp_path))
+    yield nodes
+    nodes.end()
+
+
+def deployed(tables, folder):
+    import tomli_w
+
+    (folder / "small.toml").write_text(tomli_w.dumps(tables))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [BIN / "dpfed", "deploy", folder / "small.toml", "--out", folder / "app"], env=environment, check=True
+    )
+    return folder / "app"
+
+
+def test_two_nodes_are_the_run_in_process(tmp_path, loopback, tables, as_in_process, strangers):
+    """An app with the modules of several configurations; then a run that must fail: its folder is taken."""
+    all_tables = {name: tables(method, *TWO, *more, privacy=privacy) for name, (method, more, privacy) in RUNS.items()}
+    app = deployed(all_tables["fedpm"], tmp_path)
+    (app / "dpfed_app" / "configs.json").write_text(json.dumps(all_tables))
+    (app / "dpfed_app" / "many_runs.py").write_text(Path(__file__).with_name("many_runs.py").read_text())
+    for number, name in enumerate(("client", "server")):
+        source = f"""from pathlib import Path
+
+from dpfed_app.many_runs import apps
+
+app = apps(Path(__file__).with_name("configs.json"))[{number}]
+"""
+        (app / "dpfed_app" / f"{name}_app.py").write_text(source)
+    loopback.start([f"partition-id={client}" for client in range(2)])
+    loopback.begin(app)
+    assert loopback.end_of_run() == "finished:completed"
+    for name, chosen in all_tables.items():
+        as_in_process(chosen, tmp_path / "app-run" / name)
+    loopback.begin(app)
+    assert loopback.end_of_run() == "finished:failed"
+    assert strangers(tmp_path) == set()
+
+
+HANGS = '''"""As `dpfed deploy` writes it, but that a node may hang at a call that was agreed."""
+
+import time
+from pathlib import Path
+
+from dpfed.engines.flower.client_app import client_app
+from dpfed.engines.flower.own_data import samples_of_file
+
+PLANS = Path({plans!r})
+
+
+def load_data(context):
+    client = context.node_config["partition-id"]
+    calls = PLANS / f"calls-of-{{client}}"
+    with calls.open("a") as file:
+        file.write(".")
+    if (PLANS / f"hang-{{client}}-at-{{calls.stat().st_size}}").exists():
+        (PLANS / f"{{client}}-hangs").touch()
+        time.sleep(3600)
+    return samples_of_file(context)
+
+
+app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data)
+'''
+
+
+class LostOnce:
+    """In process: client 1 in the second round."""
+
+    def draw(self, participants, round):
+        return {1: Step.UPLOAD} if round == 1 else {}
+
+
+def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopback, tables, same_run):
+    """Nodes with their own samples. In round 2 client 1 is killed at its training: the round ends without it. In round
+    3 the SuperLink is killed, and all that it started, while client 0 trains. What was released is in the ledger, and
+    the run that goes on with a new SuperLink is the one of a single process that lost client 1 in round 2."""
+    chosen = tables(
+        "dp-fedavg",
+        *TWO,
+        "data.partition=nodes",
+        "federation.rounds=3",
+        local={"learning_rate": 0.3, "steps": 4, "batch_size": 10},
+        privacy=PRIVATE,
+    )
+    digits = data.load("digits")
+    owners = np.arange(len(digits.train_labels)) % 2
+    for client in range(2):
+        own = {"inputs": digits.train_inputs[owners == client], "labels": digits.train_labels[owners == client]}
+        save_file(own, tmp_path / f"own{client}.safetensors")
+    app, out, plans = deployed(chosen, tmp_path), tmp_path / "app-run", tmp_path / "plans"
+    plans.mkdir()
+    (app / "dpfed_app" / "client_app.py").write_text(HANGS.format(plans=str(plans)))
+    (plans / "hang-1-at-3").touch()  # calls: introduction, round 1, round 2
+    (plans / "hang-0-at-4").touch()
+    nodes = [f'partition-id={client} data="{tmp_path}/own{client}.safetensors"' for client in range(2)]
+    loopback.start(nodes)
+    loopback.begin(app, "timeout=45.0")
+    _until((plans / "1-hangs").exists, "client 1 has not come to round 2")
+    loopback.kill("node1")
+    _until((plans / "0-hangs").exists, "client 0 has not come to round 3")
+    loopback.kill("superlink")
+    loopback.kill("node0")
+    rounds = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    releases = Ledger.read(out / "ledger.jsonl").releases
+    assert [one["round"] for one in rounds] == [1, 2]
+    assert [one.round for one in releases] == [0, 1]
+    for file in plans.glob("hang-*"):
+        file.unlink()
+    loopback.start(nodes)
+    loopback.begin(app, "resume=true")
+    assert loopback.end_of_run() == "finished:completed"
+    data.register("halves", replace(digits, name="halves", train_clients=owners.astype(np.int64), natural_clients=2))
+    experiment = build(parse(override(chosen, ["data.name=halves", "data.partition=natural"]), source="test"))
+    sums = replace(experiment.parts.sums, dropouts=LostOnce())
+    lost = replace(experiment, parts=replace(experiment.parts, sums=sums))
+    federation.run(lost, tmp_path / "here")
+    same_run(tmp_path / "here", out)
+    arrived = [json.loads(line)["arrived"] for line in (out / "diagnostics.jsonl").read_text().splitlines()]
+    assert arrived == [2, 1, 2]
