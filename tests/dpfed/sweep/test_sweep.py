@@ -1,0 +1,172 @@
+"""Sweeps that are run: in processes, interrupted, gone on with, with failures, with tuning."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dpfed import federation
+from dpfed.build import build
+from dpfed.cli import status
+from dpfed.errors import ConfigError, RunError, RunInterrupted
+from dpfed.sweep import sweep
+from dpfed.sweep.one_run import Result
+from dpfed.sweep.plan import plan
+from dpfed.sweep.sweep import run_sweep
+from dpfed.sweep.tuning import pick
+from dpfed.sweep_folder import read_sweep
+
+
+def planned(path, out, profile="smoke", **options):
+    return plan(path, profile=profile, out=out, **options)
+
+
+def test_runs_in_worker_processes_are_ordinary_run_folders(experiment_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = ["sweep", str(experiment_file()), "--profile", "smoke", "--out", str(out), "--jobs", "2", "--json"]
+    assert status(arguments) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [run["state"] for run in said["runs"]] == ["finished"] * 3
+    for run in said["runs"]:
+        folder = out / run["folder"]
+        assert json.loads((folder / "summary.json").read_text()) == run["summary"]
+        assert (folder / "report.html").exists()
+    listed = read_sweep(out)
+    assert [one.folder for one in listed.runs] == [run["folder"] for run in said["runs"]]
+    assert (listed.note, len(listed.published), listed.commit) == ("one seed", 2, None)
+    before = {file: file.stat().st_mtime_ns for file in out.rglob("*") if file.name != "sweep.json"}
+    assert status(arguments) == 0
+    assert [run["state"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["already"] * 3
+    assert {file: file.stat().st_mtime_ns for file in out.rglob("*") if file.name != "sweep.json"} == before
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(experiment_file, tmp_path):
+    path, options = experiment_file(("rounds = 2", "rounds = 3")), {"only": ["DP-FedAvg"]}
+    options["settings"] = ["privacy.noise_multiplier=2.0"]
+    whole = run_sweep(planned(path, tmp_path / "whole", None, **options), jobs=1)
+    one = planned(path, tmp_path / "cut", None, **options)
+    first, second = one.grid.cells
+    rounds = iter([False, False, True])
+    with pytest.raises(RunInterrupted):  # killed in the middle of a run
+        federation.run(build(second.config), one.folder / second.folder, stop=lambda: next(rounds))
+
+    def kill(done):
+        assert done.cell == first
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # killed between two runs
+        run_sweep(one, jobs=1, on_run=kill)
+    again = planned(path, tmp_path / "cut", None, **options)
+    assert [again.state(cell) for cell in again.grid.cells] == ["finished", "interrupted"]
+    finished = run_sweep(again, jobs=1)
+    assert [done.how for done in finished.done] == ["already", "finished"]
+    for cut, uncut in zip(finished.done, whole.done, strict=True):
+        keys = set(cut.summary) - {"seconds"}
+        assert {key: cut.summary[key] for key in keys} == {key: uncut.summary[key] for key in keys}
+
+
+def test_a_failing_run_is_reported_and_does_not_stop_the_others(experiment_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    one = planned(experiment_file(), out)
+    broken = one.grid.cells[0]
+    rounds = iter([True])
+    with pytest.raises(RunInterrupted):
+        federation.run(build(broken.config), out / broken.folder, stop=lambda: next(rounds))
+    (out / broken.folder / "checkpoint.safetensors").write_bytes(b"damaged")
+    arguments = ["sweep", str(one.file), "--profile", "smoke", "--out", str(out), "--jobs", "1"]
+    assert status(arguments) == 1
+    said = capsys.readouterr().out.replace("\n", "")
+    assert "failed: FedAvg seed 1:" in said
+    assert "checkpoint" in said
+    assert [one.state(cell) for cell in one.grid.cells] == ["interrupted", "finished", "finished"]
+
+
+def test_an_error_that_nobody_expected_is_shown_with_its_trace(experiment_file, tmp_path, monkeypatch):
+    real = federation.run
+
+    def broken(experiment, *arguments, **options):
+        if experiment.config.method.name == "fedavg":
+            raise ZeroDivisionError("planted")
+        return real(experiment, *arguments, **options)
+
+    monkeypatch.setattr(federation, "run", broken)
+    finished = run_sweep(planned(experiment_file(), tmp_path / "out"), jobs=1)
+    assert [done.how for done in finished.done] == ["failed", "finished", "finished"]
+    assert finished.done[0].error == "ZeroDivisionError: planted"
+    assert "in broken" in finished.done[0].trace
+
+
+def test_a_worker_that_dies_is_told_and_the_rest_can_be_gone_on_with(experiment_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "run_job", lambda job: os._exit(1))
+    monkeypatch.setattr(sweep, "_build_all", lambda plan, jobs: None)
+    finished = run_sweep(planned(experiment_file(), tmp_path / "out"), jobs=2)
+    assert [done.how for done in finished.done] == ["failed"] * 3
+    assert all("a worker process died" in done.error for done in finished.done)
+
+
+def test_nothing_runs_where_something_cannot_be_built(experiment_file, tmp_path, monkeypatch):
+    monkeypatch.delenv("DPFED_DATA_DIR", raising=False)
+    row = '[[row]]\nname = "Other data"\nset = { data.name = "fashion-mnist" }\n\n[profiles.smoke]'
+    one = planned(experiment_file(("[profiles.smoke]", row)), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"nothing was run.*\n  Other data: .*DPFED_DATA_DIR"):
+        run_sweep(one, jobs=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_other_runs_is_refused(experiment_file, tmp_path):
+    run_sweep(planned(experiment_file(), tmp_path / "out", only=["FedAvg"]), jobs=1)
+    with pytest.raises(RunError, match=r"holds another run of row 'FedAvg': federation\.rounds was 1, is 2"):
+        planned(experiment_file(), tmp_path / "out", settings=["federation.rounds=2"])
+
+
+TUNE = """
+[tune]
+validation = 100
+axes = { "local.learning_rate" = [0.001, 0.3, 0.0001] }
+"""
+
+
+def test_the_candidate_with_the_best_validation_accuracy_is_run(experiment_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    path = experiment_file(("rounds = 2", "rounds = 15"), ('set = { "federation.rounds" = 1 }', "set = {}"), more=TUNE)
+    arguments = ["sweep", str(path), "--profile", "smoke", "--only", "FedAvg", "--out", str(out), "--jobs", "1"]
+    assert status(arguments) == 0
+    (told,) = json.loads((out / "tuned.json").read_text())
+    assert (told["chosen"], told["validation_samples"]) == ({"local.learning_rate": 0.3}, 100)
+    assert [one["values"]["local.learning_rate"] for one in told["scores"]] == [0.001, 0.3, 0.0001]
+    assert "tuned: FedAvg: local.learning_rate 0.3" in capsys.readouterr().out.replace("\n", " ")
+    assert "learning_rate = 0.3\n" in (out / "fedavg/run.seed=1/config.toml").read_text()
+    assert "validation" not in (out / "fedavg/run.seed=1/config.toml").read_text()
+    assert status([*arguments, "--json"]) == 0  # what was chosen is chosen again: nothing runs anew
+    assert {run["state"] for run in json.loads(capsys.readouterr().out)["runs"]} == {"already"}
+
+
+def scored(validation, test):
+    return {"validation_accuracy": validation, "test_accuracy": test, "best_test_accuracy": test}
+
+
+def test_the_test_set_has_no_say_in_tuning(experiment_file, tmp_path, monkeypatch):
+    """Planted: the candidate that is best on the test set is worst on validation."""
+    scores = {0.001: scored(0.5, 0.99), 0.3: scored(0.6, 0.1), 0.0001: scored(0.6, 0.95)}
+    ran = []
+
+    def work(job):
+        if "_tune" in Path(job.folder).parts:
+            return Result(number=job.number, summary=scores[job.config["local"]["learning_rate"]])
+        ran.append(job.config["local"]["learning_rate"])
+        return Result(number=job.number, summary={})
+
+    monkeypatch.setattr(sweep, "run_job", work)
+    run_sweep(planned(experiment_file(more=TUNE), tmp_path / "out"), jobs=1)
+    assert ran == [0.3] * 3  # of the two with 0.6 the first
+
+
+def test_nothing_is_chosen_where_a_candidate_failed(experiment_file, tmp_path, monkeypatch):
+    one = planned(experiment_file(more=TUNE), tmp_path / "out", only=["FedAvg"])
+    assert pick(one.grid.choices[0], [scored(0.5, 0.5), None, scored(0.6, 0.5)]).values is None
+    monkeypatch.setattr(sweep, "run_job", lambda job: Result(number=job.number, error="planted"))
+    finished = run_sweep(one, jobs=1)
+    assert [done.error for done in finished.done[:3]] == ["planted"] * 3
+    assert "a run of [tune] failed" in finished.done[3].error
+    assert len(finished.failed) == 4
