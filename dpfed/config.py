@@ -268,7 +268,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: the configuration cannot be read ({error.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: also numbers of 5000 digits
         raise ConfigError(f"{path}: not TOML ({error}).") from None
 
 
@@ -317,7 +317,7 @@ def _toml_value(text: str) -> Any:
     for written in (text, text.replace(".", "0.", 1)):  # .2 is not TOML, but people write it
         try:
             return tomllib.loads(f"value = {written}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             if not text.lstrip("+-").startswith("."):
                 break
     return text
