@@ -1,0 +1,353 @@
+"""Every parser of bytes that others wrote: seeds of its format, and one call that accepts them or refuses them.
+
+A `Parser`'s `parse` raises nothing but the documented families (`accounting.errors`, `dpfed.errors`). `sealed` puts
+right what a forger would put right (checksums, chains, compression), so that mutations reach what lies behind.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shutil
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import tomli_w
+import torch
+from reference.compressors import SETTINGS, make
+from scipy.io import savemat
+
+import dpfed.compress
+from accounting import Aborted, Gaussian, Header, Ledger, LocalRelease, PoissonSampling, Release, Steps, Subsampled
+from accounting.errors import AccountingError
+from accounting.hash_chain import sealed as sealed_line
+from accounting.integer_noise import DiscreteGaussian
+from accounting.mechanisms import BernoulliAggregate
+from accounting.project import Project
+from dpfed import checkpoint, config, mask_file, presets
+from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
+from dpfed.data.cifar import load_cifar10
+from dpfed.data.idx import read_idx
+from dpfed.data.mat import read_mat
+from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
+from dpfed.errors import DpfedError
+from dpfed.secagg.messages import WIDTHS, Kind, read_table, write_table
+from dpfed.server.state import ServerState
+from dpfed.sweep.experiment_file import read_experiment
+
+DOCUMENTED = (AccountingError, DpfedError)
+"""The two families of errors. Whatever else a parser raises is a fault."""
+
+D = 24
+SESSION = b"0123456789abcdef"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parser:
+    """`parse` reads bytes; `seeds` are bytes that it accepts, before `sealed`."""
+
+    seeds: Callable[[], list[bytes]]
+    parse: Callable[[bytes], object]
+    sealed: Callable[[bytes], bytes] | None = None
+
+    def accepts(self, content: bytes) -> bool:
+        """Whether the bytes are read; False where they are refused as documented."""
+        try:
+            self.parse(content)
+        except DOCUMENTED as error:
+            assert 10 < len(str(error)) < 20_000, "a message that says nothing, or too much"
+            return False
+        return True
+
+
+@cache
+def _folder() -> Path:
+    fast = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="dpfed-fuzz-", dir=fast if fast.is_dir() else None))
+
+
+def clean_up() -> None:
+    """Remove what `parse` has written."""
+    shutil.rmtree(_folder(), ignore_errors=True)
+    _folder.cache_clear()
+
+
+def _file(content: bytes, name: str) -> Path:
+    path = _folder() / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+# Uploads
+
+
+def _payload_seeds() -> list[bytes]:
+    x = torch.randn(1, D, generator=torch.Generator().manual_seed(1)) ** 3
+    return [make(setting).encode(x, seed=1)[0].to_bytes()[:-4] for setting in SETTINGS]
+
+
+def _payload(content: bytes) -> None:
+    payload = dpfed.compress.from_bytes(content, dimension=D)
+    decoded = payload.scheme.decode([payload])
+    assert decoded.shape == (1, D)
+    assert torch.isfinite(decoded).all()
+
+
+def _with_crc(content: bytes) -> bytes:
+    return content + zlib.crc32(content).to_bytes(4, "little")
+
+
+def _mask_seeds() -> list[bytes]:
+    bits = np.arange(40) % 3 == 0
+    return [mask_to_bytes(bits, _shares()), mask_to_bytes(~bits, _shares())]
+
+
+def _shares() -> np.ndarray:
+    return np.linspace(0, 1, 40, dtype=np.float32)
+
+
+def _mask(content: bytes) -> None:
+    assert len(mask_from_bytes(content, _shares())) == 40
+
+
+# Secure sums
+
+
+def _table_seeds() -> list[bytes]:
+    return [
+        bytes([kind]) + write_table(kind, SESSION, 3, {client: bytes(WIDTHS.get(kind, 12)) for client in range(4)})
+        for kind in Kind
+    ]
+
+
+def _table(content: bytes) -> None:
+    kind = Kind(content[0] % len(Kind)) if content else Kind.UPLOAD
+    rows = read_table(content[1:], kind, SESSION, most=8, width=WIDTHS.get(kind, 12))
+    assert list(rows) == sorted(rows)
+
+
+# Ledgers
+
+_SAMPLED = Subsampled(
+    mechanism=Gaussian(noise_multiplier=1.2, adjacency="add-remove"), sampling=PoissonSampling(probability=0.05)
+)
+_COINS = BernoulliAggregate(dimension=50, floor=0.2, adjacency="zero-out", l2_clip=0.1, cohort=9, overflow=1e-9)
+_INTEGERS = DiscreteGaussian(
+    dimension=64, l2_bound=50.0, share_variance=400.0, shares=9, adjacency="zero-out", overflow=1e-9
+)
+
+
+def _ledger_seeds() -> list[bytes]:
+    def release(round: int, mechanism: object) -> Release:
+        one = Release(round=round, mechanism=mechanism, clip_norm=1.0, noise_std=2.0, noise_placement="server")
+        return replace(one, detail={"run": "a"})
+
+    steps = Steps(mechanism=_SAMPLED, count=3, clients=(0, 4, 7))
+    local = LocalRelease(round=0, steps=(steps,), clip_norm=1.0, noise_std=2.0)
+    files = [
+        ("client", [release(0, _SAMPLED), release(1, _SAMPLED), Aborted(round=2, reason="too few")]),
+        ("client", [release(0, _COINS), release(1, _INTEGERS)]),
+        ("record", [local]),
+    ]
+    contents = []
+    for unit, entries in files:
+        about = {"project": {"epsilon": 3.0, "delta": 1e-5}} if unit == "client" else {}
+        header = Header(unit=unit, clients=10, randomness="simulated", about=about)
+        lines = [header.to_dict(), *(entry.to_dict() for entry in entries)]
+        contents.append(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    return contents
+
+
+def _chained(content: bytes) -> bytes:
+    """Every line that is an object gets the hash that it should have."""
+    lines, chain = [], ""
+    for line in content.split(b"\n"):
+        try:
+            record = json.loads(line)
+            record.pop("chain", None)
+            whole, chain = sealed_line(record, chain)
+        except (ValueError, AttributeError, RecursionError):
+            whole = line + b"\n"
+        lines.append(whole)
+    return b"".join(lines)[:-1]
+
+
+def _ledger(content: bytes) -> None:
+    ledger = Ledger.so_far(_file(content, "ledger.jsonl"))
+    json.dumps([entry.to_dict() for entry in ledger.entries], allow_nan=False)
+    Ledger.resume(ledger.path)
+
+
+def _project(content: bytes) -> None:
+    project = Project.open(_file(content, "project.jsonl"))
+    assert 0 < project.terms.delta < 1
+
+
+# Runs
+
+
+def _state() -> ServerState:
+    return ServerState(round=0, broadcast=torch.zeros(5), clip_norm=1.0)
+
+
+def _checkpoint_seeds() -> list[bytes]:
+    saved = checkpoint.Checkpoint(state=_state(), clients={"kept": torch.ones(2, 3)}, told={"metrics": {"round": 0}})
+    return [checkpoint.to_bytes(saved, run="a")]
+
+
+def _checkpoint(content: bytes) -> None:
+    found = checkpoint.read(_file(content, "checkpoint.safetensors"), run="a", start=_state())
+    assert found.state.broadcast.shape == (5,)
+
+
+def _saved_mask_seeds() -> list[bytes]:
+    recipe = mask_file.Recipe(
+        model="mlp", input_shape=(1, 2, 2), classes=2, options={"hidden": [3]}, seed=1, constant="kaiming",
+        biases="masked", scale=1.0, spread=0.1,
+    )  # fmt: skip
+    network = recipe.build()
+    return [mask_file.mask_file(recipe, network, torch.ones(len(network.initial), dtype=torch.bool))]
+
+
+def _saved_mask(content: bytes) -> None:
+    mask_file.load_mask(_file(content, "model.mask.safetensors"))
+
+
+def _config_seeds() -> list[bytes]:
+    return [tomli_w.dumps(presets.tables(name)).encode() for name in presets.names()[::9]]
+
+
+def _config(content: bytes) -> None:
+    config.parse(config.read_toml(_file(content, "config.toml")), source="config.toml")
+
+
+def _setting(content: bytes) -> None:
+    config.override({"data": {"name": "digits"}}, [content.decode(errors="replace")])
+
+
+_EXPERIMENT = b"""title = "one"
+x = "local.epochs"
+[base.federation]
+rounds = 3
+[axes]
+"local.epochs" = [1, 2]
+[[row]]
+name = "a"
+preset = "dp-fedavg-digits"
+[[row]]
+name = "b"
+set = {"privacy.noise_multiplier" = 1.5}
+[profiles.small]
+rows = ["a"]
+note = "less"
+"""
+
+
+def _experiment(content: bytes) -> None:
+    read_experiment(_file(content, "experiment.toml"))
+
+
+# Data sets
+
+
+def _idx_seeds() -> list[bytes]:
+    return [struct.pack(">HBB3I", 0, 8, 3, 2, 3, 4) + bytes(range(24)), struct.pack(">HBB3I", 0, 8, 3, 0, 3, 4)]
+
+
+def _idx(content: bytes) -> None:
+    assert read_idx(_file(content, "images-idx3-ubyte"), axes=3).ndim == 3
+
+
+def _zipped_idx(content: bytes) -> None:
+    assert read_idx(_file(content, "images-idx3-ubyte.gz"), axes=3).ndim == 3
+
+
+def _mat_seeds() -> list[bytes]:
+    arrays = {"X": np.arange(24, dtype=np.uint8).reshape(2, 3, 4), "y": np.array([[1.0], [2.0]]), "text": "words"}
+    contents = []
+    for compressed in (False, True):
+        buffer = io.BytesIO()
+        savemat(buffer, arrays, do_compression=compressed)
+        contents.append(buffer.getvalue())
+    return contents
+
+
+def _deflated_mat(content: bytes) -> bytes:
+    """A file of one compressed element: the mutated bytes behind the header, deflated."""
+    packed = zlib.compress(content[128:], 1)
+    return _mat_seeds()[0][:128] + struct.pack("<II", 15, len(packed)) + packed
+
+
+def _mat(content: bytes) -> None:
+    assert set(read_mat(_file(content, "file.mat"), {"X", "y"})) == {"X", "y"}
+
+
+def _one_mat_seeds() -> list[bytes]:
+    buffer = io.BytesIO()
+    savemat(buffer, {"X": np.arange(24, dtype=np.int16).reshape(2, 3, 4)})
+    return [buffer.getvalue()]
+
+
+def _one_mat(content: bytes) -> None:
+    assert set(read_mat(_file(content, "file.mat"), {"X"})) == {"X"}
+
+
+def _cifar_seeds() -> list[bytes]:
+    return [bytes([3]) + bytes(3072), bytes(3073 * 2)]
+
+
+def _cifar(content: bytes) -> None:
+    for name in ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"):
+        _file(_cifar_seeds()[0], f"cifar-10-batches-bin/{name}.bin")
+    _file(content, "cifar-10-batches-bin/data_batch_3.bin")
+    load_cifar10(_folder())
+
+
+def _play(lines: int) -> bytes:
+    speech = "All the world's a stage, and all the men and women merely players.\n" * lines
+    return f"JAQUES:\n{speech}\nORLANDO:\n{speech}".encode()
+
+
+def _shakespeare(content: bytes) -> None:
+    _file(content, "shakespeare/input.txt")
+    load_shakespeare(_folder())
+
+
+def _leaf_seeds() -> list[bytes]:
+    user = {"x": ["a" * 80, "b" * 80], "y": ["c", "d"]}
+    return [json.dumps({"users": ["A", "B"], "num_samples": [2, 2], "user_data": {"A": user, "B": user}}).encode()]
+
+
+def _leaf(content: bytes) -> None:
+    _file(_leaf_seeds()[0], "shakespeare/data/test/a.json")
+    _file(content, "shakespeare/data/train/a.json")
+    load_shakespeare_leaf(_folder())
+
+
+PARSERS: dict[str, Parser] = {
+    "payload": Parser(seeds=_payload_seeds, parse=_payload, sealed=_with_crc),
+    "mask": Parser(seeds=_mask_seeds, parse=_mask),
+    "secure-sum": Parser(seeds=_table_seeds, parse=_table),
+    "ledger": Parser(seeds=_ledger_seeds, parse=_ledger, sealed=_chained),
+    "project": Parser(seeds=_ledger_seeds, parse=_project, sealed=_chained),
+    "checkpoint": Parser(seeds=_checkpoint_seeds, parse=_checkpoint),
+    "mask-file": Parser(seeds=_saved_mask_seeds, parse=_saved_mask),
+    "config": Parser(seeds=_config_seeds, parse=_config),
+    "setting": Parser(seeds=lambda: [b"federation.rounds=10", b"model.hidden=[8, 9]", b"a.b.c=.5"], parse=_setting),
+    "experiment": Parser(seeds=lambda: [_EXPERIMENT], parse=_experiment),
+    "idx": Parser(seeds=_idx_seeds, parse=_idx),
+    "idx-gz": Parser(seeds=_idx_seeds, parse=_zipped_idx, sealed=lambda content: gzip.compress(content, 1)),
+    "mat": Parser(seeds=_mat_seeds, parse=_mat),
+    "mat-deflated": Parser(seeds=_one_mat_seeds, parse=_one_mat, sealed=_deflated_mat),
+    "cifar": Parser(seeds=_cifar_seeds, parse=_cifar),
+    "shakespeare": Parser(seeds=lambda: [_play(9), _play(3)], parse=_shakespeare),
+    "leaf": Parser(seeds=_leaf_seeds, parse=_leaf),
+}
