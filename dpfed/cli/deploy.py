@@ -51,7 +51,10 @@ def deploy(
         print_json({"app": str(out), "clients": nodes, "randomness": checked.run.randomness})
         return
     print(f"{out}: a Flower app for {nodes} clients, a SuperNode each; its run folder will be {run_folder(out)}.")
-    print(f"Try it here: flwr run {out} local --stream --federation-config 'num-supernodes={nodes}'")
+    if checked.data.partition == "nodes":
+        print(f"Each node trains on its own samples: load_data in {out}/dpfed_app/client_app.py reads them.")
+    else:
+        print(f"Try it here: flwr run {out} local --stream --federation-config 'num-supernodes={nodes}'")
     if simulated:
         print("note: noise and cohorts come from run.seed, which every node knows: for a release --set")
         print("run.randomness=secure")

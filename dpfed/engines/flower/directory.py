@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Set
 from logging import WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -16,7 +17,8 @@ _PAUSE = 0.2
 
 
 class Directory:
-    """Nodes say which client they are; the first to say so keeps the place for the run.
+    """Nodes say which client they are; the first to say so keeps the place while it is there, then comes the next: a
+    node that was started again may be there before its predecessor is known to be gone.
 
     Whoever may join can take a client's place: who may is the business of node authentication. A place that is empty
     is a client that is lost in every round.
@@ -25,6 +27,7 @@ class Directory:
     def __init__(self, grid: Grid, *, clients: int, fingerprint: str, patience: float) -> None:
         self._grid, self._clients, self._fingerprint, self._patience = grid, clients, fingerprint, patience
         self._nodes: dict[int, int] = {}
+        self._waiting: dict[int, int] = {}
         self._asked: set[int] = set()
         self._refused = ""
 
@@ -53,7 +56,7 @@ class Directory:
     def look_again(self, *, timeout: float) -> bool:
         """Ask the nodes that are new; whether there were any."""
         present = set(self._grid.get_node_ids())
-        self._nodes = {client: node for client, node in self._nodes.items() if node in present}
+        self._nodes = _those_in(present, self._waiting) | _those_in(present, self._nodes)
         new = sorted(present - self._asked)
         self._asked = (self._asked & present) | set(new)
         question = RecordDict({"config": ConfigRecord({"fingerprint": self._fingerprint})})
@@ -70,9 +73,14 @@ class Directory:
             if fingerprint != self._fingerprint:
                 raise WireError("another configuration or another version of dpfed.")
             if client in self._nodes and self._nodes[client] != node:
-                raise WireError(f"client {client} has a node already.")
+                self._waiting[client] = node
+                raise WireError(f"client {client} has a node already. It must wait until that one is gone.")
         except WireError as error:
             self._refused = f"; node {node} was refused: {error}"
             log(WARNING, "node %s is refused: %s", node, error)
             return
         self._nodes[client] = node
+
+
+def _those_in(present: Set[int], nodes: Mapping[int, int]) -> dict[int, int]:
+    return {client: node for client, node in nodes.items() if node in present}

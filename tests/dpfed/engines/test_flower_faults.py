@@ -210,6 +210,32 @@ def test_clients_without_a_node_and_nodes_without_a_place(tmp_path, grid, tables
         nodes.app(_question(998), nodes.contexts[998])
 
 
+def test_a_node_started_again_waits_for_the_place_of_its_predecessor(tmp_path, grid, tables):
+    """Flower knows only after a while that a node is gone; until then there are two of one client, and one counts."""
+    from dpfed.engines.flower.directory import Directory
+    from dpfed.engines.flower.settings import fingerprint
+
+    chosen = tables("dp-fedavg", privacy=PRIVATE)
+    nodes = grid(chosen)
+    again = nodes.clients.pop(997)
+    print_ = fingerprint(parse(chosen, source="test"))
+    directory = Directory(nodes, clients=20, fingerprint=print_, patience=0.1)
+    directory.wait()
+    assert directory.node_of(3) is None
+    nodes.clients[997] = again
+    nodes.clients[5] = 3
+    nodes.contexts[5] = nodes.contexts[997]
+    directory.look_again(timeout=1.0)
+    first = directory.node_of(3)
+    assert first in (5, 997)
+    second = ({5, 997} - {first}).pop()
+    directory.look_again(timeout=1.0)
+    assert directory.node_of(3) == first
+    del nodes.clients[first]
+    directory.look_again(timeout=1.0)
+    assert directory.node_of(3) == second
+
+
 def _question(node):
     from flwr.app import ConfigRecord, Message, RecordDict
 

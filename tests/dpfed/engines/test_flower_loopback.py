@@ -65,8 +65,7 @@ class Loopback:
 
     def end_of_run(self):
         """How it ended, as `flwr ls` says; never the exit status of `flwr run`."""
-        status = _until(lambda: self._finished(), "the run has not ended")
-        return status
+        return _until(self._finished, "the run has not ended", pause=3.0)
 
     def _finished(self):
         (run, *_) = json.loads(self._flwr("ls", "loopback", "--format", "json"))["runs"]
@@ -108,12 +107,12 @@ def _kill(pid):
         os.kill(pid, signal.SIGKILL)
 
 
-def _until(found, complaint):
+def _until(found, complaint, *, pause=0.5):
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if value := found():
             return value
-        time.sleep(0.5)
+        time.sleep(pause)
     raise TimeoutError(complaint)
 
 

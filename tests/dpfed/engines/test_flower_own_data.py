@@ -127,6 +127,18 @@ def test_what_would_need_the_sizes_is_refused_before_an_app_is_written(tmp_path,
     assert not (tmp_path / "app").exists()
 
 
+def test_the_hook_is_written_and_named(tmp_path, capsys, with_steps):
+    import tomli_w
+
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(on_nodes(with_steps("dp-fedavg", privacy=PRIVATE))))
+    assert status(["deploy", str(tmp_path / "run.toml"), "--out", str(tmp_path / "app")]) == 0
+    assert "load_data in" in capsys.readouterr().out
+    module = (tmp_path / "app" / "dpfed_app" / "client_app.py").read_text()
+    compile(module, "client_app.py", "exec")
+    assert "def load_data(context" in module
+    assert "load_data=load_data" in module
+
+
 def test_in_one_process_there_are_no_nodes(tmp_path, with_steps, checked):
     experiment = build(checked(on_nodes(with_steps("dp-fedavg", privacy=PRIVATE))))
     with pytest.raises(ConfigError, match="dpfed deploy"):
