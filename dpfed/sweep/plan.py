@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -67,10 +68,12 @@ def plan(
     experiment = read_experiment(file)
     name, chosen = experiment.profile(profile)
     try:
-        whole = expand(experiment, chosen, settings=settings)
-        grid = expand(experiment, chosen, settings=settings, only=only) if only else whole
+        grid = expand(experiment, chosen, settings=settings, only=only)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
+    whole = grid
+    with suppress(ConfigError):  # --set may be for the rows of --only
+        whole = expand(experiment, chosen, settings=settings)
     numbers = experiment.published
     found = Plan(
         file=file,
