@@ -152,6 +152,32 @@ def test_uploads_that_tell_by_themselves_are_charged_before_anybody_is_asked(tmp
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == charged
 
 
+@pytest.mark.parametrize(("randomness", "charged"), [("secure", 3), ("simulated", 2)])
+def test_a_round_that_was_cut_off_stays_charged_if_its_coins_are_tossed_anew(
+    tmp_path, grid, tables, randomness, charged
+):
+    """Uploads may have been seen before the server died; nodes asked again toss again, unless from the seed."""
+
+    class Dies(grid):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            replies = super().send_and_receive(messages, timeout=timeout)
+            if messages[0].metadata.message_type == "train":
+                raise KeyboardInterrupt
+            return replies
+
+    coins = {"clip_norm": 0.5, "accountant": "rdp", "release": "uploads"}
+    chosen = tables("fedpm", f"run.randomness={randomness}", privacy=coins)
+    with pytest.raises(KeyboardInterrupt):
+        serve(Dies(chosen), chosen, tmp_path / "run")
+    first = Ledger.read(tmp_path / "run" / "ledger.jsonl").releases
+    assert [one.round for one in first] == [0]
+    serve(grid(chosen), chosen, tmp_path / "run", resume=True)
+    releases = Ledger.read(tmp_path / "run" / "ledger.jsonl").releases
+    assert releases[0] == first[0]
+    assert [one.round for one in releases] == sorted([0] * (charged - 1) + [1])
+
+
 def test_a_run_that_was_cut_off_goes_on_as_if_nothing_had_happened(tmp_path, grid, tables):
     chosen = tables("dp-fedavg", privacy=PRIVATE)
 
