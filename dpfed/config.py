@@ -17,6 +17,10 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
+_USERS = {"alpha": ("dirichlet",), "labels": ("labels", "fedpm"), "samples": ("resampled",)}
+"""The partitions that each key of [data] belongs to."""
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -31,9 +35,10 @@ class Data(_Table):
     from the data set `public_from`.
 
     partition: iid; dirichlet, each label divided by shares ~ Dirichlet(alpha); labels, every client has so many
-    `labels`; fedpm, sizes of 10 to 100 parts and at most so many `labels`; natural, as the data set says (roles, the
-    column train_clients); nodes, every node of a deployment has samples of its own (docs/deploy.md), and of data.name
-    only the test half, and public samples, are used.
+    `labels`; fedpm, sizes of 10 to 100 parts and at most so many `labels`; resampled, every client has so many
+    `samples`, drawn from all with replacement, and there may be millions of clients; natural, as the data set says
+    (roles, the column train_clients); nodes, every node of a deployment has samples of its own (docs/deploy.md), and of
+    data.name only the test half, and public samples, are used.
     """
 
     name: str
@@ -43,15 +48,16 @@ class Data(_Table):
     validation: Count | None = None
     public: Annotated[int, Field(ge=0)] = 0
     public_from: str | None = None
-    partition: Literal["iid", "dirichlet", "labels", "fedpm", "natural", "nodes"] = "iid"
+    partition: Literal["iid", "dirichlet", "labels", "fedpm", "resampled", "natural", "nodes"] = "iid"
     alpha: Positive | None = Field(default=None, validate_default=True)
     labels: Count | None = Field(default=None, validate_default=True)
+    samples: Count | None = Field(default=None, validate_default=True)
 
-    @field_validator("alpha", "labels")
+    @field_validator("alpha", "labels", "samples")
     @classmethod
     def _fits_the_partition(cls, value: float | None, info: ValidationInfo) -> float | None:
         partition = info.data.get("partition")
-        users = ("dirichlet",) if info.field_name == "alpha" else ("labels", "fedpm")
+        users = _USERS[info.field_name or ""]
         if partition in users and value is None:
             raise ValueError(f"data.partition={partition!r} needs it. Set data.{info.field_name}")
         if partition is not None and partition not in users and value is not None:

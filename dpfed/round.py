@@ -185,9 +185,10 @@ def _filled_up(parts: Parts, cohort: NDArray[np.int64], round: int) -> NDArray[n
     drawn = int((cohort < parts.sampler.clients).sum())
     if parts.fill is None or drawn >= parts.fill:
         return cohort
-    others = np.setdiff1d(np.arange(parts.sampler.clients), cohort)
-    chosen = parts.randomness.subset(parts.fill - drawn, len(others), "cohort.fill", round)
-    return np.sort(np.concatenate([cohort, others[chosen]]))
+    chosen = parts.randomness.subset(parts.fill - drawn, parts.sampler.clients - drawn, "cohort.fill", round)
+    passed = np.sort(cohort)[:drawn] - np.arange(drawn)  # for each of the cohort, how many others come before it
+    others = chosen + np.searchsorted(passed, chosen, side="right")
+    return np.sort(np.concatenate([cohort, others]))
 
 
 def noisy_sum(

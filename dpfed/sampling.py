@@ -12,6 +12,9 @@ from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonS
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
 
+_BLOCK = 1 << 17
+"""Clients whose coins are tossed at a time."""
+
 
 class Sampler(Protocol):
     """Draws the cohort of a round; `expected` is the public cohort size that sums are divided by."""
@@ -45,7 +48,15 @@ class PoissonCohorts:
         return float(self.cohort)
 
     def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
-        return np.flatnonzero(randomness.uniform(self.clients, "cohort", round) < self.law.probability)
+        blocks = range(-(-self.clients // _BLOCK))
+        return np.concatenate([self._of_block(randomness, round, block) for block in blocks])
+
+    def _of_block(self, randomness: Randomness, round: int, block: int) -> NDArray[np.int64]:
+        """Who is drawn of one block of clients: the coins of a large population need no memory for all of it."""
+        first = block * _BLOCK
+        name = ("cohort", round, block) if block else ("cohort", round)
+        tossed = randomness.uniform(min(_BLOCK, self.clients - first), *name)
+        return first + np.flatnonzero(tossed < self.law.probability)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -263,6 +263,11 @@ def _not_protected(
         notes.append(_of_secure_sums(config))
     if config.privacy is not None and config.run.randomness == "simulated":
         notes.append("noise and cohorts come from the seed (run.randomness = 'simulated'): do not release this model")
+    if config.privacy is not None and config.data.partition == "resampled":
+        notes.append(
+            "single samples of the pool: clients draw theirs from it (data.partition = 'resampled'), one may be with "
+            "many of them, and the unit is a client"
+        )
     if config.local.record is not None:
         notes.append(
             "the unit is a record: all of a client's data together, its number of records and who took part are not "

@@ -44,7 +44,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
     """Local training with private records, and what that promises. ConfigError, CalibrationError."""
     table = config.local.record
     assert table is not None
-    delta = len(local.partition.indices) ** -1.1 if table.delta is None else table.delta
+    delta = local.partition.total**-1.1 if table.delta is None else table.delta
     z = _noise_multiplier(config, table, local, delta)
     goal = RecordGoal(
         delta=delta,

@@ -11,7 +11,8 @@ import torch
 from dpfed import data
 from dpfed.config import Config
 from dpfed.data.dataset import Dataset
-from dpfed.data.partition import Partition
+from dpfed.data.partition import Holdings, Partition
+from dpfed.data.resampled import Resampled
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 
@@ -85,7 +86,7 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
     )
 
 
-def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Partition:
+def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
     """Who holds which row of the training half. ConfigError where the data cannot be divided so."""
     table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
     labels = dataset.train_labels
@@ -105,6 +106,14 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Partition:
                     "Use another partition, or data with roles or a column train_clients."
                 )
             return data.natural(dataset.train_clients, clients, generator, available=dataset.natural_clients)
+        case "resampled":
+            if config.local.record is not None:
+                raise ConfigError(
+                    "[local.record] with data.partition='resampled': one record may be with several clients, and no "
+                    "account adds up what all of them tell of it. Use [privacy], whose unit is the client, or another "
+                    "data.partition."
+                )
+            return Resampled(samples=len(labels), clients=clients, each=_given(table.samples), seeds=seeds)
         case "nodes":
             _check_unknown_sizes(config)
             nothing = np.zeros(clients + 1, dtype=np.int64)

@@ -68,9 +68,10 @@ class Coins:
         return self.bits or (None if self.slots is None else self.slots.bit_length())
 
     def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
-        if not self.summed:
-            return self.arrived(self.messages(rows, origin, clients, round), origin, clients, round)
-        return Arrived(rows=self._masks(rows, origin, clients, round), uplink_bytes=None)
+        masks = self._masks(rows, origin, clients, round)
+        if self.summed:
+            return Arrived(rows=masks, uplink_bytes=None)
+        return Arrived(rows=masks, uplink_bytes=sum(map(len, self._coded(masks, origin))))
 
     def messages(
         self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int, noise: OnIntegers | None = None
@@ -78,8 +79,7 @@ class Coins:
         masks = self._masks(rows, origin, clients, round)
         if self.summed:
             return ring_to_bytes(masks, self._bits_an_entry or 1)
-        probabilities = origin.cpu().numpy()
-        return [mask_to_bytes(mask.cpu().numpy() != 0, probabilities) for mask in masks]
+        return self._coded(masks, origin)
 
     def arrived(self, messages: Sequence[bytes], origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
         if self.summed:
@@ -119,6 +119,10 @@ class Coins:
         for row, mask, client in zip(rows, masks, clients, strict=True):
             mask.copy_(self._toss(origin.double() + row.double(), "coins", round, int(client)))
         return masks
+
+    def _coded(self, masks: Tensor, origin: Tensor) -> list[bytes]:
+        probabilities = origin.cpu().numpy()
+        return [mask_to_bytes(mask.cpu().numpy() != 0, probabilities) for mask in masks]
 
     def _toss(self, probabilities: Tensor, purpose: str, *path: int) -> Tensor:
         """Coins [k] of probabilities [k], float64, after noise and clip."""

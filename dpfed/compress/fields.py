@@ -23,6 +23,7 @@ LARGEST = 1e31
 """The largest magnitude on the wire: its product with d/k and the sum of a round's payloads stay finite in float32."""
 
 _PACKED, _CODED = 0, 1
+_FEW = 32  # symbols that are counted one after the other: faster then than numpy.bincount, which makes int64 of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ class Symbols:
 
     def write(self, values: Values) -> Block:
         values = values.astype(self.dtype, copy=False)
-        counts = np.bincount(values, minlength=self.alphabet)
+        counts = _occurrences(values, self.alphabet)
         coded_bound = self._counts_bytes + 4 + math.ceil(entropy.entropy_bits(counts) / 8)
         if coded_bound < self._packed_bytes:
             coded = self._coded(values, counts)
@@ -204,7 +205,7 @@ class Symbols:
         words = np.frombuffer(reader.take(4 * length, what), dtype="<u4").astype(np.uint32)
         coded = entropy.decode(words, entropy.group_weights(model, self._group), self._groups)
         values = self._ungrouped(coded, pad=int(model.argmax()))
-        if not np.array_equal(np.bincount(values, minlength=self.alphabet), model):
+        if not np.array_equal(_occurrences(values, self.alphabet), model):
             raise WireError(f"{what}: they do not occur as often as their counts say; the message is forged.")
         return values
 
@@ -300,6 +301,14 @@ class Indices:
     @property
     def _bitmap(self) -> Symbols:
         return Symbols(alphabet=2, count=self.size)
+
+
+def _occurrences(values: Values, alphabet: int) -> NDArray[np.int64]:
+    """How often each symbol of 0 .. alphabet - 1 occurs; int64 [alphabet]."""
+    if alphabet > _FEW or values.dtype.itemsize > 1:
+        return np.bincount(values, minlength=alphabet).astype(np.int64)
+    counts = [np.count_nonzero(values == symbol) for symbol in range(1, alphabet)]
+    return np.array([len(values) - sum(counts), *counts], dtype=np.int64)
 
 
 def packed_bytes(count: int, bits: int) -> int:

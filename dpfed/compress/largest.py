@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _NUMBERS_AT_ONCE = 1 << 22
@@ -14,6 +16,8 @@ def largest_indices(x: Tensor, kept: int) -> Tensor:
     Ties go to the lower index, which torch.topk does not promise: everything above the kept-th largest magnitude,
     then the first of those equal to it. A selection, not a sort: linear in d.
     """
+    if x.device.type == "cpu":  # numpy selects several times as fast as torch
+        return torch.from_numpy(np.stack([_of_magnitudes(row.abs().numpy(), kept) for row in x.detach()]))
     clients, dimension = x.shape
     chosen = torch.empty(clients, kept, dtype=torch.int64, device=x.device)
     rows = max(1, _NUMBERS_AT_ONCE // dimension)
@@ -24,6 +28,17 @@ def largest_indices(x: Tensor, kept: int) -> Tensor:
         room = kept - above.sum(dim=1, keepdim=True)
         mask = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))
         chosen[first : first + rows] = mask.nonzero()[:, 1].view(-1, kept)
+    return chosen
+
+
+def _of_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
+    """The same of one row [d], int64 [kept]."""
+    last = len(magnitudes) - kept
+    threshold = np.partition(magnitudes, last)[last]
+    chosen: NDArray[np.int64] = np.flatnonzero(magnitudes >= threshold)
+    if len(chosen) > kept:  # the last of those equal to the threshold stay out
+        equal = np.flatnonzero(magnitudes[chosen] == threshold)
+        chosen = np.delete(chosen, equal[kept - len(chosen) :])
     return chosen
 
 

@@ -4,11 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.errors import ConfigError, DataError
+
+
+class Holdings(Protocol):
+    """Who holds which rows of the training half: a `Partition`, or a rule for one (`resampled.Resampled`)."""
+
+    @property
+    def clients(self) -> int: ...
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples of each client, int64 [clients]."""
+
+    @property
+    def total(self) -> int:
+        """Samples of all clients together."""
+
+    @property
+    def largest_row(self) -> int:
+        """No client holds a row beyond it; -1 where nobody holds one."""
+
+    def of(self, client: int) -> NDArray[np.int64]:
+        """The rows of one client."""
+
+    def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of clients [c] at places [c, ...] among their own."""
+
+    def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+        """Samples of each label that each client holds, int64 [clients, classes]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,11 +81,27 @@ class Partition:
         """Samples of each client, int64 [clients]."""
         return np.diff(self.offsets)
 
+    @property
+    def total(self) -> int:
+        """Samples of all clients together."""
+        return len(self.indices)
+
+    @property
+    def largest_row(self) -> int:
+        """No client holds a row beyond it; -1 where nobody holds one."""
+        return int(self.indices.max(initial=-1))
+
     def of(self, client: int) -> NDArray[np.int64]:
         """The rows that `client` (0 .. clients-1) holds."""
         if not 0 <= client < self.clients:
             raise ConfigError(f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them.")
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of clients [c] at places [c, ...] among their own."""
+        starts = self.offsets[clients].reshape(-1, *[1] * (places.ndim - 1))
+        rows: NDArray[np.int64] = self.indices[starts + places]
+        return rows
 
     def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
         """Samples of each label that each client holds, int64 [clients, classes], from labels [N] of all rows."""
@@ -97,7 +142,8 @@ def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition
     if not 1 <= clients <= samples:
         raise ConfigError(
             f"clients={clients}: an iid partition of {samples} samples needs from 1 to {samples} clients, so "
-            "that each holds at least one sample. Lower clients."
+            "that each holds at least one sample. Lower clients, or let each draw its own (data.partition = "
+            "'resampled')."
         )
     sizes = np.full(clients, samples // clients, dtype=np.int64)
     sizes[: samples % clients] += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.data.partition import Partition
+from dpfed.data.partition import Holdings
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 
@@ -59,7 +59,7 @@ class PoissonBatches:
             return 0
         return self.steps if self.steps is not None else -(-(self.epochs or 0) * size // self.expected(size))
 
-    def draw(self, partition: Partition, clients: NDArray[np.int64], randomness: Randomness, *, round: int) -> Schedule:
+    def draw(self, partition: Holdings, clients: NDArray[np.int64], randomness: Randomness, *, round: int) -> Schedule:
         """The batches of `clients` [c] in a round. A client's coins are named by (round, its id)."""
         drawn = [self._client(partition.of(int(client)), int(client), randomness, round) for client in clients]
         counts = np.array([len(batches) for batches in drawn], dtype=np.int64)
@@ -94,7 +94,7 @@ def count_steps(
 
 
 def draw_schedule(
-    partition: Partition,
+    partition: Holdings,
     clients: NDArray[np.int64],
     *,
     batch_size: int,
@@ -118,7 +118,7 @@ def draw_schedule(
         rows = np.flatnonzero(sizes == size)
         count = int(counts[rows[0]])
         places, filled = _batches(seeds, purpose, round, clients[rows], int(size), count, width)
-        samples[rows, :count] = partition.indices[partition.offsets[clients[rows], None, None] + places]
+        samples[rows, :count] = partition.at(clients[rows], places)
         real[rows, :count] = filled
     return Schedule(samples=samples, real=real, steps=counts)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import LocalRelease
-from dpfed.data.partition import Partition
+from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
 from dpfed.local.layout import takes_channels_last
 from dpfed.local.loop import train_in_turn
@@ -53,7 +53,7 @@ class LocalTraining:
     course: Course
     inputs: Tensor
     labels: Tensor
-    partition: Partition
+    partition: Holdings
     epochs: int | None = None
     steps: int | None = None
     batch_size: int
@@ -208,9 +208,10 @@ def _check_samples(training: LocalTraining) -> None:
         raise ConfigError(
             f"inputs: {len(training.inputs)} samples but {samples} labels; one label a sample. Check both."
         )
-    if len(training.partition.indices) and int(training.partition.indices.max()) >= samples:
+    largest = training.partition.largest_row
+    if largest >= samples:
         raise ConfigError(
-            f"partition: holds row {training.partition.indices.max()}, the data only rows 0..{samples - 1}. "
+            f"partition: holds row {largest}, the data only rows 0..{samples - 1}. "
             "Partition this very data set, after carving public data out."
         )
 

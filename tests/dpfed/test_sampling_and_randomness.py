@@ -1,5 +1,7 @@
 """Cohorts follow the law that is charged; randomness repeats where it should and only there."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -61,6 +63,30 @@ def test_the_law_is_the_accountants_own():
 def test_an_impossible_cohort_is_refused(cohort):
     with pytest.raises(ConfigError, match=r"federation\.cohort"):
         sampler("poisson", clients=60, cohort=cohort)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
+def test_a_population_of_a_million_is_drawn_block_by_block_by_the_same_law(source):
+    """Sizes are binomial, ids uniform over all blocks, and no two blocks draw alike."""
+    who = sampler("poisson", clients=1_000_000, cohort=2000)
+    cohorts = [who.sample(source, t) for t in range(20)]
+    together = np.concatenate(cohorts)
+    law = stats.binom(20_000_000, 2000 / 1_000_000)
+    assert 2 * min(law.cdf(len(together)), law.sf(len(together) - 1)) > ALPHA
+    assert stats.kstest(together / 1_000_000, "uniform").pvalue > ALPHA
+    assert all(np.all(np.diff(cohort) > 0) for cohort in cohorts)
+    blocks = [set(cohorts[0][cohorts[0] // (1 << 17) == block] % (1 << 17)) for block in range(7)]
+    # Two random subsets of 262 of 131,072 share one in two cases; a stream used twice shares all.
+    assert max(len(one & other) for one in blocks for other in blocks if one is not other) < 20
+
+
+def test_the_coins_of_a_million_take_no_memory_for_all_of_them():
+    who = sampler("poisson", clients=1_000_000, cohort=100)
+    tracemalloc.start()
+    who.sample(SOURCES[0], 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3_000_000  # of 8 MB for a number each
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
