@@ -1,0 +1,38 @@
+"""A few rows of each paper's smoke profile, run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from dpfed import federation
+from dpfed.build import build
+from dpfed.sweep.plan import plan
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+ROWS = [
+    ("fed-smp/table-1.toml", "FedAvg"),
+    ("fed-smp/table-1.toml", "Fed-SMP top-k, as published"),
+    ("fed-smp/table-3.toml", "Fed-SMP rand-k, Poisson"),
+    ("fedpm/figure-3-mnist.toml", "FedPM"),
+    ("fedpm/tables-1-and-3.toml", "QSGD"),
+    ("fedmrn/table-1-fashion-mnist.toml", "FedMRNS"),
+    ("fedmrn/table-1-cifar-10.toml", "FedSparsify"),
+    ("fedmrn/figure-4-svhn.toml", "FedAvg with SM"),
+    ("fedmrn/figure-5.toml", "FedMRN, gaussian"),
+    ("fedscalar/figure-3.toml", "FedScalar, Gaussian"),
+]
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS)
+def test_first_run_of_the_row_in_the_smoke_profile(name: str, row: str, tmp_path: Path) -> None:
+    found = plan(EXPERIMENTS / name, profile="smoke", out=tmp_path / "runs", only=[row])
+    summary = federation.run(build(found.grid.cells[0].config), tmp_path / "run").summary
+    assert summary["rounds"] == 2
+    assert 0 <= summary["test_accuracy"] <= 1
+    assert (summary["epsilon"] is None) == (found.grid.cells[0].config.privacy is None)
+    if summary["epsilon"] is not None:
+        assert 0 < summary["epsilon"] < math.inf
+        assert summary["sampling"] == ("fixed" if row.endswith("as published") else "poisson")
