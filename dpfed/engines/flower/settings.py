@@ -40,8 +40,8 @@ def check_engine(config: Config) -> None:
     """ConfigError for what is not built on Flower."""
     if config.aggregation.kind == "masked":
         raise ConfigError(
-            "aggregation.kind='masked' with the flower engine: it is a shortcut for one process. Use 'protocol' or "
-            "'plain'."
+            "aggregation.kind='masked' with the flower engine: it is a shortcut for one process, whose masks come from "
+            "one secret. Use 'protocol' or 'plain'."
         )
     if config.aggregation.kind == "protocol" and config.audit.canaries:
         raise ConfigError(

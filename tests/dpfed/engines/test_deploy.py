@@ -39,9 +39,14 @@ def test_nothing_is_overwritten(tmp_path, checked, tables):
 
 
 def test_what_no_node_could_run_is_refused_before_an_app_is_written(tmp_path, capsys):
-    for setting in ("privacy.noise_multiplier=-1.0", "aggregation.kind=masked"):
-        assert status(["deploy", "dp-fedavg-digits", "--out", str(tmp_path / "app"), "--set", setting]) == 2
-        assert setting.split("=")[0] in capsys.readouterr().err
+    for settings, words in (
+        (["privacy.noise_multiplier=-1.0"], "privacy.noise_multiplier"),
+        (["aggregation.kind=masked"], "Use 'protocol' or 'plain'"),
+        (["aggregation.kind=protocol", "audit.canaries=5"], "canaries have no node"),
+    ):
+        given = [part for setting in settings for part in ("--set", setting)]
+        assert status(["deploy", "dp-fedavg-digits", "--out", str(tmp_path / "app"), *given]) == 2
+        assert words in capsys.readouterr().err
     assert not (tmp_path / "app").exists()
 
 

@@ -31,8 +31,7 @@ SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adja
 TWO = ("federation.clients=2", "federation.cohort=2", "federation.sampling=all")
 RUNS = {
     "fed-smp-randk": ("fed-smp-randk", ("method.keep=0.3",), SHARES),
-    "fedpm": ("fedpm", (), {**COINS, "slots": 2}),
-    "protocol": ("dp-fedavg", ("aggregation.kind=protocol", "federation.rounds=1"), SHARES),
+    "coins under the protocol": ("fedpm", ("aggregation.kind=protocol", "federation.rounds=1"), {**COINS, "slots": 2}),
 }
 
 
@@ -151,7 +150,7 @@ def deployed(tables, folder):
 def test_two_nodes_are_the_run_in_process(tmp_path, loopback, tables, as_in_process, strangers):
     """An app with the modules of several configurations; then a run that must fail: its folder is taken."""
     all_tables = {name: tables(method, *TWO, *more, privacy=privacy) for name, (method, more, privacy) in RUNS.items()}
-    app = deployed(all_tables["fedpm"], tmp_path)
+    app = deployed(all_tables["fed-smp-randk"], tmp_path)
     (app / "dpfed_app" / "configs.json").write_text(json.dumps(all_tables))
     (app / "dpfed_app" / "many_runs.py").write_text(Path(__file__).with_name("many_runs.py").read_text())
     for number, name in enumerate(("client", "server")):
