@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import secrets
 
 from dpfed import __version__
 from dpfed.config import Config
@@ -25,8 +26,13 @@ _OF_THE_MACHINE = {"data": ("root",), "run": ("device", "group", "evaluate_every
 
 
 def require_flower(*, simulation: bool) -> None:
-    """Make Flower quiet, before anything of it is imported; ConfigError where it is not installed."""
-    for name, value in QUIET.items():
+    """Make Flower quiet, before anything of it is imported; ConfigError where it is not installed.
+
+    Ray's ports are open to whoever reaches this machine: it is told to ask for a token, which is made here and which
+    only processes started from here have.
+    """
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if simulation else {}
+    for name, value in {**QUIET, **token}.items():
         os.environ.setdefault(name, value)
     missing = [name for name in ("flwr", *(["ray"] if simulation else [])) if importlib.util.find_spec(name) is None]
     if missing:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dpfed.engines.flower.settings import require_flower
 
-require_flower(simulation=False)
+require_flower(simulation=__name__ == "__main__")
 
 from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
