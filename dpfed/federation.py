@@ -409,6 +409,7 @@ def _summary(
         "dataset": config.data.name,
         "model": config.model.name,
         "parameters": experiment.model.size,
+        "local_training": asdict(experiment.parts.local.plan) | {"precision": experiment.parts.local.precision},
         "clients": config.federation.clients,
         "cohort": int(experiment.parts.sampler.expected),
         "sampling": config.federation.sampling,

@@ -16,7 +16,7 @@ from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, Validation, public_samples, validation_samples
 from dpfed.build.schemes import is_linear, sparsity_schedule
 from dpfed.build.sums import check_sums, filled_to, most_uploads, slots_of, sums_of
-from dpfed.build.training import course, frozen_network, local_training, model_options, network_of
+from dpfed.build.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
 from dpfed.canaries import Canaries
 from dpfed.compress.code import Code
@@ -121,7 +121,7 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         code=code,
         sums=sums_of(config, code, goal, seeds),
         server=_server(config, chosen, model, device),
-        group=config.run.group if model.size > 100_000 else max(config.run.group, 100),
+        group=group_of(config, model),
         client_weights=_weights(config, chosen, goal, code, local),
         divisor=who.expected if goal else None,
         slots=slots_of(goal) if goal else None,

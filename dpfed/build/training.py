@@ -84,6 +84,11 @@ def _masked_noise(
     )
 
 
+def group_of(config: Config, model: FlatModel) -> int:
+    """Clients whose moves are in memory at a time."""
+    return config.run.group if model.size > 100_000 else max(config.run.group, 100)
+
+
 def local_training(
     config: Config, course: Course, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
 ) -> LocalTraining:
@@ -97,4 +102,8 @@ def local_training(
         steps=config.local.steps,
         batch_size=config.local.batch_size,
         strategy=config.local.strategy,
+        chunk=config.local.chunk,
+        memory=config.local.memory,
+        at_once=min(config.federation.cohort, group_of(config, model)),
+        precision=config.local.precision,
     )

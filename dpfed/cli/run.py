@@ -235,8 +235,14 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{summary['uplink_megabytes_total']:.4g} MB in all",
         ),
         ("seconds", f"{summary['seconds']:.1f} on {summary['device']}"),
+        ("clients train", _training_words(summary["local_training"])),
     ]
     return rows
+
+
+def _training_words(plan: Mapping[str, Any]) -> str:
+    how = "one after the other, one a core" if plan["chunk"] is None else f"{plan['chunk']} side by side at a time"
+    return f"{how}, in {plan['precision']} ({plan['why']})"
 
 
 def _secure_sum_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -24,13 +24,15 @@ class BatchGradients:
     The gradient of a dense layer's weights, sum over the batch of g_b x_b^T with g the slopes of its outputs and x its
     inputs, has as many entries as the weights and rank b: for large layers the factors are kept, and multiplied
     straight into what the gradient is added to. Forward and backward through them are as torch.nn.Linear's.
+
+    factors: False leaves all of it to autograd
     """
 
-    def __init__(self, model: FlatModel, module: nn.Module) -> None:
+    def __init__(self, model: FlatModel, module: nn.Module, *, factors: bool = True) -> None:
         self._layout = [block for block in model.layout if block.kind != "statistic"]
         self._parameters = list(module.parameters())
         self._factors: _Factors = []
-        for part in module.modules():
+        for part in module.modules() if factors else ():
             if type(part) is nn.Linear and part.weight.numel() >= _DENSE_FROM and _in_main_memory(part.weight):
                 part.forward = partial(_dense, part, self._factors)  # type: ignore[method-assign]
 

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from dpfed.errors import TrainingFailed
 from dpfed.local.gradients import BatchGradients
+from dpfed.local.memory import out_of_memory
+from dpfed.local.precision import forward_pass
 from dpfed.local.records import RecordGradients
 from dpfed.local.task import LocalTask, Walk
 from dpfed.local.threads import one_thread
@@ -21,19 +24,32 @@ def train_in_turn(task: LocalTask) -> Tensor:
     """Moves [c, n]; a client's is bit for bit the same whichever others the task has.
 
     On a CPU every core trains a client of its own, on one thread, so the number of cores does not matter either.
+    Raises TrainingFailed where memory runs out.
     """
-    clients = len(task.schedule.steps)
-    moves = torch.empty(clients, task.course.size, device=task.broadcast.device)
+    moves = torch.empty(len(task.schedule.steps), task.course.size, device=task.broadcast.device)
     longest_first = np.argsort(-task.schedule.steps, kind="stable").tolist()
-    if moves.device.type != "cpu":
-        _train_clients(task, longest_first, moves)
-        return moves
+    try:
+        if moves.device.type == "cpu":
+            _on_every_core(task, longest_first, moves)
+        else:
+            _train_clients(task, longest_first, moves)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise TrainingFailed(
+            f"local training: one client a core does not fit into memory ({str(error).strip()[:200]}). Choose a "
+            "smaller local.batch_size or model, or fewer cores (OMP_NUM_THREADS)."
+        ) from error
+    return moves
+
+
+def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
+    """As `_train_clients`; whichever core is done takes the next client."""
+    waiting = iter(clients)
     # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
     with one_thread() as cores, ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        waiting = iter(longest_first)  # whoever is done takes the next
         for done in [pool.submit(_train_clients, task, waiting, moves) for _ in range(cores)]:
             done.result()
-    return moves
 
 
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
@@ -64,7 +80,7 @@ class _PlainStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
         self._module = task.model.bind(walk.room[0])
-        self._gradients = BatchGradients(task.model, self._module)
+        self._gradients = BatchGradients(task.model, self._module, factors=task.precision != "bf16")
         self._room = walk.room.new_empty(task.model.size)
 
     def enter(self, walk: Walk) -> None:
@@ -74,7 +90,9 @@ class _PlainStep:
     def take(self, client: int, number: int, batch: Tensor) -> None:
         task, walk = self._task, self._walk
         with torch.enable_grad():
-            loss = cross_entropy(self._module(task.images(batch)), task.labels[batch])
+            with forward_pass(task.precision, batch.device):
+                logits = self._module(task.images(batch))
+            loss = cross_entropy(logits.float(), task.labels[batch])
         if walk.rate is not None:
             self._gradients.descend(loss, walk.rate)
             return

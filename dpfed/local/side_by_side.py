@@ -8,20 +8,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from dpfed.local.memory import Chunk
+from dpfed.local.precision import forward_pass
+from dpfed.local.schedule import Schedule
 from dpfed.local.task import LocalTask
 from dpfed.local.threads import one_thread
-from dpfed.models.flat import FlatModel
 
 
-def train_side_by_side(task: LocalTask, *, chunk: int) -> Tensor:
+def train_side_by_side(task: LocalTask, chunk: Chunk) -> Tensor:
     """Moves [c, n], as a loop gives them up to rounding; `chunk` clients in memory at a time."""
     moves = torch.empty(len(task.schedule.steps), task.course.size, device=task.broadcast.device)
-    longest_first = np.argsort(-task.schedule.steps, kind="stable")
+    order = _alike_together(task.schedule)
+
+    def train(start: int, stop: int) -> None:
+        places = order[start:stop]
+        moves[torch.from_numpy(places).to(moves.device)] = _train_group(task, places)
+
     with one_thread():
-        for start in range(0, len(longest_first), chunk):
-            rows = longest_first[start : start + chunk]
-            moves[torch.from_numpy(rows).to(moves.device)] = _train_group(task, rows)
+        chunk.go_through(len(order), train)
     return moves
+
+
+def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
+    """Places of clients, most steps first, and among them most samples first: little is padded in a chunk then."""
+    return np.lexsort((-schedule.real.sum(axis=(1, 2)), -schedule.steps))
 
 
 def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
@@ -29,25 +39,28 @@ def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
     group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
     shares = torch.from_numpy(_shares(group.real)).to(walk.room.device)
+    widths = group.real.sum(axis=2)
     for step in range(int(group.steps.max(initial=0))):
         active = int(np.count_nonzero(group.steps > step))
-        rows = samples[:active, step]
+        width = int(widths[:active, step].max())  # real samples come first in a batch
+        rows = samples[:active, step, :width]
         walk.place(active, step)
         inputs, labels = task.inputs[rows], task.labels[rows]
-        gradient = _gradient(task.model, walk.room[:active], inputs, labels, shares[:active, step])
+        gradient = _gradient(task, walk.room[:active], inputs, labels, shares[:active, step, :width])
         walk.step(active, step, walk.slope(active, gradient))
     return walk.finish()
 
 
-def _gradient(model: FlatModel, weights: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
+def _gradient(task: LocalTask, weights: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
     """Gradients [c, d] of each client's mean loss: clients share no weights, so one sum has them all.
 
     Running statistics in `weights` are brought up to date; their gradient is 0.
     """
-    leaf = weights.detach().requires_grad_()
+    model, leaf = task.model, weights.detach().requires_grad_()
     with torch.enable_grad():
-        logits, statistics = model.train_clients(leaf, inputs, shares)
-        losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        with forward_pass(task.precision, weights.device):
+            logits, statistics = model.train_clients(leaf, inputs, shares)
+        losses = cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="none")
         total = torch.dot(losses, shares.flatten())
     gradients = torch.autograd.grad(total, leaf)[0]
     if model.has_statistics:

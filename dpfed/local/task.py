@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.local.precision import Precision
 from dpfed.local.records import RecordLevel
 from dpfed.local.schedule import Schedule
 from dpfed.models.flat import FlatModel
@@ -78,6 +79,7 @@ class LocalTask:
     seeds: Seeds
     record: RecordLevel | None = None
     channels_last: bool = False
+    precision: Precision = "float32"
 
     def images(self, rows: Tensor) -> Tensor:
         """The inputs of a batch, laid out as its model is fastest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -16,17 +16,15 @@ from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
 from dpfed.local.layout import takes_channels_last
 from dpfed.local.loop import train_in_turn
+from dpfed.local.memory import Chunk, chunk_within, default_budget
+from dpfed.local.plan import Plan, Strategy, cheapest, cost_of
+from dpfed.local.precision import Precision, matrix_products
 from dpfed.local.records import RecordLevel
 from dpfed.local.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.local.side_by_side import train_side_by_side
 from dpfed.local.task import Course, LocalTask
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
-
-Strategy = Literal["auto", "loop", "vmap"]
-
-_VMAP_LARGEST = 30_000
-"""Up to so many weights "auto" trains clients side by side (measured: benchmarks/README.md)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,9 +35,14 @@ class LocalTraining:
     client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
 
     inputs, labels: float32 [N, ...] and int64 [N], on the device to train on
-    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto"
-                    takes vmap for small models that are not recurrent. Both give the same up to float rounding.
-    chunk:          clients side by side at a time under vmap; memory grows with it; results agree up to rounding.
+    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto" takes
+                    what should be faster (`plan`). Both give the same up to float rounding.
+    chunk:          clients side by side at a time under vmap; None: as many as fit into `memory` and are fast. Results
+                    agree up to rounding. Halved whenever memory runs out.
+    memory:         megabytes for clients side by side; None: a quarter of main memory, half of a GPU's that is free
+    at_once:        clients that `train` is about to be given at a time, for the choice of a strategy
+    precision:      of gradients (`dpfed.local.precision`): "bf16" is faster where processors know it, "tf32" is for
+                    CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
     record:         if given, records are private: batches are drawn by coins (`PoissonBatches`), slopes clipped record
                     by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
 
@@ -58,7 +61,10 @@ class LocalTraining:
     steps: int | None = None
     batch_size: int
     strategy: Strategy = "auto"
-    chunk: int = 100
+    chunk: int | None = None
+    memory: int | None = None
+    at_once: int = 100
+    precision: Precision = "float32"
     record: RecordLevel | None = None
 
     def __post_init__(self) -> None:
@@ -69,6 +75,7 @@ class LocalTraining:
         _check_period(self)
         _check_fused_layers(self)
         _check_records(self)
+        _check_precision(self)
         _check_samples(self)
         _check_single_samples(self)
 
@@ -153,17 +160,42 @@ class LocalTraining:
             seeds=seeds,
             record=self.record,
             channels_last=self._channels_last,
+            precision=self.precision,
         )
-        return train_side_by_side(task, chunk=self.chunk) if self._side_by_side() else train_in_turn(task)
+        with matrix_products(self.precision, self.inputs.device):
+            return train_in_turn(task) if self._chunk is None else train_side_by_side(task, self._chunk)
 
     @cached_property
     def _channels_last(self) -> bool:
         return takes_channels_last(self.model, self.inputs)
 
-    def _side_by_side(self) -> bool:
-        if self.record is not None or (self.strategy == "auto" and self.model.recurrent):
-            return False
-        return self.strategy == "vmap" or (self.strategy == "auto" and self.model.size <= _VMAP_LARGEST)
+    @property
+    def plan(self) -> Plan:
+        """How clients are trained, as things stand: chunks are halved when memory runs out."""
+        return self._planned if self._chunk is None else replace(self._planned, chunk=self._chunk.clients)
+
+    @cached_property
+    def _chunk(self) -> Chunk | None:
+        return None if self._planned.chunk is None else Chunk(self._planned.chunk)
+
+    @cached_property
+    def _planned(self) -> Plan:
+        """Depends on the configuration and the machine's memory only: a resumed run goes on as it began."""
+        if self.strategy == "loop":
+            return Plan(strategy="loop", chunk=None, why="as local.strategy says")
+        if self.record is not None:
+            return Plan(strategy="loop", chunk=None, why="private records are trained client by client")
+        if self.precision == "bf16" and self.model.has_statistics:
+            return Plan(strategy="loop", chunk=None, why="BatchNorm in bf16 is for one client only")
+        if self.strategy == "auto" and self.model.recurrent:
+            return Plan(strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only")
+        width = min(self.batch_size, max(1, int(self.partition.sizes.max(initial=1))))
+        cost, device = cost_of(self.model, self.inputs, width), self.inputs.device
+        budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
+        chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
+        if self.strategy == "vmap":
+            return Plan(strategy="vmap", chunk=chunk, why="as local.strategy says")
+        return cheapest(cost, self.at_once, chunk)
 
 
 def _check_period(training: LocalTraining) -> None:
@@ -172,7 +204,7 @@ def _check_period(training: LocalTraining) -> None:
             f"epochs={training.epochs}, steps={training.steps}: local training needs exactly one of them. "
             "Give one, drop the other."
         )
-    for name in ("epochs", "steps", "batch_size", "chunk"):
+    for name in ("epochs", "steps", "batch_size", "chunk", "memory", "at_once"):
         value = getattr(training, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value}: must be at least 1. Change it in [local].")
@@ -199,6 +231,25 @@ def _check_records(training: LocalTraining) -> None:
         raise ConfigError(
             "model: has BatchNorm, whose statistics mix the records of a batch; no gradient is one record's own then. "
             "Use a model with GroupNorm or without normalisation."
+        )
+
+
+def _check_precision(training: LocalTraining) -> None:
+    precision, device = training.precision, training.inputs.device
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision={precision!r}: must be one of {', '.join(get_args(Precision))}. Choose one.")
+    if precision != "float32" and training.record is not None:
+        raise ConfigError(
+            f"precision={precision!r} with private records: what is clipped must be exact. Use 'float32'."
+        )
+    if precision == "tf32" and device.type != "cuda":
+        raise ConfigError(
+            f"precision='tf32' on {device}: only CUDA GPUs have it. Use 'float32' or 'bf16', or run.device='cuda'."
+        )
+    if precision == "bf16" and training.model.has_statistics and training.strategy == "vmap":
+        raise ConfigError(
+            "precision='bf16' with strategy='vmap': the model has BatchNorm, whose variances would be taken in bf16. "
+            "Use strategy 'auto' or 'loop', or 'float32'."
         )
 
 
