@@ -4,6 +4,8 @@ As a program, `many_runs.py CONFIGS.json OUT`, on Flower's simulation. In an app
 """
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,10 +26,10 @@ from dpfed.engines.flower.settings import fingerprint  # noqa: E402
 STEPS = ("default", "advertise", "share", "unmask")
 
 
-def apps(configs, out=None):
+def apps(configs, out=None, after=lambda folder: None):
     """A client app that answers for all of them, each with a state of its own, and a server app that serves them."""
     tables = json.loads(Path(configs).read_text())
-    return _clients(tables), _server(tables, out)
+    return _clients(tables), _server(tables, out, after)
 
 
 def _clients(tables):
@@ -58,7 +60,7 @@ def _clients(tables):
     return app
 
 
-def _server(tables, out):
+def _server(tables, out, after):
     app = ServerApp()
 
     @app.main()
@@ -66,13 +68,27 @@ def _server(tables, out):
         folder = Path(out or context.run_config["out"])
         for name, one in tables.items():
             serve(grid, build(parse(one, source=name)), folder / name, patience=120, timeout=120)
+        after(folder)
 
     return app
+
+
+def knocks(folder):
+    """Two programs that ask Ray for the names of its nodes, with this run's token and without: what each has said."""
+    import ray
+
+    ask = (
+        "import sys; from ray._raylet import GcsClient; print(len(GcsClient(address=sys.argv[1]).get_all_node_info()))"
+    )
+    for name, environment in (("ours", {}), ("stranger", {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""})):
+        command = [sys.executable, "-c", ask, ray.get_runtime_context().gcs_address]
+        said = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
+        (folder / name).write_text(f"{said.stdout}{said.stderr[-2000:]}")
 
 
 if __name__ == "__main__":
     from dpfed.engines.flower.simulation import run_apps
 
-    clients, server = apps(sys.argv[1], sys.argv[2])
+    clients, server = apps(sys.argv[1], sys.argv[2], knocks)
     count = max(one["federation"]["clients"] for one in json.loads(Path(sys.argv[1]).read_text()).values())
     run_apps(server, clients, nodes=count, resources={"num_cpus": 1, "num_gpus": 0.0})

@@ -58,6 +58,11 @@ def test_no_other_machine_is_called_or_asked_for(simulated, strangers):
     assert strangers(simulated.parent) == set()
 
 
+def test_ray_answers_its_own_processes_and_nobody_else(simulated):
+    assert (simulated / "ours").read_text().strip() == "1"
+    assert "AuthenticationError" in (simulated / "stranger").read_text()
+
+
 def test_the_simulation_fails_as_the_run_in_process_does(tmp_path, flower, tables):
     import tomli_w
 
