@@ -1,0 +1,118 @@
+"""Faults that the checks must find: each changes the package in the process that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from crash_points import How
+
+from dpfed import durable_files
+from dpfed.book import Book
+from dpfed.compress.upload import Upload
+from dpfed.randomness import Simulated
+from dpfed.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Planted in runs of `case`, killed in the ways `hows`. `unsynced`: the file whose fsync is left out."""
+
+    case: str
+    hows: tuple[How, ...] = ("before",)
+    plant: Callable[[], None] = lambda: None
+    unsynced: str | None = None
+
+
+def charge_after(step: str) -> Callable[[], None]:
+    """Charges wait for this step of the run folder."""
+
+    def plant() -> None:
+        record, done, waiting = Book.record, getattr(RunFolder, step), []
+
+        def after(self: RunFolder, what: Any) -> None:
+            done(self, what)
+            while waiting:
+                record(*waiting.pop(0))
+
+        Book.record = lambda self, entry: waiting.append((self, entry))  # type: ignore[method-assign]
+        setattr(RunFolder, step, after)
+
+    return plant
+
+
+def project_after_ledger() -> None:
+    record = Book.record
+
+    def late(self: Book, entry: Any) -> None:
+        project, self.project = self.project, None
+        record(self, entry)
+        self.project = project
+        if project is not None:
+            project.charge(entry, run=self.run, repeatable=True)
+
+    Book.record = late  # type: ignore[method-assign]
+
+
+def noise_of_the_process() -> None:
+    """Simulated noise that depends on where the process began."""
+    real, first = Simulated.normal, []
+
+    def normal(self: Simulated, count: int, purpose: str, *path: int, device: str = "cpu") -> torch.Tensor:
+        first.append(path[0])
+        return real(self, count, purpose, *path, *first[:1] * (first[0] > 0), device=device)
+
+    Simulated.normal = normal  # type: ignore[method-assign]
+
+
+def noise_from_the_start() -> None:
+    """Rounds are counted from the start of the process, in the name of the noise."""
+    real, first = Simulated.normal, []
+
+    def normal(self: Simulated, count: int, purpose: str, *path: int, device: str = "cpu") -> torch.Tensor:
+        first.append(path[0])
+        return real(self, count, purpose, path[0] - first[0], *path[1:], device=device)
+
+    Simulated.normal = normal  # type: ignore[method-assign]
+
+
+def clients_forget() -> None:
+    Upload.restore = lambda self, kept: None  # type: ignore[method-assign]
+
+
+def written_in_place() -> None:
+    def put(path: Path, content: bytes) -> None:
+        path.unlink(missing_ok=True)
+        durable_files.append(path, content)
+
+    durable_files.put = put
+
+
+def lines_only_once() -> None:
+    """What a crash kept out of metrics.jsonl is not told when the run goes on."""
+    load = RunFolder.load_checkpoint
+
+    def silent(self: RunFolder, start: Any) -> Any:
+        saved = load(self, start)
+        object.__setattr__(saved, "told", {})
+        return saved
+
+    RunFolder.load_checkpoint = silent  # type: ignore[method-assign]
+
+
+FAULTS = {
+    "checkpoint before the charge": Fault(case="fedpm", plant=charge_after("save_checkpoint")),
+    "metrics before the charge": Fault(case="fedpm", plant=charge_after("append_metrics")),
+    "the run's ledger before the project's": Fault(case="project", plant=project_after_ledger),
+    "no fsync of the ledger": Fault(case="fedpm", hows=("cut",), unsynced="ledger.jsonl"),
+    "no fsync of the project's ledger": Fault(case="project", hows=("cut",), unsynced="project.jsonl"),
+    "no fsync of the checkpoint": Fault(case="fedpm", hows=("cut",), unsynced="checkpoint.safetensors.part"),
+    "checkpoint written in place": Fault(case="fedpm", hows=("torn",), plant=written_in_place),
+    "another noise after a resume": Fault(case="adaptive-canaries", plant=noise_of_the_process),
+    "the first noise again after a resume": Fault(case="adaptive-canaries", plant=noise_from_the_start),
+    "clients forget what they kept": Fault(case="error-feedback", plant=clients_forget),
+    "lines of a killed round are lost": Fault(case="fedpm", plant=lines_only_once),
+}

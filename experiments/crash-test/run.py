@@ -1,0 +1,249 @@
+"""Kills private runs, at every operation on a file and at random instants, resumes them, and checks what is left.
+
+    python experiments/crash-test/run.py [--random 200] [--cases NAME ...] [--json]
+
+Exit status 1 where a promise was broken, or where a planted fault was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # a process with other threads cannot be forked
+
+import torch
+from crash_checks import History, Violation, check_after_kill, check_charged_again, check_repeated
+from crash_faults import FAULTS, Fault
+from crash_points import How, Kill, Points
+
+from accounting import lower_bound
+from accounting.project import Project
+from dpfed import federation
+from dpfed.build import Experiment, build
+from dpfed.config import override, parse
+
+TABLES = {
+    "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
+    "model": {"name": "mlp", "hidden": [4]},
+    "federation": {"clients": 24, "cohort": 8, "rounds": 3},
+    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
+    "method": {"name": "dp-fedavg"},
+    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0, "accountant": "rdp"},
+}
+DISCRETE = ("privacy.noise=discrete-gaussian", "aggregation.steps=1000")
+SHARES = (*DISCRETE, "privacy.placement=clients", "federation.sampling=fixed", "privacy.adjacency=zero-out")
+COINS = ("method.name=fedpm", "mask.edge=0.1", "server.rule=posterior", "local.learning_rate=0.1")
+RECORDS = ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.record.accountant=rdp")
+CASES: dict[str, tuple[str, ...]] = {
+    "adaptive-canaries": ("privacy.adaptive.quantile=0.5", "audit.canaries=6"),
+    "project": ("method.name=fed-smp-randk", "method.keep=0.2", "server.momentum=0.9"),
+    "fedpm": (*COINS, "privacy.epsilon=20"),
+    "shares": (*SHARES, "aggregation.dropout=0.1"),
+    "error-feedback": ("method.name=fedavg-topk", "method.keep=0.1", "method.error_feedback=true", *RECORDS),
+    "secure": (*DISCRETE, "run.randomness=secure", "audit.canaries=6"),
+    "secure-project": (*SHARES, "run.randomness=secure", "aggregation.kind=masked"),
+}
+WAYS: tuple[How, ...] = get_args(How)
+
+
+@dataclass(kw_only=True)
+class Case:
+    """A run that was never killed, how long it took, and the operations it made."""
+
+    name: str
+    experiment: Experiment
+    reference: Path
+    seconds: float
+    points: list[tuple[str, str]]
+    budget: float
+
+    @property
+    def secure(self) -> bool:
+        return self.experiment.config.run.randomness == "secure"
+
+    @property
+    def of_project(self) -> bool:
+        return "project" in self.name
+
+
+def prepared(name: str, scratch: Path) -> Case:
+    tables = {key: dict(value) for key, value in TABLES.items()}
+    if name == "fedpm":
+        tables["privacy"] = {"accountant": "rdp"}
+    if name == "error-feedback":
+        del tables["privacy"]
+    experiment = build(parse(override(tables, CASES[name]), source=name))
+    case = Case(name=name, experiment=experiment, reference=scratch / name, seconds=0, points=[], budget=1000.0)
+    federation.run(experiment, scratch / f"{name}-warm")  # what is loaded or tabled once, the children inherit
+    case.reference.mkdir()
+    _project(case, case.reference)
+    began = time.monotonic()
+    ended = _wait(_child(case, case.reference, None, None))
+    case.seconds = time.monotonic() - began
+    if ended != 0:
+        raise SystemExit((case.reference.parent / f"{name}.log").read_text())
+    case.points = [tuple(one) for one in json.loads((scratch / f"{name}.points").read_text())]
+    if case.of_project and not case.secure:  # not a thousandth left: what a kill would charge twice, would show
+        case.budget = Project.open(case.reference / "project.jsonl").spent().epsilon * 1.001
+    return case
+
+
+def killed_and_resumed(case: Case, kills: Sequence[Kill | float], scratch: Path, fault: Fault | None = None) -> int:
+    """How many of the kills met the run; Violation where a promise was broken."""
+    history, met = History(), 0
+    with tempfile.TemporaryDirectory(dir=scratch) as place:
+        base = Path(place)
+        _project(case, base)
+        project = base / "project.jsonl" if case.of_project else None
+        for kill in [*kills, None]:
+            child = _child(case, base, kill if isinstance(kill, Kill) else None, fault)
+            if isinstance(kill, float):
+                time.sleep(kill * case.seconds)
+                os.kill(child, signal.SIGKILL)
+            ended = _wait(child)
+            if ended == -signal.SIGKILL:
+                met += 1
+                check_after_kill(base / "run", project, history)
+            elif ended != 0:
+                log = (scratch / f"{case.name}.log").read_text().splitlines()
+                raise Violation(f"the run does not go on: {log[-1] if log else ended}")
+            else:
+                break
+        check_after_kill(base / "run", project, history)
+        if case.secure:
+            check_charged_again(base / "run", case.experiment.config.federation.rounds)
+        else:
+            check_repeated(base / "run", case.reference / "run")
+    return met
+
+
+def every_point(case: Case, ways: Sequence[How]) -> Iterator[Kill]:
+    for at, (kind, _) in enumerate(case.points):
+        yield from (Kill(at=at, how=how) for how in ways if how != "torn" or kind == "write")
+
+
+def random_instants(case: Case, generator: random.Random) -> list[float]:
+    """One, two or three kills, each at a random part of the time that a run takes."""
+    return [generator.uniform(0.0, 1.0) for _ in range(generator.choice((1, 1, 2, 3)))]
+
+
+def broken(tries: Iterator[Callable[[], object]]) -> tuple[int, list[str]]:
+    """How many were made, and what they found."""
+    count, found = 0, []
+    for one in tries:
+        count += 1
+        try:
+            one()
+        except Violation as violation:
+            found.append(str(violation))
+    return count, found
+
+
+def _project(case: Case, base: Path) -> None:
+    if case.of_project:
+        Project.create(base / "project.jsonl", clients=24, epsilon=case.budget, delta=1e-3)
+
+
+def _child(case: Case, base: Path, kill: Kill | None, fault: Fault | None) -> int:
+    """A process with the run in base/run, resumed if it has begun."""
+    child = os.fork()
+    if child:
+        return child
+    points = Points(base, kill, lambda name: fault is not None and name == fault.unsynced)
+    status = 3
+    try:
+        if fault is not None:
+            fault.plant()
+        points.install()
+        project = Project.open(base / "project.jsonl") if case.of_project else None
+        resume = (base / "run" / "config.toml").exists()
+        federation.run(case.experiment, base / "run", resume=resume, project=project)
+        (case.reference.parent / f"{case.name}.points").write_text(json.dumps(points.seen))
+        status = 0
+    except BaseException:
+        (case.reference.parent / f"{case.name}.log").write_text(traceback.format_exc())
+    finally:
+        os._exit(status)
+
+
+def _wait(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--random", type=int, default=200, help="random instants, over all cases")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--points", nargs="*", choices=CASES, help="cases killed at every operation; default: --cases")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--faults", nargs="*", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    lower_bound.epsilon = functools.cache(lower_bound.epsilon)  # a second of a short run; the children inherit it
+    generator, good = random.Random(options.seed), True
+    report: dict[str, dict[str, object]] = {"points": {}, "random": {}, "faults": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        needed = {*options.cases, *(options.points or ()), *(FAULTS[name].case for name in options.faults)}
+        cases = {name: prepared(name, scratch) for name in CASES if name in needed}
+        for name in options.cases if options.points is None else options.points:
+            case = cases[name]
+            kills = every_point(case, options.ways)
+            count, found = broken(_try(case, [kill], scratch) for kill in kills)
+            report["points"][name] = {"operations": len(case.points), "kills": count, "broken": found}
+            good &= not found
+            _say(f"{name}: {count - len(found)} of {count} kills at {len(case.points)} operations", found)
+        for name in options.cases:
+            share = len(range(options.cases.index(name), options.random, len(options.cases)))
+            instants = (random_instants(cases[name], generator) for _ in range(share))
+            count, found = broken(_try(cases[name], list(times), scratch) for times in instants)
+            report["random"][name] = {"instants": count, "broken": found}
+            good &= not found
+            _say(f"{name}: {count - len(found)} of {count} runs killed at random instants", found)
+        for name in options.faults:
+            fault = FAULTS[name]
+            tried, first = _first_found(cases[fault.case], fault, scratch)
+            report["faults"][name] = {"kills": tried, "found": first}
+            good &= first is not None
+            _say(f"planted: {name}: " + (f"found by kill {tried}" if first else "NOT FOUND"), [first] if first else [])
+    if options.json:
+        print(json.dumps(report, indent=2))
+    return 0 if good else 1
+
+
+def _try(case: Case, kills: Sequence[Kill | float], scratch: Path) -> Callable[[], object]:
+    return lambda: killed_and_resumed(case, kills, scratch)
+
+
+def _first_found(case: Case, fault: Fault, scratch: Path) -> tuple[int, str | None]:
+    kills = list(every_point(case, fault.hows))
+    random.Random(0).shuffle(kills)
+    for tried, kill in enumerate(kills, 1):
+        try:
+            killed_and_resumed(case, [kill], scratch, fault)
+        except Violation as violation:
+            return tried, str(violation)
+    return tried, None
+
+
+def _say(words: str, details: Sequence[str]) -> None:
+    print(words, *(f"\n    {one}" for one in details[:5]), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
