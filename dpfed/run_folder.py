@@ -63,7 +63,11 @@ class RunFolder:
             folder._refuse_content()
         except OSError as error:
             raise RunError(f"{path}: the run folder cannot be made ({error.strerror}).") from None
-        folder._write("config.toml", tomli_w.dumps(dict(config)).encode())
+        try:
+            folder._write("config.toml", tomli_w.dumps(dict(config)).encode())
+        except RunError:
+            folder.release()
+            raise
         return folder
 
     @classmethod
