@@ -53,7 +53,7 @@ def _read_shape(file: _Readable, path: Path, axes: int) -> tuple[int, ...]:
             f"{path}: ends inside its header, after {len(header)} of {4 + 4 * axes} bytes. Download it again."
         )
     shape: tuple[int, ...] = struct.unpack(f">{axes}I", header[4:])
-    if math.prod(shape) > LARGEST_BYTES:
+    if math.prod(max(size, 1) for size in shape) > LARGEST_BYTES:  # an empty array, too, has strides
         raise DataError(
             f"{path}: its header declares {shape}, {math.prod(shape)} bytes; at most {LARGEST_BYTES} are "
             "allowed. The header is damaged: download the file again."

@@ -4,6 +4,7 @@
 input that ever broke a parser.
 """
 
+import gzip
 import random
 import tracemalloc
 
@@ -35,6 +36,8 @@ TOKENS = [
 BROKE = {
     "config": [b"a = " + b"[" * 3000, b"a = " + b"9" * 5000, b"\xff"],
     "experiment": [b"a = " + b"[" * 3000, b"a = " + b"9" * 5000, b"a." * 3000 + b"a = 1"],
+    "idx": [b"\0\0\x08\x03" + b"\0" * 4 + b"\xff" * 8],
+    "idx-gz": [gzip.compress(b"\0\0\x08\x03" + b"\0" * 4 + b"\xff" * 8)],
     "setting": [b"federation.rounds=" + b"[" * 3000, b"federation.rounds=" + b"9" * 5000],
 }
 """What a parser once answered with an error of another family."""
