@@ -53,7 +53,8 @@ def plot_curves(curves: Sequence[Curve], path: Path) -> None:
                     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         left.set(xlabel="rounds", ylabel="test accuracy, %")
         left.xaxis.get_major_locator().set_params(integer=True)
-        right.set(xlabel="uplink of all clients, MB", ylabel="test accuracy, %", xscale="log")
+        right.set(xlabel="uplink of all clients, MB (log)", ylabel="test accuracy, %", xscale="log")
+        _plain_numbers(right)
         if any(len(curve.accuracies) > 1 for curve in curves):
             left.set_title("mean, and range over seeds", fontsize=10)
         legend_beside(left)
@@ -128,4 +129,14 @@ def _logarithmic(axes: Any, values: Sequence[float]) -> None:
             shown.append(value)
     axes.set_xticks(shown)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+
+
+def _plain_numbers(axes: Any) -> None:
+    """100 instead of a power of ten, and between the powers 2 and 5 of them where there is room."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 1000 else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
