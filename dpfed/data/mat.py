@@ -123,7 +123,13 @@ def _array(source: _Source, names: set[str]) -> tuple[str, NDArray[np.generic] |
         return name, None
     stored, size, small = _tag(source)
     width = np.dtype(_STORED.get(stored, "V1")).itemsize
-    if stored not in _STORED or min(shape, default=-1) < 0 or math.prod(shape) * width != size or size > LARGEST_BYTES:
+    spanned = width * math.prod(max(side, 1) for side in shape)  # an empty array, too, has strides
+    if (
+        stored not in _STORED
+        or min(shape, default=-1) < 0
+        or math.prod(shape) * width != size
+        or spanned > LARGEST_BYTES
+    ):
         raise _Damaged(f"{name} has shape {shape} and {size} bytes of type {stored}; at most {LARGEST_BYTES} are read")
     content = (small or _exactly(source, size))[:size]
     return name, np.frombuffer(content, dtype=_STORED[stored]).reshape(shape, order="F")

@@ -291,9 +291,12 @@ def _mat(content: bytes) -> None:
 
 
 def _one_mat_seeds() -> list[bytes]:
-    buffer = io.BytesIO()
-    savemat(buffer, {"X": np.arange(24, dtype=np.int16).reshape(2, 3, 4)})
-    return [buffer.getvalue()]
+    contents = []
+    for array in (np.arange(24, dtype=np.int16).reshape(2, 3, 4), np.empty((0, 3, 4, 5), dtype=np.uint8)):
+        buffer = io.BytesIO()
+        savemat(buffer, {"X": array})
+        contents.append(buffer.getvalue())
+    return contents
 
 
 def _one_mat(content: bytes) -> None:

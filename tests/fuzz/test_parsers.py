@@ -6,6 +6,7 @@ input that ever broke a parser.
 
 import gzip
 import random
+import struct
 import tracemalloc
 
 import pytest
@@ -33,7 +34,16 @@ TOKENS = [
 ]
 
 
+def empty_mat() -> bytes:
+    """A MATLAB array of 0 x (2^31 - 1) x (2^31 - 1) x (2^31 - 1) bytes."""
+    huge = 2**31 - 1
+    content = bytearray(PARSERS["mat-deflated"].seeds()[1])
+    struct.pack_into("<4i", content, content.index(struct.pack("<II", 5, 16)) + 8, 0, huge, huge, huge)
+    return PARSERS["mat-deflated"].sealed(bytes(content))
+
+
 BROKE = {
+    "mat-deflated": [empty_mat()],
     "config": [b"a = " + b"[" * 3000, b"a = " + b"9" * 5000, b"\xff"],
     "experiment": [b"a = " + b"[" * 3000, b"a = " + b"9" * 5000, b"a." * 3000 + b"a = 1"],
     "idx": [b"\0\0\x08\x03" + b"\0" * 4 + b"\xff" * 8],
