@@ -1,20 +1,24 @@
-"""Distributed mean estimation by coins: the FedPM paper's Figure 5, with exact accounting beside it.
+"""FedPM, Figure 5: distributed mean estimation by coins, with exact accounting beside it.
 
 100 clients hold theta in [.2, .8]^d, each uploads one coin a coordinate after Gaussian noise and a clip; the server
 averages. Error against epsilon (local: one client's upload, replaced by any other inside the bound) for
 
 1 the Gaussian alone, classical calibration        2 the paper's bound on top: min(epsilon, d r_alpha(c))
 3 the same with bias correction                     4 the exact account of noise and coins together
-5 the same with bias correction
+5 the same with bias correction                       0 coins of the vectors themselves, not private
 
-python experiments/fedpm-mean-estimation/run.py      writes d5.csv, d100000.csv and curves.png beside itself; a minute
+python experiments/fedpm/figure-5/run.py [--profile smoke|cpu|full] [--out DIR]      CSVs and a figure; a minute
+
+No training run, so no TOML for `dpfed sweep`: the means of random vectors are estimated, once for each epsilon.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +34,28 @@ HERE = Path(__file__).parent
 CLIENTS, C, DELTA = 100, 0.2, 1e-4
 ORDERS = np.array([1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64])
 NAMES = {
+    0: "no privacy",
     1: "no amplification",
     2: "the paper's bound",
     3: "the paper's bound, bias corrected",
     4: "exact account",
     5: "exact account, bias corrected",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """How many epsilons, how many repeats of each at d = 5 and at d = `size`."""
+
+    epsilons: tuple[int, int]
+    repeats: tuple[int, int]
+    size: int
+
+
+PROFILES = {
+    "smoke": Profile(epsilons=(3, 1), repeats=(5, 1), size=1000),
+    "cpu": Profile(epsilons=(12, 12), repeats=(300, 2), size=100_000),
+    "full": Profile(epsilons=(45, 23), repeats=(1000, 5), size=100_000),
 }
 
 
@@ -96,36 +117,64 @@ def curves(
         classical = classical_noise(float(epsilon), sensitivity)
         paper = 0.0 if epsilon >= cap else classical
         exact = least_noise(cost, float(epsilon))
-        for method, noise, corrected in ((1, classical, 0), (2, paper, 0), (3, paper, 1), (4, exact, 0), (5, exact, 1)):
+        ways = ((0, 0.0, 0), (1, classical, 0), (2, paper, 0), (3, paper, 1), (4, exact, 0), (5, exact, 1))
+        for method, noise, corrected in ways:
             wrong = error(thetas, noise, bool(corrected), repeats, generator)
             rows.append({"epsilon": float(epsilon), "method": method, "noise_std": noise, "squared_error": wrong})
     return rows
 
 
+def write(path: Path, rows: list[dict[str, float]]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" for k, v in row.items()} for row in rows)
+
+
+def plot(path: Path, small: list[dict[str, float]], large: list[dict[str, float]], size: int) -> None:
+    """Squared error at both dimensions, and the noise that the second one needs."""
+    with figure(path, columns=3) as axes:
+        panels = ((small, 5, "squared_error"), (large, size, "squared_error"), (large, size, "noise_std"))
+        for axis, (rows, dimension, quantity) in zip(axes, panels, strict=True):
+            for method, label in NAMES.items():
+                mine = [row for row in rows if row["method"] == method]
+                if quantity == "noise_std" and method not in (1, 2, 4):
+                    axis.plot([], [])  # keep the colours
+                    continue
+                style = {0: ":", 3: "--", 5: "--"}.get(method, "-")
+                axis.plot([r["epsilon"] for r in mine], [r[quantity] for r in mine], style, label=label, linewidth=1.4)
+            error = quantity == "squared_error"
+            axis.set(yscale="log" if error else "linear", xlabel="local epsilon, delta 1e-4")
+            axis.set_ylabel("squared error per coordinate" if error else "standard deviation of the noise")
+            axis.set_title(f"d = {dimension:,}", fontsize=10)
+        for cap, word in ((paper_cap(5), "8.96"), (exact_epsilon_of_five(0.0), "6.93")):
+            axes[0].axvline(cap, color="0.6", linewidth=0.8, zorder=0)
+            axes[0].annotate(
+                word, (cap, 1), xycoords=("data", "axes fraction"), fontsize=7, ha="right", va="top", rotation=90
+            )
+        axes[0].legend(frameon=False, fontsize=7, loc="upper right", bbox_to_anchor=(0.62, 1))
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", default="full", choices=PROFILES)
+    parser.add_argument("--out", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    profile, out = PROFILES[arguments.profile], arguments.out
+    out.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
     five = generator.uniform(C, 1 - C, (CLIENTS, 5))
-    small = curves(five, (1 - 2 * C) * math.sqrt(5), np.linspace(1, 12, 23), exact_epsilon_of_five, 300)
+    epsilons = [np.linspace(1, 12, count) for count in profile.epsilons]
+    small = curves(five, (1 - 2 * C) * math.sqrt(5), epsilons[0], exact_epsilon_of_five, profile.repeats[0])
     # Many coordinates: every client within 1/2 (L2) of a public vector, so that neighbours are at most 1 apart.
-    size = 100_000
+    size = profile.size
     public = generator.uniform(0.3, 0.7, size)
     moves = generator.standard_normal((CLIENTS, size))
     many = public + 0.5 * moves / np.linalg.norm(moves, axis=1, keepdims=True)
-    large = curves(many, 1.0, np.linspace(1, 12, 12), lambda s: channel_epsilon(s, size, 1.0), 2)
-    for name, rows in (("d5", small), (f"d{size}", large)):
-        with open(HERE / f"{name}.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-    with figure(HERE / "curves.png", columns=2) as axes:
-        for axis, rows, dimension in zip(axes, (small, large), (5, size), strict=True):
-            for method, label in NAMES.items():
-                mine = [row for row in rows if row["method"] == method]
-                style = "--" if method in (3, 5) else "-"
-                axis.plot([r["epsilon"] for r in mine], [r["squared_error"] for r in mine], style, label=label)
-            axis.set(yscale="log", xlabel="local epsilon, delta 1e-4", ylabel="squared error per coordinate")
-            axis.set_title(f"d = {dimension:,}", fontsize=10)
-        axes[0].legend(frameon=False, fontsize=8)
+    large = curves(many, 1.0, epsilons[1], lambda s: channel_epsilon(s, size, 1.0), profile.repeats[1])
+    write(out / "d5.csv", small)
+    write(out / f"d{size}.csv", large)
+    plot(out / "curves.png", small, large, size)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,160 @@
+"""Single runs of Table I's rows, gathered beside what the paper prints.
+
+python experiments/fed-smp/collect.py RUN_FOLDER ...     finished or not; rows of table-1.csv are found by the settings
+
+A whole sweep needs none of this: `dpfed sweep experiments/fed-smp/table-1.toml --out DIR`, then `dpfed report DIR`.
+Written beside itself: results.csv, a line for each run (a run that is there already is replaced), table-1-curves.csv,
+table-1-curves.png; printed: the table in Markdown. The epsilon of the paper is for Poisson sampling, add-remove, Renyi
+orders and the classical conversion, whatever sampler ran; the other one is recomputed from the ledger and holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from accounting import Ledger, budget
+from accounting.adjacency import Adjacency
+from dpfed.plots.run import plot_runs
+
+HERE = Path(__file__).parent
+METHODS = {
+    "fedavg": "FedAvg",
+    "dp-fedavg": "DP-FedAvg",
+    "fed-smp-topk": "Fed-SMP top-k",
+    "fed-smp-randk": "Fed-SMP rand-k",
+}
+FIELDS = (
+    "row", "x", "seed", "rounds", "test_accuracy", "best_test_accuracy", "published_best", "noise_multiplier",
+    "epsilon_in_the_papers_way", "epsilon", "lower_bound", "uplink_megabytes",
+)  # fmt: skip
+CURVE_FIELDS = ("row", "x", "seed", "round", "test_accuracy", "epsilon", "uplink_megabytes")
+
+
+def row_of(config: dict[str, Any]) -> str:
+    """The row of table-1.toml: its method, and the block by sampler and noise."""
+    name, privacy = METHODS[config["method"]["name"]], config.get("privacy")
+    if privacy is None:
+        return name
+    if config["federation"]["sampling"] == "fixed":
+        return f"{name}, as published"
+    if privacy.get("noise_multiplier") == 1.4:
+        return f"{name}, Poisson"
+    return f"{name}, {'tight' if privacy['epsilon'] == 1.01 else 'epsilon 3.49'}"
+
+
+def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The run's line of results.csv, and its metrics."""
+    config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    metrics = [json.loads(line) for line in lines]
+    accuracies = [record["test_accuracy"] for record in metrics if record["test_accuracy"] is not None]
+    line = {
+        "row": row_of(config),
+        "x": f"{config['method']['keep']:g}" if "keep" in config["method"] else "",
+        "seed": config["run"]["seed"],
+        "rounds": metrics[-1]["round"],
+        "test_accuracy": 100 * accuracies[-1],
+        "best_test_accuracy": 100 * max(accuracies),
+        "uplink_megabytes": metrics[-1]["uplink_megabytes"],
+    }
+    line["published_best"] = published().get((line["row"], line["x"]), "")
+    return line | epsilons(folder, config, line["rounds"]), metrics
+
+
+def epsilons(folder: Path, config: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """From the ledger; and in the paper's way, for as many rounds."""
+    if "privacy" not in config:
+        return dict.fromkeys(("noise_multiplier", "epsilon_in_the_papers_way", "epsilon", "lower_bound"), "")
+    federation = config["federation"]
+    delta = federation["clients"] ** -1.1
+    ledger = Ledger.read(folder / "ledger.jsonl")
+    holds = ledger.guarantee(delta)
+    noise = ledger.releases[-1].mechanism.mechanism.noise_multiplier
+    plan = budget.Plan(
+        clients=federation["clients"],
+        cohort=federation["cohort"],
+        sampling="poisson",
+        adjacency=Adjacency.ADD_REMOVE,
+        delta=delta,
+    )
+    theirs = budget.epsilon(plan, noise_multiplier=noise, rounds=rounds, accountant="rdp", conversion="classical")
+    return {
+        "noise_multiplier": noise,
+        "epsilon_in_the_papers_way": theirs.epsilon,
+        "epsilon": holds.epsilon,
+        "lower_bound": holds.lower_bound or "",
+    }
+
+
+def published() -> dict[tuple[str, str], float]:
+    with (HERE / "table-1.csv").open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["quantity"] == "best_test_accuracy"]
+    return {(line["row"], line["x"]): float(line["value"]) for line in lines}
+
+
+def merge(path: Path, fields: tuple[str, ...], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The file's lines of other runs and the new ones, written; a run is its row, ratio and seed."""
+    gone = {(line["row"], line["x"], str(line["seed"])) for line in new}
+    old: list[dict[str, Any]] = []
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as file:
+            old = [line for line in csv.DictReader(file) if (line["row"], line["x"], line["seed"]) not in gone]
+    rounded = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in line.items()} for line in new]
+    lines = sorted([*old, *rounded], key=lambda line: (line["row"], line["x"], str(line["seed"])))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fields, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    return lines
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    def number(value: str, digits: int) -> str:
+        return f"{float(value):.{digits}f}" if str(value) else ""
+
+    head = "| | p | seed | rounds | last | best | published | noise | epsilon, the paper's way | epsilon that holds |"
+    rows = [
+        f"| {line['row']} | {line['x']} | {line['seed']} | {line['rounds']} | {number(line['test_accuracy'], 2)} | "
+        f"{number(line['best_test_accuracy'], 2)} | {number(line['published_best'], 2)} | "
+        f"{number(line['noise_multiplier'], 3)} | {number(line['epsilon_in_the_papers_way'], 2)} | "
+        f"{number(line['epsilon'], 2)} |"
+        for line in lines
+    ]
+    return "\n".join([head, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|", *rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    found = [read(folder) for folder in arguments.folders]
+    lines = merge(arguments.out / "results.csv", FIELDS, [line for line, _ in found])
+    points = [
+        {field: record[field] for field in CURVE_FIELDS[3:]} | {field: line[field] for field in CURVE_FIELDS[:3]}
+        for line, metrics in found
+        for record in metrics
+        if record["test_accuracy"] is not None
+    ]
+    curves = merge(arguments.out / "table-1-curves.csv", CURVE_FIELDS, points)
+    several = Counter((line["row"], line["x"]) for line in lines)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for point in curves:
+        name = point["row"] + (f", p = {point['x']}" if point["x"] else "")
+        name += f", seed {point['seed']}" if several[point["row"], point["x"]] > 1 else ""
+        numbers = {k: float(point[k]) if point[k] not in ("", None) else None for k in CURVE_FIELDS[3:]}
+        runs.setdefault(name, []).append(numbers)
+    for records in runs.values():
+        records.sort(key=lambda record: record["round"])
+    plot_runs(runs, arguments.out / "table-1-curves.png")
+    print(table(lines))
+
+
+if __name__ == "__main__":
+    main()
