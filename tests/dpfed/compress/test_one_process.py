@@ -1,0 +1,145 @@
+"""In one process nothing is read back from bytes, and rows go a few at a time: with the same result."""
+
+import numpy as np
+import pytest
+import torch
+
+import dpfed.sending
+from dpfed import compress, data
+from dpfed.build import build
+from dpfed.compress.largest import largest_indices
+from dpfed.config import override, parse
+from dpfed.data.dataset import Dataset
+from dpfed.privacy.clip import clip_rows, largest_magnitudes, row_norms
+from dpfed.round import run_round
+
+GROUP = np.array([2, 5, 7, 11, 13])
+TABLES = {
+    "data": {"name": "digits", "test_samples": 10},
+    "model": {"name": "mlp", "hidden": [8]},
+    "federation": {"clients": 20, "cohort": 8, "rounds": 3},
+    "local": {"learning_rate": 0.3, "steps": 1, "batch_size": 10},
+}
+PRIVATE = ("privacy.clip_norm=0.2", "privacy.noise_multiplier=1.0")
+CODES = {
+    "floats": ("fedavg", ()),
+    "half floats": ("fedavg", ("method.options.bits=16",)),
+    "private floats": ("dp-fedavg", PRIVATE),
+    "own largest": ("fedavg-topk", ("method.keep=0.1",)),
+    "own random": ("fedavg-randk", ("method.keep=0.4",)),
+    "error feedback": ("fedavg-topk", ("method.keep=0.1", "method.error_feedback=true")),
+    "signs": ("signsgd", ()),
+    "random signs": ("stochastic-sign", ()),
+    "trits": ("terngrad", ()),
+    "levels": ("qsgd", ()),
+    "rotation": ("drive", ()),
+    "centroids": ("eden", ("method.options.bits=2",)),
+    "private centroids": ("eden", ("method.options.bits=2", *PRIVATE)),
+    "masked noise": ("fedmrn", ()),
+    "projections": ("fedscalar", ("method.options.projections=3",)),
+    "models": ("fedsparsify", ()),
+    "models purged by clients": ("fedsparsify", ("method.purge=clients",)),
+    "masks": ("fedpm", ()),
+    "thresholds": ("fedmask", ()),
+    "exempt entries": ("drive", ("model.name=cnn-4-bn", "data.name=small-images")),
+}
+
+
+def experiment_of(case):
+    method, settings = CODES[case]
+    tables = override({**TABLES, "method": {"name": method}}, settings)
+    if tables["model"]["name"] != "mlp":
+        del tables["model"]["hidden"]
+        register_small_images()
+    return build(parse(tables, source="test"))
+
+
+def register_small_images():
+    inputs = np.random.default_rng(0).standard_normal((200, 1, 16, 16), dtype=np.float32)
+    labels = np.arange(200) % 10
+    images = Dataset(
+        name="small-images",
+        train_inputs=inputs,
+        train_labels=labels,
+        test_inputs=inputs[:20],
+        test_labels=labels[:20],
+        classes=10,
+    )
+    data.register("small-images", images)
+
+
+def rows_like(origin):
+    """Usual rows, one of zeros, one of a client that has diverged, one beyond every bound."""
+    rows = 0.02 * torch.randn(5, len(origin), generator=torch.Generator().manual_seed(3))
+    rows[1] = 0
+    rows[2, 4] = float("nan")
+    rows[3, 0] = 1e25
+    return rows
+
+
+@pytest.mark.parametrize("case", sorted(set(CODES) - {"masks", "thresholds", "exempt entries"}))
+def test_what_arrives_is_what_the_bytes_say(case):
+    one, other = experiment_of(case).parts.code, experiment_of(case).parts.code
+    origin = experiment_of(case).start.broadcast
+    for round in (1, 2):  # error feedback remembers
+        rows = rows_like(origin)
+        here = one.send(rows.clone(), origin, GROUP, round)
+        there = other.arrived(other.messages(rows.clone(), origin, GROUP, round), origin, GROUP, round)
+        assert torch.equal(here.rows, there.rows)
+        assert (here.uplink_bytes, here.not_finite) == (there.uplink_bytes, there.not_finite)
+        assert here.not_finite == 2
+        sums = [code.decode(here.rows.sum(dim=0), origin, 5, round) for code in (one, other)]
+        assert torch.equal(*sums)
+
+
+@pytest.mark.parametrize("case", ["masks", "thresholds", "exempt entries"])
+def test_what_arrives_is_what_the_bytes_say_where_rows_are_small(case):
+    experiment = experiment_of(case)
+    code, origin = experiment.parts.code, experiment.start.broadcast
+    rows = 0.02 * torch.randn(5, len(origin), generator=torch.Generator().manual_seed(3))
+    here = code.send(rows.clone(), origin, GROUP, 1)
+    there = code.arrived(code.messages(rows.clone(), origin, GROUP, 1), origin, GROUP, 1)
+    assert torch.equal(here.rows, there.rows)
+    assert here.uplink_bytes == there.uplink_bytes
+
+
+@pytest.mark.parametrize("name", [name for name in compress.names() if name != "shared-topk"])
+def test_bytes_are_counted_as_they_are_written(name):
+    options = {"fedsparsify": {"sparsity": 0.9}}.get(name, {})
+    x = torch.rand(3, 500, generator=torch.Generator().manual_seed(1))
+    for payload in compress.get(name, **options).encode(x, seed=[9, 9, 9]):
+        assert payload.byte_count() == len(payload.to_bytes())
+
+
+@pytest.mark.parametrize("case", ["floats", "private floats", "levels", "models purged by clients", "masks"])
+def test_a_round_is_the_same_in_pieces(case, monkeypatch):
+    ends = []
+    for at_once in (1, 3000, 1 << 30):
+        monkeypatch.setattr(dpfed.sending, "_AT_ONCE", at_once)
+        experiment = experiment_of(case)
+        state, facts = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
+        ends.append((state.broadcast, facts.clipped, facts.uplink_bytes, facts.arrived))
+    for other in ends[1:]:
+        torch.testing.assert_close(other[0], ends[0][0], rtol=1e-5, atol=1e-6)
+        assert other[1:] == ends[0][1:]
+
+
+def test_norms_are_those_of_float64():
+    rows = torch.randn(4, 30_000, generator=torch.Generator().manual_seed(1)) * torch.tensor(
+        [[1.0], [1e-30], [1e30], [0]]
+    )
+    assert np.allclose(row_norms(rows), np.linalg.norm(rows.double().numpy(), axis=1), rtol=1e-14)
+    assert row_norms(torch.zeros(0, 5)).shape == (0,)
+    rows[1, 7], rows[2, 3] = float("inf"), float("nan")
+    assert largest_magnitudes(rows).isfinite().tolist() == [True, False, False, True]
+    assert largest_magnitudes(torch.zeros(2, 0)).tolist() == [0, 0]
+    clipped = clip_rows(rows, 2.0)
+    assert (clipped.not_finite, clipped.inside.tolist()) == (2, [False, False, False, True])
+
+
+@pytest.mark.parametrize("kept", [1, 7, 60, 99, 100])
+def test_the_largest_are_those_of_a_stable_sort(kept):
+    """Few different magnitudes, so that most are ties; by brute force."""
+    x = torch.randint(-3, 4, (50, 100), generator=torch.Generator().manual_seed(kept)).float()
+    for row, chosen in zip(x.tolist(), largest_indices(x, kept).tolist(), strict=True):
+        assert chosen == sorted(sorted(range(100), key=lambda i: (-abs(row[i]), i))[:kept])
