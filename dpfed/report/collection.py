@@ -83,7 +83,7 @@ def _of_sweep(folder: Path, sweep: Sweep) -> Collection:
     return Collection(
         title=sweep.title,
         paper=sweep.paper,
-        note=f"Profile {sweep.profile}: {sweep.note}" if sweep.profile and sweep.note else "",
+        note=_note(sweep),
         quantities=sweep.quantities,
         x=sweep.x,
         runs=tuple(runs),
@@ -94,6 +94,15 @@ def _of_sweep(folder: Path, sweep: Sweep) -> Collection:
         commit=sweep.commit,
         tuned=sweep.tuned,
     )
+
+
+def _note(sweep: Sweep) -> str:
+    if not sweep.profile or not sweep.note:
+        return ""
+    words = f"Profile {sweep.profile}: {sweep.note}."
+    if sweep.published and sweep.profile != "full":
+        words += " This is not the paper's setting, and differences from its numbers come from that, too."
+    return words
 
 
 def _of_runs(folders: Sequence[Path]) -> Collection:

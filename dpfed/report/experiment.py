@@ -17,6 +17,8 @@ from dpfed.report.figures import draw_figures
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import Group, Mean, groups_of, mean_of, short, write_table
 
+_MOST_PLACES = 4
+
 
 def write_experiment_report(collection: Collection, folder: Path) -> Path:
     """Write report.html, the figures, results.csv and table.csv into `folder`; returns the page."""
@@ -81,12 +83,21 @@ def _cell(one: Mean, with_published: bool) -> dict[str, Any]:
         "with_published": with_published,
         "published": "–" if there is None else f"{there.value:,.10g}",
         "where": "" if there is None else there.where,
-        "difference": "–" if one.difference is None else f"{one.difference:+,.{digits}f}",
+        "difference": "–" if one.difference is None else _signed(one.difference, digits),
     }
 
 
-def _places(collection: Collection) -> list[str]:
-    return list(dict.fromkeys(one.where for one in collection.published if one.where))
+def _signed(value: float, digits: int) -> str:
+    """With its sign, unless nothing is left of it."""
+    rounded = round(value, digits)
+    return f"{rounded:+,.{digits}f}" if rounded else f"{0:.{digits}f}"
+
+
+def _places(collection: Collection) -> str:
+    places = list(dict.fromkeys(one.where for one in collection.published if one.where))
+    if len(places) > _MOST_PLACES:
+        return "Where each published number stands: table.csv."
+    return f"Published: {'; '.join(places)}." if places else ""
 
 
 def _notes(collection: Collection) -> list[str]:
