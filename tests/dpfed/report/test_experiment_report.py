@@ -120,7 +120,8 @@ def test_the_page_says_what_must_be_known_beside_the_numbers(sweep_folder, tmp_p
     page = write_experiment_report(collect([sweep_folder]), tmp_path / "page").read_text()
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     for words in (
-        "Table &lt;I&gt;", "two seeds instead of five.", "This is not the paper&#39;s setting", "Not finished, and not on this page: 1 of 6 runs (B).",
+        "Table &lt;I&gt;", "two seeds instead of five.", "This is not the paper",
+        "Not finished, and not on this page: 1 of 6 runs (B).",
         "85.00 ± 7.07", "86.98", "-1.98", "last round", "best over rounds", "picked by the test set itself",
         "Not protected: the weather (B).", "dpfed sweep table.toml --profile cpu", "torch 9.9", "abc123", "Seeds 1, 2.",
         "Tuning on private data is not covered by the epsilons above", "privacy.clip_norm 0.4", "50.00%",
