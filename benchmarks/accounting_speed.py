@@ -22,12 +22,12 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, calibrate_dp_mechanism
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from quiet import OtherWork, other_work_now, refuse
 
 from accounting import accountant, budget, grid, lower_bound, pld, rdp
 from accounting.adjacency import Adjacency
@@ -38,24 +38,6 @@ WHOLE = rdp.ORDERS[np.round(rdp.ORDERS) == rdp.ORDERS]
 # clients, cohort, rounds, epsilon: small noise, the Fed-SMP paper's setting, many rounds
 SETTINGS = [(1_000, 100, 50, 4.0), (6_000, 100, 180, 1.01), (100_000, 100, 5_000, 2.0)]
 ACCURACY = 1e-4
-
-
-class OtherWork:
-    """Cores that processes other than this one and its children have kept busy since it was made (Linux)."""
-
-    def __init__(self) -> None:
-        self._began, self._before = time.perf_counter(), self._seconds()
-
-    def cores(self) -> float:
-        return max(0.0, (self._seconds() - self._before) / (time.perf_counter() - self._began))
-
-    @staticmethod
-    def _seconds() -> float:
-        if not Path("/proc/stat").exists():
-            raise SystemExit("this benchmark reads /proc/stat to see whether the machine is idle: run it on Linux.")
-        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        busy = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
-        return busy - sum(os.times()[:4])
 
 
 def median(run: Callable[[], object], repeats: int) -> float:
@@ -221,9 +203,7 @@ def main() -> None:
     parser.add_argument("--force", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    before = OtherWork()
-    time.sleep(1)
-    refuse(before.cores(), force=options.force)
+    refuse(other_work_now(), force=options.force)
     warnings.simplefilter("ignore")  # the peers warn at every call; that is not what is measured
     logging.disable(logging.WARNING)
     pld.epsilon(Plan(clients=100, cohort=10).run(2.0, 3), delta=1e-5)  # what is loaded when first used
@@ -235,15 +215,6 @@ def main() -> None:
         rounds_table(options.repeats)
     refuse(during.cores(), force=options.force)
     print(report.getvalue())
-
-
-def refuse(busy: float, *, force: bool) -> None:
-    """Say how busy the machine was with other things; leave if that was too much."""
-    print(f"{os.cpu_count()} cores, {busy:.2f} busy with other processes, load average {os.getloadavg()[0]:.2f}")
-    if busy > 0.25 and not force:
-        sys.exit("refused: other processes keep the cores busy, so times would mean little. Wait, or --force.")
-    if busy > 0.25:
-        print("FORCED: others were working, so times are upper ends")
 
 
 if __name__ == "__main__":

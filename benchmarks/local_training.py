@@ -1,23 +1,30 @@
-"""Seconds a round of local training, clipping, summing and noise: dpfed, a plain loop, and pfl 0.6.0.
+"""Seconds a round of local training, clipping, summing and noise: dpfed, a plain loop, pfl 0.6.0, Flower's simulation.
 
-    python benchmarks/local_training.py [--pfl-python VENV/bin/python] [--threads 2] [--task "MLP 2.4k"]
+    python benchmarks/local_training.py [--pfl-python VENV/bin/python] [--flower-python VENV/bin/python] [--threads 2]
+                                        [--task "MLP 2.4k"] [--force]
 
-Prints a Markdown table of medians. The contenders take turns, so that a busy moment hits all of them.
-benchmarks/README.md says how to make the environment of pfl, and shows results.
+Prints a Markdown table: median, quartiles, peak memory. Every contender runs in processes of its own, in turns, so
+that a busy moment hits all of them; Flower, whose start takes longest, has one turn. Refuses to measure, and to report,
+where others keep the cores busy. benchmarks/README.md says how to make the environments, and shows results.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+from quiet import other_work_now, refuse
 from tasks import TASKS, Task, client_data, network
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -91,32 +98,104 @@ def timed(task: Task, weights: Tensor, train: Callable[[Tensor, int], Iterator[T
     return seconds[1:]
 
 
-def pfl_rounds(name: str, python: str, threads: int) -> list[float]:
-    """Seconds of each round of pfl, in a process of its own."""
-    script = Path(__file__).with_name("pfl_rounds.py")
-    done = subprocess.run([python, script, name, str(threads)], stdout=subprocess.PIPE, text=True, check=True)
-    return [float(second) for second in json.loads(done.stdout.splitlines()[-1])]
+@dataclass
+class Contender:
+    """command: prints the seconds of its rounds as a JSON list on its last line, for the task and threads appended"""
+
+    name: str
+    command: list[str]
+    turns: int = _TURNS
+    seconds: list[float] = field(default_factory=list)
+    megabytes: float = 0.0
+
+    def run(self, task: str, threads: int) -> None:
+        with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complaints:
+            environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+            process = subprocess.Popen(
+                [*self.command, task, str(threads)], stdout=said, stderr=complaints, env=environment
+            )
+            while process.poll() is None:
+                self.megabytes = max(self.megabytes, megabytes(process.pid))
+                time.sleep(0.25)
+            for file in (said, complaints):
+                file.seek(0)
+            if process.returncode:
+                sys.exit(f"{self.name} on {task} failed:\n{complaints.read()[-2000:]}")
+            self.seconds += json.loads(said.read().splitlines()[-1])
+
+
+def megabytes(root: int) -> float:
+    """Main memory of a process and all that came from it; what they share counts once (Linux)."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            parents.setdefault(parent, []).append(int(entry.name))
+    total, waiting = 0, [root]
+    while waiting:
+        one = waiting.pop()
+        waiting += parents.get(one, [])
+        try:
+            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
+
+
+def contenders(pfl_python: str | None, flower_python: str | None) -> list[Contender]:
+    """Ours first."""
+    own, here = [sys.executable, __file__, "--rounds-of"], Path(__file__).parent
+    found = [Contender("dpfed", [*own, "dpfed"]), Contender("plain loop", [*own, "plain"])]
+    if pfl_python:
+        found.append(Contender("pfl 0.6.0", [pfl_python, str(here / "pfl_rounds.py")]))
+    if flower_python:
+        found.append(Contender("Flower simulation", [flower_python, str(here / "flower_rounds.py")], turns=1))
+    return found
+
+
+def table(task: str, ran: list[Contender]) -> Iterator[str]:
+    """Lines of Markdown."""
+    ours = statistics.median(ran[0].seconds)
+    for one in ran:
+        middle = statistics.median(one.seconds)
+        low, _, high = statistics.quantiles(one.seconds, n=4, method="inclusive")
+        times = f"{middle:.4f} | {low:.4f} to {high:.4f} | {one.megabytes:.0f} | {middle / ours:.2f}"
+        yield f"| {task} | {one.name} | {times} |"
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pfl-python", help="Python of an environment with pfl 0.6.0; left out: pfl is not run")
-    parser.add_argument("--threads", type=int, default=2, help="torch threads of every contender")
+    parser.add_argument("--flower-python", help="Python of an environment with flwr and ray; left out: not run")
+    parser.add_argument("--threads", type=int, default=2, help="threads of every contender")
     parser.add_argument("--task", choices=list(TASKS), action="append", help="only these; left out: all")
+    parser.add_argument("--force", action="store_true", help="report although others are working")
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    print(f"{given.threads} threads | dpfed | plain loop | pfl 0.6.0 | plain / dpfed | pfl / dpfed")
-    print("---|--:|--:|--:|--:|--:")
-    for name in given.task or TASKS:
-        seconds: dict[str, list[float]] = {"dpfed": [], "plain": [], "pfl": []}
-        for _ in range(_TURNS):
-            seconds["dpfed"] += dpfed_rounds(TASKS[name])
-            seconds["plain"] += plain_rounds(TASKS[name])
-            seconds["pfl"] += pfl_rounds(name, given.pfl_python, given.threads) if given.pfl_python else [float("nan")]
-        ours, plain, pfl = (statistics.median(seconds[contender]) for contender in ("dpfed", "plain", "pfl"))
-        print(f"{name} | {ours:.4f} | {plain:.3f} | {pfl:.3f} | {plain / ours:.1f} | {pfl / ours:.1f}", flush=True)
+    busy, lines = other_work_now(), []
+    refuse(busy, force=given.force)
+    for task in given.task or TASKS:
+        ran = contenders(given.pfl_python, given.flower_python)
+        for turn in range(_TURNS):
+            for one in ran:
+                if turn < one.turns:
+                    busy = max(busy, other_work_now())
+                    one.run(task, given.threads)
+        lines += list(table(task, ran))
+        print("\n".join(lines[-len(ran) :]), file=sys.stderr, flush=True)
+    refuse(busy, force=given.force)
+    print(f"| {given.threads} threads | by | median s | quartiles | peak MB | times ours |\n|---|---|--:|--:|--:|--:|")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--rounds-of"]:
+        _, _, whose, name, threads = sys.argv
+        torch.set_num_threads(int(threads))
+        print(json.dumps({"dpfed": dpfed_rounds, "plain": plain_rounds}[whose](TASKS[name])))
+    else:
+        main()

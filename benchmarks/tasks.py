@@ -13,7 +13,8 @@ from torch import nn
 class Task:
     """100 clients with `samples` each, 5 epochs of batches of 10, clip norm 1, noise multiplier 1.
 
-    group: clients whose updates dpfed holds in memory at a time, as its own rounds do
+    group:         clients whose updates dpfed holds in memory at a time, as its own rounds do
+    flower_rounds: of Flower's simulation, the slowest of all
     """
 
     model: str
@@ -21,6 +22,7 @@ class Task:
     samples: int
     rounds: int
     group: int
+    flower_rounds: int = 2
     clients: int = 100
     classes: int = 10
     epochs: int = 5
