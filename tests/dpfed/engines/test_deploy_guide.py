@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 pytest.importorskip("ray", reason="ray is not installed: make test-flower")
 
 GUIDE = Path(__file__).parents[3] / "docs" / "deploy.md"
-PATIENCE = 900
+PATIENCE = 1800
 STRANGER = """
 ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f stranger
 flower-supernode --root-certificates ca.pem --superlink 127.0.0.1:18000 --port 19092 --max-retries 1 \\

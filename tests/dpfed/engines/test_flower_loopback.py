@@ -24,7 +24,7 @@ from dpfed.secagg.steps import Step
 pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 
 BIN = Path(sys.executable).parent
-PATIENCE = 400
+PATIENCE = 600
 COINS = {"clip_norm": 0.5, "accountant": "rdp"}
 PRIVATE = {**COINS, "noise_multiplier": 2.0}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
@@ -228,7 +228,7 @@ def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopba
     (plans / "hang-0-at-4").touch()
     nodes = [f'partition-id={client} data="{tmp_path}/own{client}.safetensors"' for client in range(2)]
     loopback.start(nodes)
-    loopback.begin(app, "timeout=45.0")
+    loopback.begin(app, "timeout=60.0")
     _until((plans / "1-hangs").exists, "client 1 has not come to round 2")
     loopback.kill("node1")
     _until((plans / "0-hangs").exists, "client 0 has not come to round 3")
