@@ -21,7 +21,11 @@ QUIET = {
 }
 """Nothing is reported, looked up or installed while a run goes on."""
 
-_OF_THE_MACHINE = {"data": ("root",), "run": ("device", "group", "evaluate_every")}
+_OF_THE_MACHINE = {
+    "data": ("root",),
+    "local": ("strategy", "chunk", "memory"),
+    "run": ("device", "group", "evaluate_every"),
+}
 """Keys in which machines of one run may differ."""
 
 
