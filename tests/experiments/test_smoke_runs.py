@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import math
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +39,14 @@ def test_first_run_of_the_row_in_the_smoke_profile(name: str, row: str, tmp_path
     if summary["epsilon"] is not None:
         assert 0 < summary["epsilon"] < math.inf
         assert summary["sampling"] == ("fixed" if row.endswith("as published") else "poisson")
+
+
+def test_seconds_of_one_client_are_measured_for_every_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = EXPERIMENTS / "fedmrn" / "figure_6.py"
+    monkeypatch.setattr(sys, "argv", [str(path), "--profile", "smoke", "--out", str(tmp_path)])
+    runpy.run_path(str(path), run_name="__main__")
+    with (tmp_path / "figure-6.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["row"] for line in lines][::9] == ["FedAvg", "FedMRNS"]
+    assert all(float(line[key]) > 0 for line in lines for key in ("training_seconds", "message_seconds"))
+    assert (tmp_path / "figure-6.png").stat().st_size > 10_000
