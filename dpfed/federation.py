@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from accounting.errors import BudgetSpent
-from accounting.ledger import Header, Ledger, Release
+from accounting.ledger import Header
 from accounting.project import Project
 from dpfed import __version__
 from dpfed.book import Book
@@ -31,8 +31,8 @@ from dpfed.run_folder import RunFolder
 from dpfed.secagg.summed import Closing
 from dpfed.sending import Sent, Uploading
 from dpfed.server.state import ServerState
-from dpfed.server_view import server_view
 from dpfed.spending import spending
+from dpfed.summary import summary_of, uplink_megabytes
 
 OnRound = Callable[[Mapping[str, Any]], None]
 
@@ -240,8 +240,19 @@ class Run:
                 f"{where}: not even one round fits (it costs {self._cost:.4g} by itself). Raise the noise multiplier "
                 "or the budget."
             )
-        seconds = time.monotonic() - self._began
-        summary = _summary(experiment, self.state, self._book, self._metrics, self._stopped_by, seconds)
+        accuracies = [record["test_accuracy"] for record in self._metrics if record["test_accuracy"] is not None]
+        if self._metrics and self._metrics[-1]["test_accuracy"] is None:  # ended between two evaluations
+            accuracies.append(_evaluate(experiment, self.state).accuracy)
+        summary = summary_of(
+            experiment,
+            self.state,
+            self._book,
+            self._metrics,
+            accuracies=accuracies,
+            validation_accuracy=_validated(experiment, self.state),
+            stopped_by=self._stopped_by,
+            seconds=time.monotonic() - self._began,
+        )
         folder.save_model(experiment.model, experiment.readout.weights(self.state))
         content = experiment.readout.file(self.state)
         if content is not None:
@@ -302,7 +313,7 @@ def _round_record(experiment: Experiment, state: ServerState, epsilon: float, up
             record["validation_accuracy"] = _validated(experiment, state)
     record["epsilon"] = None if math.isnan(epsilon) else epsilon
     record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
-    record["uplink_megabytes"] = _uplink_megabytes(experiment, state.round, uplink)
+    record["uplink_megabytes"] = uplink_megabytes(experiment, state.round, uplink)
     return record
 
 
@@ -350,101 +361,4 @@ def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict
         "near_the_ends": facts.near_the_ends,
         "aborted": facts.aborted,
         "seconds": seconds,
-    }
-
-
-def _uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:
-    """Sizes fixed beforehand count by the expected cohort, since the realised one is secret under Poisson sampling;
-    others as measured (nothing is private there, or every upload is seen anyway)."""
-    if experiment.uplink_bits is None:
-        return measured / 1e6
-    return math.ceil(experiment.uplink_bits / 8) * _uploads(experiment) * rounds / 1e6
-
-
-def _uploads(experiment: Experiment) -> float:
-    """Uploads of a round: those expected, or always so many."""
-    return experiment.parts.fill or experiment.parts.sampler.expected
-
-
-def _placement(book: Book | None) -> str | None:
-    """Where the noise was, by the ledger: server, clients (shares), uploads, coins; "local steps" for records."""
-    if book is None:
-        return None
-    kinds = [one.noise_placement if isinstance(one, Release) else "local steps" for one in book.ledger.releases]
-    return kinds[-1] if kinds else None
-
-
-def _law(experiment: Experiment, book: Book | None) -> str | None:
-    """What the noise is: gaussian, discrete-gaussian, skellam, coins."""
-    if book is None:
-        return None
-    goal = _goal(experiment)
-    if goal.noise_multiplier is None:
-        return "coins"
-    return goal.integers.kind if isinstance(goal, PrivacyGoal) and goal.integers is not None else "gaussian"
-
-
-def _summary(
-    experiment: Experiment,
-    state: ServerState,
-    book: Book | None,
-    metrics: list[dict[str, Any]],
-    stopped_by: str,
-    seconds: float,
-) -> dict[str, Any]:
-    config, goal = experiment.config, experiment.goal
-    megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
-    uploads = _uploads(experiment) * state.round
-    upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
-    accuracies = [record["test_accuracy"] for record in metrics if record["test_accuracy"] is not None]
-    if metrics and metrics[-1]["test_accuracy"] is None:  # ended between two evaluations
-        accuracies.append(_evaluate(experiment, state).accuracy)
-    stated = against_server = None
-    if goal is not None and book is not None:
-        ledger = Ledger.read(book.ledger.path)
-        stated = ledger.guarantee(goal.delta, accountant=goal.accountant)
-        against_server = server_view(experiment, len(ledger.releases))
-    return {
-        "method": experiment.method.name,
-        "dataset": config.data.name,
-        "model": config.model.name,
-        "parameters": experiment.model.size,
-        "local_training": asdict(experiment.parts.local.plan) | {"precision": experiment.parts.local.precision},
-        "clients": config.federation.clients,
-        "cohort": int(experiment.parts.sampler.expected),
-        "sampling": config.federation.sampling,
-        "rounds": state.round,
-        "test_accuracy": accuracies[-1] if accuracies else None,
-        "best_test_accuracy": max(accuracies) if accuracies else None,
-        "validation_accuracy": _validated(experiment, state),
-        "epsilon": stated.epsilon if stated else None,
-        "lower_bound": stated.lower_bound if stated else None,
-        "delta": goal.delta if goal else None,
-        "unit": goal.unit if goal else "none",
-        "adjacency": stated.adjacency if stated else None,
-        "accountant": stated.method if stated else None,
-        "noise_multiplier": goal.noise_multiplier if goal else None,
-        "clip_norm": state.clip_norm if goal else None,
-        "noise_placement": _placement(book),
-        "noise": _law(experiment, book),
-        "server_epsilon": against_server.epsilon if against_server else None,
-        "server_epsilon_rounds": against_server.rounds if against_server else None,
-        "aggregation": config.aggregation.kind,
-        "aborted_rounds": sum("aborted" in record for record in metrics),
-        "randomness": experiment.parts.randomness.name,
-        "for_release": experiment.parts.randomness.name == "secure" if goal else None,
-        "interrupted_charges": book.interrupted(state.round) if book else 0,
-        "not_protected": list(experiment.not_protected),
-        "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,
-        "uplink_bytes_per_client_round": math.ceil(upload_bytes),
-        "uplink_megabytes_total": megabytes,
-        "secure_sum_bytes_per_client_round": math.ceil(experiment.secure_sum_bits / 8),
-        "downlink_bytes_per_client_round": math.ceil(experiment.downlink_bits / 8),
-        "seconds": seconds,
-        "device": str(experiment.device),
-        "processes": experiment.parts.ranks.count,
-        "seed": config.run.seed,
-        "stopped_by": stopped_by,
-        "project_ledger": str(book.project.ledger.path) if book and book.project else None,
-        "project_epsilon": book.project.spent().epsilon if book and book.project else None,
     }
