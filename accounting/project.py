@@ -1,6 +1,7 @@
 """One budget over several runs on the same clients: a ledger that they all draw from, also at the same time."""
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,10 @@ from accounting.running import Running
 
 PATIENCE = 60.0
 """Seconds to wait for another process that is writing."""
+
+# Who waits looks every so often; who let go gives others this long to look. Without it, a process that charges in a
+# tight loop keeps all others out.
+_LOOK, _TURN = 0.002, 0.005
 
 _PLANNED = 1000
 
@@ -153,7 +158,7 @@ class Project:
 def _held(lock: FileLock, path: Path) -> Iterator[None]:
     """The lock, or an error that says who might hold it."""
     try:
-        lock.acquire(timeout=PATIENCE)
+        lock.acquire(timeout=PATIENCE, poll_interval=_LOOK)
     except Timeout:
         raise LedgerError(
             f"{path}.lock: another process has held the ledger for {PATIENCE:g} s. Nothing was charged; end that "
@@ -165,3 +170,4 @@ def _held(lock: FileLock, path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+        time.sleep(_TURN)

@@ -144,3 +144,31 @@ def test_a_ledger_that_somebody_holds_is_waited_for_and_then_an_error(project, m
         project.charge(release(0), run="a")
     assert time.monotonic() - began < 5
     project.charge(release(0), run="a")
+
+
+def charge_for_ever(path, charged):
+    project = Project.open(path)
+    for round in range(10_000):
+        project.charge(release(round, FREE), run="greedy")
+        charged.value = round + 1
+
+
+FREE = Gaussian(noise_multiplier=1e6, adjacency="add-remove")
+
+
+def test_a_process_that_charges_in_a_tight_loop_lets_others_have_their_turn(project):
+    context = multiprocessing.get_context("fork")
+    charged = context.Value("i", 0)
+    greedy = context.Process(target=charge_for_ever, args=(project.ledger.path, charged))
+    greedy.start()
+    try:
+        while charged.value < 3:
+            time.sleep(0.01)
+        before = charged.value
+        for round in range(5):
+            project.charge(release(round, FREE), run="modest")
+        assert charged.value - before < 400  # 5000 and more without a pause between charges
+    finally:
+        greedy.kill()
+        greedy.join()
+    Ledger.resume(project.ledger.path)
