@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import re
 import signal
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
+
+from filelock import BaseFileLock, FileLock, Timeout
 
 from accounting.errors import AccountingError
 from dpfed.config import Config, parse
@@ -20,13 +22,15 @@ from dpfed.errors import DpfedError
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker gets. `gpus` are the visible ones, by the names that CUDA_VISIBLE_DEVICES takes."""
+    """What a worker gets. `gpus` are the visible ones, by the names that CUDA_VISIBLE_DEVICES takes; in the folder
+    `places` each worker holds a lock for as long as it lives, so that no two have the same place in line."""
 
     number: int
     config: dict[str, Any]
     folder: Path
     state: Literal["to run", "interrupted", "finished"]
     gpus: tuple[str, ...] = ()
+    places: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,7 @@ class Result:
 
 def run_job(job: Job) -> Result:
     """Run it, or go on with it; never raises what one run can do wrong."""
-    _settle(job.gpus)
+    _settle(job)
     try:
         return Result(number=job.number, summary=_run(job))
     except Exception as error:
@@ -52,7 +56,7 @@ def build_job(job: Job) -> Result:
     """Only make its objects: data there, sizes that fit, noise that can be calibrated."""
     from dpfed.build import build
 
-    _settle(job.gpus)
+    _settle(job)
     try:
         build(_config(job))
     except Exception as error:
@@ -87,11 +91,28 @@ def _failed(job: Job, error: Exception) -> Result:
     return Result(number=job.number, error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
-def _settle(gpus: Sequence[str]) -> None:
+def _settle(job: Job) -> None:
     """In a worker: one GPU of its own, and Ctrl-C left to the process that started it, which ends the workers."""
     if multiprocessing.parent_process() is None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if gpus:
-        number = re.search(r"(\d+)$", multiprocessing.current_process().name)
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[(int(number.group(1)) - 1 if number else 0) % len(gpus)]
+    if job.gpus and job.places is not None and job.config["run"]["device"] in ("auto", "cuda"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus[_place(job.places) % len(job.gpus)]
+
+
+@cache
+def _place(folder: Path) -> int:
+    """The first place that no living worker has."""
+    for place in count():
+        lock = FileLock(folder / str(place))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            continue
+        _held.append(lock)
+        return place
+    raise AssertionError
+
+
+_held: list[BaseFileLock] = []
+"""Kept until the process ends."""

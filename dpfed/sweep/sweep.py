@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
-
-import joblib
-import torch
 
 from dpfed.errors import ConfigError, RunError
 from dpfed.sweep.grid import SEED, Cell
@@ -18,6 +15,7 @@ from dpfed.sweep.listing import listing
 from dpfed.sweep.one_run import Job, Result, build_job, run_job
 from dpfed.sweep.plan import Plan, State, state_of
 from dpfed.sweep.tuning import Tuned, pick
+from dpfed.sweep.workers import Workers, workers
 from dpfed.sweep_folder import write_sweep
 
 OnRun = Callable[["Done"], None]
@@ -74,46 +72,39 @@ def run_sweep(plan: Plan, *, jobs: int | None = None, on_run: OnRun = lambda don
     ConfigError where something cannot be built, before anything runs. A run that fails does not stop the others.
     Interrupted at any moment, the same call goes on from the rounds that were saved.
     """
-    jobs = jobs or default_jobs()
-    _build_all(plan, jobs)
-    write_sweep(plan.folder, listing(plan, ()))
-    trials = [cell for choice in plan.grid.choices for cell in choice.runs]
-    done = {id(cell): one for cell, one in zip(trials, _run_all(plan, trials, jobs, on_run), strict=True)}
-    tuned = tuple(pick(choice, [done[id(cell)].summary for cell in choice.runs]) for choice in plan.grid.choices)
-    _write_tuned(plan, tuned)
-    cells, lost = _with_choices(plan, tuned)
-    write_sweep(plan.folder, listing(plan, tuned))
-    for one in lost:
-        on_run(one)
-    finished = _run_all(plan, cells, jobs, on_run)
-    return Finished(plan=plan, done=(*done.values(), *finished, *lost), tuned=tuned)
+    with workers(jobs) as pool:
+        _build_all(plan, pool)
+        write_sweep(plan.folder, listing(plan, ()))
+        trials = [cell for choice in plan.grid.choices for cell in choice.runs]
+        tried = _run_all(plan, trials, pool, on_run)
+        tuned = _tuned(plan, [one.summary for one in tried])
+        write_sweep(plan.folder, listing(plan, tuned))
+        cells, lost = _with_choices(plan, tuned)
+        for one in lost:
+            on_run(one)
+        return Finished(plan=plan, done=(*tried, *_run_all(plan, cells, pool, on_run), *lost), tuned=tuned)
 
 
-def default_jobs() -> int:
-    """One run for each GPU, or else for each core."""
-    return torch.cuda.device_count() or int(joblib.cpu_count())
-
-
-def _build_all(plan: Plan, jobs: int) -> None:
+def _build_all(plan: Plan, pool: Workers) -> None:
     """Every configuration that is still to run, one seed of each."""
     cells: dict[str, Cell] = {}
     for cell in plan.grid.runs:
         if plan.state(cell) != "finished":
             cells.setdefault(f"{cell.row} {[(k, v) for k, v in cell.at.items() if k != SEED]} {cell.choice}", cell)
     wanted = list(cells.values())
-    results = _in_parallel(build_job, [_job(plan, i, cell, "to run") for i, cell in enumerate(wanted)], jobs)
+    results = pool.results(build_job, [_job(plan, i, cell, "to run") for i, cell in enumerate(wanted)])
     wrong = {f"{wanted[one.number].row}: {one.error}" for one in results if one.error is not None}
     if wrong:
         raise ConfigError("nothing was run, since not everything can:\n  " + "\n  ".join(sorted(wrong)))
 
 
-def _run_all(plan: Plan, cells: Sequence[Cell], jobs: int, on_run: OnRun) -> list[Done]:
+def _run_all(plan: Plan, cells: Sequence[Cell], pool: Workers, on_run: OnRun) -> list[Done]:
     """The runs in the order of `cells`; each was told as it ended."""
     states = [state_of(plan.folder / cell.folder, cell) for cell in cells]
     order = sorted(range(len(cells)), key=lambda i: states[i] != "finished")
     found: dict[int, Done] = {}
     try:
-        for result in _in_parallel(run_job, [_job(plan, i, cells[i], states[i]) for i in order], jobs):
+        for result in pool.results(run_job, [_job(plan, i, cells[i], states[i]) for i in order]):
             found[result.number] = _done(cells[result.number], states[result.number], result)
             on_run(found[result.number])
     except BrokenProcessPool as error:
@@ -140,27 +131,16 @@ def _done(cell: Cell, state: State, result: Result) -> Done:
 
 def _job(plan: Plan, number: int, cell: Cell, state: State) -> Job:
     assert state != "after tuning"
-    config = cell.config
-    gpus = _gpus() if config.run.device in ("auto", "cuda") else ()
-    return Job(number=number, config=config.to_dict(), folder=plan.folder / cell.folder, state=state, gpus=gpus)
+    return Job(number=number, config=cell.config.to_dict(), folder=plan.folder / cell.folder, state=state)
 
 
-def _gpus() -> tuple[str, ...]:
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [name.strip() for name in given.split(",") if name.strip()]
-    return tuple(names or map(str, range(torch.cuda.device_count())))
-
-
-def _in_parallel(work: Callable[[Job], Result], tasks: Sequence[Job], jobs: int) -> Iterator[Result]:
-    """Results as they come. Workers share the cores among them, so that no core has two busy threads."""
-    jobs = min(jobs, len(tasks))
-    if jobs <= 1:
-        yield from map(work, tasks)
-        return
-    threads = max(1, joblib.cpu_count() // jobs)
-    with joblib.parallel_config(backend="loky", n_jobs=jobs, inner_max_num_threads=threads):
-        parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch=jobs)
-        yield from parallel(joblib.delayed(work)(task) for task in tasks)
+def _tuned(plan: Plan, summaries: Sequence[Mapping[str, Any] | None]) -> tuple[Tuned, ...]:
+    """What is chosen by the summaries of all candidates, choice by choice; written to tuned.json."""
+    left = iter(summaries)
+    tuned = tuple(pick(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
+    if tuned:
+        _write(plan.folder / "tuned.json", [one.to_dict() for one in tuned])
+    return tuned
 
 
 def _with_choices(plan: Plan, tuned: Sequence[Tuned]) -> tuple[list[Cell], list[Done]]:
@@ -179,11 +159,8 @@ def _with_choices(plan: Plan, tuned: Sequence[Tuned]) -> tuple[list[Cell], list[
     return cells, lost
 
 
-def _write_tuned(plan: Plan, tuned: Sequence[Tuned]) -> None:
-    if not tuned:
-        return
-    target = plan.folder / "tuned.json"
+def _write(target: Path, document: Any) -> None:
     try:
-        target.write_text(json.dumps([one.to_dict() for one in tuned], indent=2) + "\n", encoding="utf-8")
+        target.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None

@@ -2,8 +2,10 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
+import joblib
 import pytest
 
 from dpfed import federation
@@ -11,10 +13,11 @@ from dpfed.build import build
 from dpfed.cli import status
 from dpfed.errors import ConfigError, RunError, RunInterrupted
 from dpfed.sweep import sweep
-from dpfed.sweep.one_run import Result
+from dpfed.sweep.one_run import Job, Result, _settle
 from dpfed.sweep.plan import plan
 from dpfed.sweep.sweep import run_sweep
 from dpfed.sweep.tuning import pick
+from dpfed.sweep.workers import workers
 from dpfed.sweep_folder import read_sweep
 
 
@@ -99,7 +102,7 @@ def test_an_error_that_nobody_expected_is_shown_with_its_trace(experiment_file, 
 
 def test_a_worker_that_dies_is_told_and_the_rest_can_be_gone_on_with(experiment_file, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "run_job", lambda job: os._exit(1))
-    monkeypatch.setattr(sweep, "_build_all", lambda plan, jobs: None)
+    monkeypatch.setattr(sweep, "_build_all", lambda plan, pool: None)
     finished = run_sweep(planned(experiment_file(), tmp_path / "out"), jobs=2)
     assert [done.how for done in finished.done] == ["failed"] * 3
     assert all("a worker process died" in done.error for done in finished.done)
@@ -170,3 +173,25 @@ def test_nothing_is_chosen_where_a_candidate_failed(experiment_file, tmp_path, m
     assert [done.error for done in finished.done[:3]] == ["planted"] * 3
     assert "a run of [tune] failed" in finished.done[3].error
     assert len(finished.failed) == 4
+
+
+def test_no_two_workers_share_a_gpu_and_all_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    config = {"run": {"device": "auto"}}
+    jobs = [Job(number=i, config=config, folder=tmp_path, state="to run") for i in range(6)]
+
+    def work(job):
+        _settle(job)
+        (tmp_path / str(os.getpid())).touch()
+        until = time.monotonic() + 100
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:  # the other is here, too
+            time.sleep(0.02)
+        seen = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")}
+        return Result(number=job.number, summary=seen | {"process": os.getpid()})
+
+    with workers(2) as pool:
+        found = [result.summary for result in pool.results(work, jobs)]
+    gpu_of = {(one["process"], one["CUDA_VISIBLE_DEVICES"]) for one in found}
+    assert len(gpu_of) == len({process for process, _ in gpu_of})  # it keeps what it has
+    assert {gpu for _, gpu in gpu_of} == {"3", "5"}
+    assert {one["OMP_NUM_THREADS"] for one in found} == {str(max(1, joblib.cpu_count() // 2))}
