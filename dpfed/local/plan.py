@@ -61,7 +61,7 @@ class Cost:
 
 def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
     """What a step on `batch` rows like those of inputs [N, ...] costs, from a forward pass of one."""
-    module = model.bind(model.initial(0).to(inputs.device)).eval()
+    module = model.bind(model.initial(0)).eval()
     counts = {"dense": 0, "convolutions": 0, "products": 0, "convolved": 0, "kept": 0}
 
     def count(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
@@ -80,7 +80,7 @@ def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
         if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
             part.register_forward_hook(count)
     with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
-        module(inputs.new_zeros(1, *inputs.shape[1:]))
+        module(torch.zeros(1, *inputs.shape[1:], dtype=inputs.dtype))
     kept = max(counts["kept"] - model.parameters_size, 0)
     return Cost(
         weights=model.size,

@@ -116,7 +116,7 @@ class FlatModel:
     def bind(self, weights: Tensor) -> nn.Module:
         """A new module for training, whose parameters and statistics are views of weights [d]: changing either in place
         changes the other."""
-        module = _set_mode(copy.deepcopy(self._module), training=True)
+        module = _set_mode(copy.deepcopy(self._module), training=True).to(weights.device)
         self.rebind(module, weights)
         return module
 

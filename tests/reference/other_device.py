@@ -38,6 +38,14 @@ class Far(torch.Tensor):
     def __init__(self, near: torch.Tensor) -> None:
         self.near = near
 
+    @property
+    def data(self) -> torch.Tensor:
+        return torch.Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, other: Far) -> None:
+        self.near = other.near
+
     def tolist(self) -> Any:
         return self.near.tolist()
 
