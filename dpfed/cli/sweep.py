@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from dpfed.cli.output import console, number, print_json
 from dpfed.errors import ConfigError
@@ -83,24 +92,39 @@ def _run(planned: Plan, jobs: int | None) -> Finished:
         TextColumn("runs"),
         BarColumn(),
         MofNCompleteColumn(),
+        _Rounds(planned),
         TextColumn("{task.fields[said]}"),
         TimeElapsedColumn(),
     )
     total = len(planned.grid.runs)
     try:
         with Progress(*columns, console=log, disable=not log.is_terminal) as progress:
-            task = progress.add_task("", total=total, said="building every configuration")
+            task = progress.add_task("", total=total, said="building all of them first")
 
             def on_run(done: Done) -> None:
-                words = f"{done.cell.row} {_words(done.cell.at)}: {_outcome(done)}"
-                progress.update(task, advance=1, said=words)
-                if not log.is_terminal and done.how != "already":
-                    log.print(words)
+                progress.update(task, advance=1, said="")
+                if done.how != "already":
+                    log.print(f"{done.cell.row} {_words(done.cell.at)}: {_outcome(done)}")
 
             return run_sweep(planned, jobs=jobs, on_run=on_run)
     except KeyboardInterrupt:
         log.print("interrupted: the same command again goes on from the rounds that are saved.")
         raise
+
+
+class _Rounds(ProgressColumn):
+    """Rounds that are done, of all runs: looked up in their folders now and then."""
+
+    max_refresh = 2.0
+
+    def __init__(self, planned: Plan) -> None:
+        super().__init__()
+        self._files = [planned.folder / cell.folder / "metrics.jsonl" for cell in planned.grid.runs]
+        self._total = sum(cell.config.federation.rounds for cell in planned.grid.runs)
+
+    def render(self, task: Task) -> Text:
+        done = sum(file.read_bytes().count(b"\n") for file in self._files if file.exists())
+        return Text(f"{done}/{self._total} rounds")
 
 
 def _outcome(done: Done) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import platform
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
 
 from dpfed import __version__
 from dpfed.sweep.plan import Plan
-from dpfed.sweep.tuning import Tuned
 from dpfed.sweep_folder import Listed, Sweep
 
 
-def listing(plan: Plan, tuned: Sequence[Tuned]) -> Sweep:
+def listing(plan: Plan, tuned: Sequence[Mapping[str, Any]]) -> Sweep:
     """The whole grid of the profile, also where --only has run a part of it."""
     file = plan.experiment
     return Sweep(
@@ -38,7 +38,7 @@ def listing(plan: Plan, tuned: Sequence[Tuned]) -> Sweep:
             "numpy": numpy.__version__,
         },
         commit=_commit(plan.file.parent),
-        tuned=tuple(one.to_dict() for one in tuned),
+        tuned=tuple(tuned),
     )
 
 

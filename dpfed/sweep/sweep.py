@@ -16,7 +16,7 @@ from dpfed.sweep.one_run import Job, Result, build_job, run_job
 from dpfed.sweep.plan import Plan, State, state_of
 from dpfed.sweep.tuning import Tuned, pick
 from dpfed.sweep.workers import Workers, workers
-from dpfed.sweep_folder import write_sweep
+from dpfed.sweep_folder import NAME, read_sweep, write_sweep
 
 OnRun = Callable[["Done"], None]
 
@@ -74,11 +74,15 @@ def run_sweep(plan: Plan, *, jobs: int | None = None, on_run: OnRun = lambda don
     """
     with workers(jobs) as pool:
         _build_all(plan, pool)
-        write_sweep(plan.folder, listing(plan, ()))
+        kept = _tuned_before(plan)
+        write_sweep(plan.folder, listing(plan, kept))
         trials = [cell for choice in plan.grid.choices for cell in choice.runs]
         tried = _run_all(plan, trials, pool, on_run)
         tuned = _tuned(plan, [one.summary for one in tried])
-        write_sweep(plan.folder, listing(plan, tuned))
+        records = [*kept, *(one.to_dict() for one in tuned)]
+        if records:
+            _write(plan.folder / "tuned.json", records)
+        write_sweep(plan.folder, listing(plan, records))
         cells, lost = _with_choices(plan, tuned)
         for one in lost:
             on_run(one)
@@ -135,12 +139,9 @@ def _job(plan: Plan, number: int, cell: Cell, state: State) -> Job:
 
 
 def _tuned(plan: Plan, summaries: Sequence[Mapping[str, Any] | None]) -> tuple[Tuned, ...]:
-    """What is chosen by the summaries of all candidates, choice by choice; written to tuned.json."""
+    """What is chosen by the summaries of all candidates, choice by choice."""
     left = iter(summaries)
-    tuned = tuple(pick(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
-    if tuned:
-        _write(plan.folder / "tuned.json", [one.to_dict() for one in tuned])
-    return tuned
+    return tuple(pick(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
 
 
 def _with_choices(plan: Plan, tuned: Sequence[Tuned]) -> tuple[list[Cell], list[Done]]:
@@ -157,6 +158,14 @@ def _with_choices(plan: Plan, tuned: Sequence[Tuned]) -> tuple[list[Cell], list[
         else:
             cells.append(cell.with_values(choice.values))
     return cells, lost
+
+
+def _tuned_before(plan: Plan) -> list[Mapping[str, Any]]:
+    """What earlier sweeps in this folder chose for rows that are not run now."""
+    if not (plan.folder / NAME).exists():
+        return []
+    now = {choice.row for choice in plan.grid.choices}
+    return [one for one in read_sweep(plan.folder).tuned if one["row"] not in now]
 
 
 def _write(target: Path, document: Any) -> None:

@@ -165,6 +165,15 @@ def test_the_test_set_has_no_say_in_tuning(experiment_file, tmp_path, monkeypatc
     assert ran == [0.3] * 3  # of the two with 0.6 the first
 
 
+def test_what_was_chosen_for_other_rows_is_kept(experiment_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "run_job", lambda job: Result(number=job.number, summary=scored(0.5, 0.5)))
+    for row in ("FedAvg", "DP-FedAvg", "DP-FedAvg"):
+        run_sweep(planned(experiment_file(more=TUNE), tmp_path / "out", None, only=[row]), jobs=1)
+    told = json.loads((tmp_path / "out" / "tuned.json").read_text())
+    assert [one["row"] for one in told] == ["FedAvg", "DP-FedAvg", "DP-FedAvg"]  # two points of one row
+    assert list(read_sweep(tmp_path / "out").tuned) == told
+
+
 def test_nothing_is_chosen_where_a_candidate_failed(experiment_file, tmp_path, monkeypatch):
     one = planned(experiment_file(more=TUNE), tmp_path / "out", only=["FedAvg"])
     assert pick(one.grid.choices[0], [scored(0.5, 0.5), None, scored(0.6, 0.5)]).values is None
