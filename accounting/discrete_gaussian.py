@@ -49,7 +49,8 @@ def shares_distortion(share_variance: float, shares: int) -> float:
     if not len(k):
         return 0.0
     steps = lattice_distortion(variance * k / (k + 1))
-    return float(steps.sum() + (count - 1 - len(k)) * steps[-1]) * _ROUNDING  # steps fall with k
+    rest = count - 1 - len(k)
+    return float(steps.sum() + (rest * steps[-1] if rest else 0.0)) * _ROUNDING  # steps fall with k
 
 
 def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
