@@ -167,7 +167,7 @@ def test_a_process_that_charges_in_a_tight_loop_lets_others_have_their_turn(proj
         before = charged.value
         for round in range(5):
             project.charge(release(round, FREE), run="modest")
-        assert charged.value - before < 400  # 5000 and more without a pause between charges
+        assert charged.value - before < 35  # 70, or nobody else ever, without a pause between charges
     finally:
         greedy.kill()
         greedy.join()

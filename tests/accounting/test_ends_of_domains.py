@@ -1,0 +1,167 @@
+"""The ends of the domains of functions that others rest on: zero, one, nothing, too much."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from accounting import (
+    BernoulliChannel,
+    CoinPlan,
+    Composed,
+    DiscreteGaussian,
+    FixedSizeSampling,
+    Gaussian,
+    PoissonSampling,
+    Subsampled,
+    accountant,
+    bernoulli_exact,
+    budget,
+    calibrate,
+    coin_budget,
+    fixed_point,
+    loss_grid,
+    pld,
+    profiles,
+    rdp,
+    self_composed,
+)
+from accounting.attacks import attack_pairs
+from accounting.coin_pairs import walk_epsilon
+from accounting.discrete_gaussian import shares_distortion
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.gaussian import smallest_epsilon
+from accounting.mechanisms import repeated
+
+FIXED = FixedSizeSampling(cohort=10, clients=100)
+COINS = BernoulliChannel(dimension=50, floor=0.2, adjacency="zero-out", l2_clip=0.1)
+COARSE = DiscreteGaussian(
+    dimension=10**6, l2_bound=1.0, share_variance=0.3, shares=2, adjacency="zero-out", overflow=0.0
+)
+
+
+def summed_coins(adjacency="replace-one"):
+    plan = CoinPlan(
+        clients=100, cohort=10, dimension=50, edge=0.2, sampling="fixed", clip_norm=0.1, adjacency=adjacency, delta=1e-5
+    )
+    return plan.round()
+
+
+@pytest.mark.parametrize("reading", ["fed-smp-theorem", "fed-smp-lemma"])
+def test_the_papers_readings_are_for_gaussian_noise(reading):
+    with pytest.raises(UnsupportedMechanism, match="Gaussian noise"):
+        accountant.guarantee(summed_coins(), delta=1e-5, accountant=reading)
+
+
+@pytest.mark.parametrize("chosen", ["pld", "fed-smp-theorem"])
+def test_a_stream_without_a_bound_is_refused(chosen):
+    with pytest.raises(UnsupportedMechanism):
+        next(accountant.epsilons(summed_coins(), delta=1e-5, rounds=3, accountant=chosen))
+
+
+def test_streams_go_on_beyond_the_planned_rounds_and_equal_the_composition():
+    plain = Gaussian(noise_multiplier=5.0, adjacency="add-remove")
+    values = list(itertools.islice(accountant.epsilons(plain, delta=1e-5, rounds=2), 4))
+    assert values == pytest.approx([smallest_epsilon(1e-5, mu=math.sqrt(t) / 5) for t in (1, 2, 3, 4)], rel=1e-12)
+    sampled = Subsampled(mechanism=plain, sampling=PoissonSampling(probability=0.2))
+    streamed = list(itertools.islice(accountant.epsilons(sampled, delta=1e-5, rounds=2, accountant="pld"), 3))
+    assert streamed[-1] == pytest.approx(pld.epsilon(repeated(sampled, 3), delta=1e-5), rel=1e-3)
+
+
+def test_a_stream_ends_in_infinity_where_overflow_alone_is_delta():
+    noise = DiscreteGaussian(
+        dimension=100, l2_bound=50.0, share_variance=400.0, shares=9, adjacency="zero-out", overflow=4e-6
+    )
+    values = list(itertools.islice(accountant.epsilons(noise, delta=1e-5, rounds=3), 3))
+    assert math.isfinite(values[1])
+    assert values[2] == math.inf
+
+
+def test_noise_too_coarse_for_a_gaussian_is_refused():
+    run = Composed(parts=((COARSE, 100),))
+    with pytest.raises(UnsupportedMechanism, match="too far for any delta"):
+        accountant.epsilon(run, delta=1e-5, accountant="pld")
+
+
+@pytest.mark.parametrize(("variance", "shares"), [(0.01, 2), (0.001, 600), (0.03, 5), (0.001, 20_000)])
+@pytest.mark.parametrize("chosen", ["best", "rdp", "pld"])
+def test_noise_far_below_one_step_is_refused(chosen, variance, shares):
+    noise = replace(COARSE, dimension=1000, share_variance=variance, shares=shares)
+    assert shares_distortion(variance, shares) == math.inf
+    with pytest.raises(UnsupportedMechanism, match="far below one integer step"):
+        accountant.epsilon(repeated(noise, 100), delta=1e-5, accountant=chosen)
+
+
+def test_profiles_that_there_are_none_of():
+    plain = Gaussian(noise_multiplier=5.0, adjacency="replace-one")
+    with pytest.raises(UnsupportedMechanism):
+        profiles.profile(summed_coins(), accountant="pld")
+    sampled = Subsampled(mechanism=plain, sampling=PoissonSampling(probability=0.2))
+    with pytest.raises(InvalidParameter, match="rounds="):
+        profiles.profile(repeated(sampled, 10**9), accountant="pld")
+
+
+def test_attacks_and_distributions_are_of_gaussian_noise():
+    with pytest.raises(UnsupportedMechanism, match="no attack pair"):
+        attack_pairs(summed_coins())
+    with pytest.raises(UnsupportedMechanism, match="no privacy loss distribution"):
+        pld.distribution(COINS, 1e-3)
+
+
+def test_exact_deltas_want_numbers():
+    with pytest.raises(InvalidParameter, match="epsilon=nan"):
+        bernoulli_exact.channel_profile([0.5, float("nan")], p=[0.2], q=[0.3])
+
+
+def test_a_walk_that_tells_nothing_costs_nothing():
+    assert walk_epsilon(5, 0.2, 0.2, 1e-5) == 0.0
+    assert walk_epsilon(1, 0.3, 0.2, 0.2) == 0.0  # the total variation is 0.1
+    assert walk_epsilon(3, 0.3, 0.1, 1e-300) == pytest.approx(3 * math.log(3))  # pure
+    assert walk_epsilon(1, 0.3, 0.1, 0.05) == pytest.approx(math.log((0.3 - 0.05) / 0.1), rel=1e-9)
+
+
+def test_a_shift_that_never_happens_has_no_loss():
+    assert loss_grid.largest_shift_loss(0.0, 3.0) == 0.0
+    nobody = Subsampled(
+        mechanism=Gaussian(noise_multiplier=1.0, adjacency="add-remove"), sampling=PoissonSampling(probability=0.0)
+    )
+    assert pld.epsilon(repeated(nobody, 5), delta=1e-5) == 0.0
+
+
+@pytest.mark.parametrize("law", ["discrete-gaussian", "skellam"])
+def test_a_sum_without_noise_wraps_only_where_it_can(law):
+    assert fixed_point._log_tail(law, 0.0, 1.0, 1.0) == 0.0
+    assert fixed_point._log_tail(law, 1.0, 0.0, 0.0) == -math.inf
+    assert fixed_point._log_tail(law, 3.0, 2.0, 0.0) == -9 / 4
+
+
+def test_a_law_that_only_loses_costs_nothing():
+    law = self_composed.LossLaw(spacing=0.1, lowest=-20, masses=np.array([0.5, 0.5]), infinite=0.0)
+    assert law.smallest_epsilon(1e-5) == 0.0
+    assert self_composed.LossLaw(spacing=0.1, lowest=0, masses=np.ones(1), infinite=1e-3).smallest_epsilon(1e-5) == (
+        math.inf
+    )
+
+
+def test_a_root_that_rounding_puts_above_the_target_is_moved_below():
+    def stairs(x):
+        return math.ceil(1e7 / x) / 1e7
+
+    x = calibrate.smallest(stairs, 0.5, name="x")
+    assert stairs(x) <= 0.5
+    assert x == pytest.approx(2.0, rel=1e-5)
+
+
+def test_a_curve_of_something_unknown_is_refused():
+    with pytest.raises(UnsupportedMechanism, match="no Renyi curve"):
+        rdp.curve(object(), [2.0])
+
+
+def test_a_budget_of_coins_says_what_its_plan_is():
+    plan = CoinPlan(clients=100, cohort=10, dimension=50, edge=0.2, sampling="fixed", clip_norm=0.1, delta=1e-5)
+    record = coin_budget.epsilon(plan, rounds=2).to_dict()
+    assert record["mechanism"] == "bernoulli-aggregate"
+    assert (record["dimension"], record["edge"], record["clip_norm"], record["noise_std"]) == (50, 0.2, 0.1, 0.0)
+    assert budget.SAMPLINGS == ("poisson", "fixed", "all")
