@@ -93,16 +93,15 @@ def _run(planned: Plan, jobs: int | None) -> Finished:
         BarColumn(),
         MofNCompleteColumn(),
         _Rounds(planned),
-        TextColumn("{task.fields[said]}"),
         TimeElapsedColumn(),
     )
     total = len(planned.grid.runs)
     try:
         with Progress(*columns, console=log, disable=not log.is_terminal) as progress:
-            task = progress.add_task("", total=total, said="building all of them first")
+            task = progress.add_task("", total=total)
 
             def on_run(done: Done) -> None:
-                progress.update(task, advance=1, said="")
+                progress.update(task, advance=1)
                 if done.how != "already":
                     log.print(f"{done.cell.row} {_words(done.cell.at)}: {_outcome(done)}")
 
@@ -124,7 +123,7 @@ class _Rounds(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         done = sum(file.read_bytes().count(b"\n") for file in self._files if file.exists())
-        return Text(f"{done}/{self._total} rounds")
+        return Text(f"{done}/{self._total} rounds" if done else "building all of them first")
 
 
 def _outcome(done: Done) -> str:
