@@ -1,7 +1,7 @@
 """FedScalar's Figures 2 and 3, with what the figures leave out: gradient norms, bytes, and the variance of a round.
 
 python experiments/fedscalar/run.py                  rows and seeds that curves.csv does not hold yet, then the figures
-python experiments/fedscalar/run.py --seeds 4 7      only these seeds
+python experiments/fedscalar/run.py --seeds 4 7      only these seeds, or --rows FedAvg
 python experiments/fedscalar/run.py --plot           the figures again
 python experiments/fedscalar/run.py --profile smoke --out DIR
 
@@ -111,9 +111,11 @@ def train(experiment: Experiment, row: str, seed: int) -> Iterable[dict[str, Any
 
 
 def experiments(profile: str) -> dict[tuple[str, int], Config]:
-    """The configuration of every row and seed of figure-2.toml."""
+    """The configuration of every row and seed of figure-2.toml, seed by seed."""
     cells = plan(HERE / "figure-2.toml", profile=profile, out=None).grid.cells
-    return {(cell.row, cell.config.run.seed): cell.config for cell in cells}
+    return {
+        (cell.row, cell.config.run.seed): cell.config for cell in sorted(cells, key=lambda one: one.config.run.seed)
+    }
 
 
 def plot(curves: Path, out: Path) -> None:
@@ -169,6 +171,7 @@ def _finished(curves: Path) -> set[tuple[str, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", default="full", choices=("smoke", "cpu", "full"))
+    parser.add_argument("--rows", nargs="*")
     parser.add_argument("--seeds", type=int, nargs="*")
     parser.add_argument("--plot", action="store_true")
     parser.add_argument("--out", type=Path, default=HERE)
@@ -182,7 +185,8 @@ def main() -> None:
             draws = 100 if arguments.profile == "smoke" else 20_000
             _append(variance, variance_rows(first, first.start.broadcast, draws))
         for (row, seed), config in configs.items():
-            if (row, seed) not in _finished(curves) and (arguments.seeds is None or seed in arguments.seeds):
+            wanted = row in (arguments.rows or [row]) and seed in (arguments.seeds or [seed])
+            if wanted and (row, seed) not in _finished(curves):
                 _append(curves, list(train(build(config), row, seed)))
                 print(f"{row}, seed {seed}: done", flush=True)
     plot(curves, arguments.out)
