@@ -121,3 +121,12 @@ def test_a_stream_keeps_to_the_accountant_that_is_asked_for():
         stream = accountant.epsilons(plain, delta=1e-5, rounds=4, accountant=chosen)
         expected = accountant.epsilon(Composed(parts=((plain, 2),)), delta=1e-5, accountant=chosen)
         assert [next(stream), next(stream)][1] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("conversion", ["improved", "classical"])
+def test_a_guarantee_names_how_it_was_found(conversion):
+    stated = guarantee(gaussian(2.0, "zero-out"), delta=1e-5, accountant="rdp", conversion=conversion)
+    assert (stated.method, stated.conversion) == ("rdp", conversion)
+    assert (stated.adjacency, stated.sampling) == ("zero-out", "all")
+    assert stated.order > 1
+    assert (stated.unit, stated.valid, stated.delta) == ("client", True, 1e-5)

@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 from scipy.stats import chi2
 
 from accounting.bernoulli import channel_bound, channel_rdp, fedpm_bound
+from accounting.coin_divergence import divergence
 from accounting.debias import clipped_mean
 from accounting.errors import InvalidParameter
 
@@ -177,3 +178,14 @@ def test_refuses(wrong):
     good = {"orders": 2.0, "dimension": 3, "c": 0.1, "noise_std": 0.1, "l2_sensitivity": 0.1} | wrong
     with pytest.raises(InvalidParameter):
         channel_bound(good.pop("orders"), **good)
+
+
+@pytest.mark.parametrize(("c", "noise_std"), [(0.1, 0.1), (0.25, 0.3), (0.4, 0.05)])
+def test_an_l2_bound_wider_than_the_range_covers_the_whole_range(c, noise_std):
+    """Every coordinate may then move from one edge to the other; what that costs is known."""
+    orders = np.array([1.5, 2.0, 8.0, 64.0])
+    low, high = (float(clipped_mean(theta, c=c, noise_std=noise_std)) for theta in (c, 1 - c))
+    moved = np.maximum(divergence(orders, low, high), divergence(orders, high, low))
+    bound = channel_rdp(orders, dimension=3, c=c, noise_std=noise_std, l2_sensitivity=10.0)
+    assert np.all(bound >= 3 * moved)
+    assert np.all(bound <= 1.013 * 3 * moved)

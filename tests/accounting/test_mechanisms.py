@@ -19,6 +19,7 @@ from accounting.mechanisms import (
     Gaussian,
     PoissonSampling,
     Subsampled,
+    repeated,
     simultaneous,
 )
 
@@ -199,3 +200,19 @@ def paths(record):
         yield record, key
         if isinstance(value, dict | list):
             yield from paths(value)
+
+
+def test_what_comes_after_is_counted_with_what_was_before():
+    loud, quiet = gaussian(1.0), gaussian(2.0)
+    before = Composed(parts=((loud, 3), (quiet, 1), (loud, 2)))
+    assert repeated(quiet, 4) == Composed(parts=((quiet, 4),))
+    assert dict(repeated(quiet, 4, before=before).parts) == {loud: 5, quiet: 5}
+    assert dict(before.then(loud, 1).parts) == {loud: 6, quiet: 1}
+    assert dict(Composed.of([loud, loud, quiet, loud]).parts) == {loud: 3, quiet: 1}
+    for bad in NOT_COUNTS:
+        with pytest.raises(InvalidParameter, match="rounds="):
+            repeated(quiet, bad, before=before)
+        with pytest.raises(InvalidParameter, match="count="):
+            before.then(quiet, bad)
+    with pytest.raises(UnsupportedMechanism, match="one composition"):
+        before.then(gaussian(1.0, "replace-one"), 1)
