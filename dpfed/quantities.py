@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from typing import Literal
 
 from dpfed.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """`key` of summary.json; what is printed, and published, is `scale` times it, in `unit`, with `digits` decimals."""
+    """`key` of summary.json; what is printed, and published, is `scale` times it, in `unit`, with `digits` decimals.
+
+    `over_seeds`: what stands for several runs. A mean of upper bounds would bound none of them: it is the largest.
+    """
 
     key: str
     label: str
     unit: str = ""
     scale: float = 1.0
     digits: int = 2
+    over_seeds: Literal["mean", "largest", "smallest"] = "mean"
 
     @property
     def heading(self) -> str:
@@ -34,10 +39,10 @@ QUANTITIES: dict[str, Quantity] = {
         _percent("test_accuracy", "test accuracy, last round"),
         _percent("best_test_accuracy", "test accuracy, best over rounds"),
         _percent("validation_accuracy", "validation accuracy, last round"),
-        Quantity(key="epsilon", label="epsilon", digits=4),
-        Quantity(key="lower_bound", label="epsilon at least", digits=4),
-        Quantity(key="server_epsilon", label="epsilon against the server", digits=4),
-        Quantity(key="delta", label="delta", digits=8),
+        Quantity(key="epsilon", label="epsilon", digits=4, over_seeds="largest"),
+        Quantity(key="lower_bound", label="epsilon at least", digits=4, over_seeds="smallest"),
+        Quantity(key="server_epsilon", label="epsilon against the server", digits=4, over_seeds="largest"),
+        Quantity(key="delta", label="delta", digits=8, over_seeds="largest"),
         Quantity(key="noise_multiplier", label="noise multiplier", digits=4),
         Quantity(key="clip_norm", label="clip norm", digits=4),
         Quantity(key="rounds", label="rounds", digits=0),

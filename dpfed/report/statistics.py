@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,10 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A quantity of a group in the unit it is printed in. `std` is the sample deviation over seeds, None for one;
-    `difference` is ours minus published."""
+    """A quantity of a group in the unit it is printed in: the mean over seeds, or what `quantity.over_seeds` says.
+
+    `std` is the sample deviation over seeds, None for one and where it is no mean; `difference` is ours minus theirs.
+    """
 
     quantity: Quantity
     n: int
@@ -42,6 +44,13 @@ class Mean:
     @property
     def difference(self) -> float | None:
         return None if self.mean is None or self.published is None else self.mean - self.published.value
+
+
+_OVER_SEEDS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "largest": max,
+    "smallest": min,
+}
 
 
 def groups_of(collection: Collection) -> list[Group]:
@@ -64,8 +73,8 @@ def mean_of(group: Group, key: str, collection: Collection) -> Mean:
     return Mean(
         quantity=quantity,
         n=len(values),
-        mean=statistics.fmean(values) if values else None,
-        std=statistics.stdev(values) if len(values) > 1 else None,
+        mean=_OVER_SEEDS[quantity.over_seeds](values) if values else None,
+        std=statistics.stdev(values) if len(values) > 1 and quantity.over_seeds == "mean" else None,
         published=_published(group, key, collection),
     )
 
@@ -77,7 +86,19 @@ def write_table(collection: Collection, target: Path) -> None:
     with open(target, "w", encoding="utf-8", newline="") as stream:
         lines = csv.writer(stream)
         lines.writerow(
-            ["row", *axes, "quantity", "unit", "n", "mean", "std", "published", "difference", "published_where"]
+            [
+                "row",
+                *axes,
+                "quantity",
+                "unit",
+                "over_seeds",
+                "n",
+                "mean",
+                "std",
+                "published",
+                "difference",
+                "published_where",
+            ]
         )
         for group in groups:
             for key in collection.quantities:
@@ -85,7 +106,14 @@ def write_table(collection: Collection, target: Path) -> None:
                 there = one.published
                 numbers = [one.mean, one.std, there.value if there else None, one.difference]
                 lines.writerow(
-                    [group.row, *(group.at.get(name, "") for name in axes), key, one.quantity.unit, one.n]
+                    [
+                        group.row,
+                        *(group.at.get(name, "") for name in axes),
+                        key,
+                        one.quantity.unit,
+                        one.quantity.over_seeds,
+                        one.n,
+                    ]
                     + ["" if number is None else f"{number:.8g}" for number in numbers]
                     + [there.where if there else ""]
                 )

@@ -9,6 +9,8 @@ import pytest
 from dpfed.cli import status
 from dpfed.report.collection import collect
 from dpfed.report.experiment import write_experiment_report
+from dpfed.report.readings import readings_of
+from dpfed.report.statistics import groups_of, mean_of
 from dpfed.sweep_folder import Listed, Published, Sweep, write_sweep
 
 SUMMARY = {
@@ -104,6 +106,19 @@ def test_means_deviations_and_differences_by_hand(sweep_folder, tmp_path):
     assert float(single["difference"]) == pytest.approx(60 - 80.76)
     assert float(table["B", "0.1", "epsilon"]["difference"]) == pytest.approx(3.4887 - 1.01)
     assert (table["A", "", "epsilon"]["n"], table["A", "", "epsilon"]["mean"]) == ("0", "")
+
+
+def test_an_epsilon_over_seeds_is_the_largest_and_a_lower_bound_the_smallest(tmp_path):
+    epsilons = [(1.0, 0.8), (1.2, 0.9), (1.1, 0.7)]
+    folders = [
+        run_folder(tmp_path / str(seed), **(PRIVATE | {"epsilon": epsilon, "lower_bound": bound, "seed": seed}))
+        for seed, (epsilon, bound) in enumerate(epsilons)
+    ]
+    found = collect(folders)
+    (group,) = groups_of(found)
+    assert (mean_of(group, "epsilon", found).mean, mean_of(group, "epsilon", found).std) == (1.2, None)
+    assert mean_of(group, "lower_bound", found).mean == 0.7
+    assert readings_of(group).stated == 1.2
 
 
 def test_results_have_one_line_a_run(sweep_folder, tmp_path):
