@@ -33,8 +33,9 @@ RUNS = {
     **{
         name: (name,)
         for name in (
-            "fed-smp-randk", "fed-smp-topk", "fedavg-topk", "fedavg-randk", "fedpm", "fedpm-private", "fedmask", "fedmrn", "fedmrns",
-            "fedscalar", "signsgd", "stochastic-sign", "terngrad", "qsgd", "drive", "eden", "fedsparsify",
+            "fed-smp-randk", "fed-smp-topk", "fedavg-topk", "fedavg-randk", "fedpm", "fedpm-private", "fedmask",
+            "fedmrn", "fedmrns", "fedscalar", "signsgd", "stochastic-sign", "terngrad", "qsgd", "drive", "eden",
+            "fedsparsify",
         )
     },
 }  # fmt: skip
