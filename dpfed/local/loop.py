@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from dpfed.errors import TrainingFailed
 from dpfed.local.gradients import BatchGradients
-from dpfed.local.memory import out_of_memory
+from dpfed.local.memory import out_of_memory, room_for_moves
 from dpfed.local.precision import forward_pass
 from dpfed.local.records import RecordGradients
 from dpfed.local.task import LocalTask, Walk
@@ -26,7 +26,7 @@ def train_in_turn(task: LocalTask) -> Tensor:
     On a CPU every core trains a client of its own, on one thread, so the number of cores does not matter either.
     Raises TrainingFailed where memory runs out.
     """
-    moves = torch.empty(len(task.schedule.steps), task.course.size, device=task.broadcast.device)
+    moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
     longest_first = np.argsort(-task.schedule.steps, kind="stable").tolist()
     try:
         if moves.device.type == "cpu":

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from dpfed.errors import TrainingFailed
 
@@ -77,6 +78,19 @@ def _fails(train: Callable[[int, int], None], start: int, stop: int) -> str | No
         said = str(error).strip().splitlines()
         return said[0][:200] if said else type(error).__name__
     return None
+
+
+def room_for_moves(clients: int, size: int, device: torch.device) -> Tensor:
+    """[clients, size], not yet filled. Raises TrainingFailed where there is no memory for it."""
+    try:
+        return torch.empty(clients, size, device=device)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise TrainingFailed(
+            f"local training: the moves of {clients} clients, {size:,} numbers each, do not fit into memory. Choose a "
+            "smaller run.group."
+        ) from error
 
 
 def out_of_memory(error: BaseException) -> bool:

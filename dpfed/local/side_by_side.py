@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from dpfed.local.memory import Chunk
+from dpfed.local.memory import Chunk, room_for_moves
 from dpfed.local.precision import forward_pass
 from dpfed.local.schedule import Schedule
 from dpfed.local.task import LocalTask
@@ -17,7 +17,7 @@ from dpfed.local.threads import one_thread
 
 def train_side_by_side(task: LocalTask, chunk: Chunk) -> Tensor:
     """Moves [c, n], as a loop gives them up to rounding; `chunk` clients in memory at a time."""
-    moves = torch.empty(len(task.schedule.steps), task.course.size, device=task.broadcast.device)
+    moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
     order = _alike_together(task.schedule)
 
     def train(start: int, stop: int) -> None:

@@ -15,7 +15,7 @@ from dpfed.errors import ConfigError, TrainingFailed
 from dpfed.local import LocalTraining, Sgd, gradients
 from dpfed.local.masked_noise import MaskedNoise
 from dpfed.local.masks import MaskTraining
-from dpfed.local.memory import Chunk, chunk_within, out_of_memory
+from dpfed.local.memory import Chunk, chunk_within, out_of_memory, room_for_moves
 from dpfed.local.plan import cheapest, cost_of
 from dpfed.local.pruned import PrunedSgd
 from dpfed.local.task import Course
@@ -152,6 +152,11 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(strategy: str, monkeypa
     with pytest.raises(RuntimeError, match="shapes differ"):
         moves(trainer(strategy=strategy, chunk=1))
     assert 1 in tried
+
+
+def test_moves_that_do_not_fit_name_the_group() -> None:
+    with pytest.raises(TrainingFailed, match=r"the moves of 1000000 clients.*run\.group"):
+        room_for_moves(1_000_000, 1 << 40, torch.device("cpu"))
 
 
 def test_the_allocators_own_error_is_known() -> None:
