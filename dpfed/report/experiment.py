@@ -76,7 +76,7 @@ def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequ
 def _cell(one: Mean, with_published: bool) -> dict[str, Any]:
     digits, there = one.quantity.digits, one.published
     ours = "–" if one.mean is None else f"{one.mean:,.{digits}f}"
-    if one.std:  # counts and sizes are often the same for every seed
+    if one.std is not None and (one.std or one.quantity.unit == "%"):  # sizes are often the same for every seed
         ours += f" ± {one.std:,.{digits}f}"
     return {
         "ours": ours,
