@@ -1,0 +1,64 @@
+"""Single runs of Fed-SMP's Table I, gathered: rows by their settings, epsilons, a run replaced by its later self."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dpfed import federation
+from dpfed.build import build
+from dpfed.sweep.plan import plan
+
+FED_SMP = Path(__file__).parents[2] / "experiments" / "fed-smp"
+ROWS = ("FedAvg", "DP-FedAvg, tight", "Fed-SMP rand-k, as published", "Fed-SMP rand-k, Poisson")
+
+
+@pytest.fixture(scope="module")
+def collect() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fed_smp_collect", FED_SMP / "collect.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    cells = plan(FED_SMP / "table-1.toml", profile="smoke", out=folder, only=ROWS).grid.cells
+    for number, cell in enumerate(cells):
+        federation.run(build(cell.config), folder / str(number))
+    return {cell.row: folder / str(number) for number, cell in enumerate(cells)}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_run_is_found_by_its_settings(collect: ModuleType, runs: dict[str, Path], row: str) -> None:
+    line, metrics = collect.read(runs[row])
+    summary = json.loads((runs[row] / "summary.json").read_text(encoding="utf-8"))
+    assert line["row"] == row
+    assert line["rounds"] == len(metrics) == 2
+    assert line["test_accuracy"] == pytest.approx(100 * summary["test_accuracy"])
+    assert line["uplink_megabytes"] == summary["uplink_megabytes_total"]
+    assert line["published_best"] == {"FedAvg": 86.98, "DP-FedAvg, tight": 72.72}.get(row, 77.59)
+    if row == "FedAvg":
+        assert line["epsilon"] == ""
+        return
+    assert line["epsilon"] == pytest.approx(summary["epsilon"], rel=1e-12)
+    assert line["noise_multiplier"] == pytest.approx(summary["noise_multiplier"], rel=1e-12)
+    theirs = line["epsilon_in_the_papers_way"]
+    assert theirs < line["epsilon"] if row.endswith("as published") else theirs > line["epsilon"]
+
+
+def test_a_later_state_of_a_run_replaces_the_earlier_one(collect: ModuleType, tmp_path: Path) -> None:
+    path, fields = tmp_path / "results.csv", ("row", "x", "seed", "rounds")
+    collect.merge(path, fields, [{"row": "A", "x": "", "seed": 0, "rounds": 10}])
+    collect.merge(path, fields, [{"row": "A", "x": "", "seed": 1, "rounds": 180}])
+    collect.merge(path, fields, [{"row": "A", "x": "", "seed": 0, "rounds": 180}])
+    with path.open(encoding="utf-8", newline="") as file:
+        assert [(line["seed"], line["rounds"]) for line in csv.DictReader(file)] == [("0", "180"), ("1", "180")]
