@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,10 @@ from accounting import (
     Gaussian,
     Header,
     Ledger,
+    LocalRelease,
     PoissonSampling,
     Release,
+    Steps,
     Subsampled,
     guarantee,
 )
@@ -279,3 +282,14 @@ def test_a_header_with_a_right_hash_and_a_wrong_value_is_refused(tmp_path, field
     (tmp_path / "l").write_bytes(sealed({**HEADER.to_dict(), field: value}, "")[0])
     with pytest.raises(EditedLedger, match="line 1"):
         Ledger.read(tmp_path / "l")
+
+
+def test_a_round_in_which_nobody_took_a_step_is_on_record(tmp_path):
+    book = Ledger.create(tmp_path / "l", Header(unit="record", clients=10, randomness="simulated"))
+    nobody = LocalRelease(round=0, steps=(), clip_norm=1.0, noise_std=2.0)
+    none_of_them = replace(nobody, round=1, steps=(Steps(mechanism=POISSON, count=1, clients=()),))
+    last_one = replace(nobody, round=2, steps=(Steps(mechanism=POISSON, count=1, clients=(9,)),))
+    book.record_all([nobody, none_of_them, last_one])
+    assert Ledger.read(book.path).entries == [nobody, none_of_them, last_one]
+    with pytest.raises(LedgerError, match="client 10 of 10 clients"):
+        book.record(replace(nobody, round=3, steps=(Steps(mechanism=POISSON, count=1, clients=(10,)),)))

@@ -1,0 +1,43 @@
+"""The moment of one move of a sum of coins: against its definition in 40 digits, for small and for large moves."""
+
+import mpmath
+import numpy as np
+import pytest
+
+from accounting.coin_sums import _moments
+
+MASS = np.array([0.1, 0.25, 0.3, 0.2, 0.15])
+TILT = np.array([-0.9, -0.4, 0.1, 0.5, 0.0])
+TILT = TILT - MASS @ TILT  # sum of mass times tilt is 0
+
+
+def moment(alpha, t, direction):
+    """sum P^a Q^(1-a) - 1 for the laws mass and mass (1 + t tilt); direction 1 has the moved one as P."""
+    power = mpmath.mpf(alpha) if direction == 1 else 1 - mpmath.mpf(alpha)
+    with mpmath.workdps(40):
+        terms = [mpmath.mpf(m) * (1 + mpmath.mpf(t) * mpmath.mpf(x)) ** power for m, x in zip(MASS, TILT, strict=True)]
+        # In exact numbers neither sum is what rounding made of it: take both off to first order.
+        first = [mpmath.mpf(m) * (1 + power * mpmath.mpf(t) * mpmath.mpf(x)) for m, x in zip(MASS, TILT, strict=True)]
+        return float(mpmath.fsum(terms) - mpmath.fsum(first))
+
+
+def computed(alpha, t, direction):
+    total, weight = _moments(np.array([alpha]), MASS[None], TILT[None], np.array([t]), direction)
+    return float(total[0]), float(weight[0])
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("alpha", [1.25, 2.0, 2.5, 2.9, 4.0, 30.0])
+@pytest.mark.parametrize("t", [1e-7, 1e-4, 1e-2, 0.3, 1.0])
+def test_the_moment_is_what_it_is_defined_as(alpha, t, direction):
+    total, weight = computed(alpha, t, direction)
+    assert total == pytest.approx(moment(alpha, t, direction), rel=1e-9)
+    for smaller in t * np.array([0.01, 0.1, 0.5, 0.9, 1.0]):
+        assert moment(alpha, smaller, direction) <= alpha * (alpha - 1) * weight * smaller**2 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("alpha", [1.25, 2.5, 4.0, 30.0])
+def test_the_weight_of_a_small_move_is_half_the_variance_of_the_tilt(alpha, direction):
+    _, weight = computed(alpha, 1e-6, direction)
+    assert weight == pytest.approx(MASS @ TILT**2 / 2, rel=1e-3)
