@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -99,7 +100,10 @@ class RandK:
         return scattered_mean(self._scaled(sent), self._indices(sent.seeds, sent.dimension), sent.dimension)
 
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
-        return subset(seeds, "randk", dimension, kept_of(dimension, self.keep, self.k))
+        kept = kept_of(dimension, self.keep, self.k)
+        if seeds.device.type != "cpu":
+            return subset(seeds, "randk", dimension, kept)
+        return _last_subset(tuple(seeds.tolist()), dimension, kept)
 
     def _scaled(self, sent: Batch) -> Tensor:
         return sent["values"] * (sent.dimension / sent["values"].shape[1]) if self.scaled else sent["values"]
@@ -223,6 +227,12 @@ class SharedTopK:
                 "shared-topk without its public coordinates cannot decode: give indices=<integer tensor>."
             )
         return self.indices.to(device)
+
+
+@lru_cache(maxsize=1)
+def _last_subset(seeds: tuple[int, ...], dimension: int, kept: int) -> Tensor:
+    """Remembered from the encoder to the decoder of one process; not to be written to."""
+    return subset(torch.tensor(seeds, dtype=torch.int64), "randk", dimension, kept)
 
 
 def kept_of(dimension: int, keep: float, k: int | None) -> int:
