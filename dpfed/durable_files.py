@@ -21,9 +21,9 @@ def put(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def append(path: Path, line: bytes) -> None:
-    """One more line, on the disk when this returns. OSError; a crash may leave a part of the line at the end."""
-    _write_through(path, os.O_APPEND, line)
+def append(path: Path, lines: bytes) -> None:
+    """More lines, on the disk when this returns. OSError; a crash may leave a part of them at the end."""
+    _write_through(path, os.O_APPEND, lines)
 
 
 def _write_through(path: Path, how: int, content: bytes) -> None:

@@ -223,8 +223,7 @@ class Run:
         if told["diagnostics"]["aborted"] is not None:
             record["aborted"] = told["diagnostics"]["aborted"]
         self._folder.append_diagnostics(told["diagnostics"])
-        for score in told["canaries"]:
-            self._folder.append_canary(score)
+        self._folder.append_canaries(told["canaries"])
         self._folder.append_metrics(record)
         self._metrics.append(record)
         self._on_round(record)

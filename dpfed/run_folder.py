@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +116,10 @@ class RunFolder:
         """One line of diagnostics.jsonl."""
         self._append(self._diagnostics, record)
 
-    def append_canary(self, record: Mapping[str, Any]) -> None:
-        """One line of canaries.jsonl."""
-        self._append(self._canaries, record)
+    def append_canaries(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Lines of canaries.jsonl."""
+        if records:
+            self._append(self._canaries, *records)
 
     def metrics(self, before_round: int) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl up to that round; later ones are dropped from this file and those beside it."""
@@ -152,9 +153,9 @@ class RunFolder:
         """summary.json."""
         self._write("summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
 
-    def _append(self, file: Path, record: Mapping[str, Any]) -> None:
+    def _append(self, file: Path, *records: Mapping[str, Any]) -> None:
         try:
-            durable_files.append(file, _line(record))
+            durable_files.append(file, b"".join(_line(record) for record in records))
         except OSError as error:
             raise _not_written(file, error) from None
 
