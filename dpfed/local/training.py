@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import LocalRelease
 from dpfed.data.partition import Holdings, Partition
-from dpfed.errors import ConfigError
+from dpfed.local.checks import check_call, check_training
 from dpfed.local.layout import takes_channels_last
 from dpfed.local.loop import train_in_turn
 from dpfed.local.memory import Chunk, chunk_within, default_budget
@@ -68,16 +66,7 @@ class LocalTraining:
     record: RecordLevel | None = None
 
     def __post_init__(self) -> None:
-        if self.strategy not in get_args(Strategy):
-            raise ConfigError(
-                f"strategy={self.strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one."
-            )
-        _check_period(self)
-        _check_fused_layers(self)
-        _check_records(self)
-        _check_precision(self)
-        _check_samples(self)
-        _check_single_samples(self)
+        check_training(self)
 
     @property
     def poisson_batches(self) -> PoissonBatches:
@@ -134,7 +123,7 @@ class LocalTraining:
     def _train(
         self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds, purpose: str
     ) -> Tensor:
-        _check_call(self, broadcast, clients)
+        check_call(self, broadcast, clients)
         if self.record is not None:
             schedule = self.poisson_batches.draw(self.partition, clients, self.record.randomness, round=round)
         else:
@@ -196,99 +185,3 @@ class LocalTraining:
         if self.strategy == "vmap":
             return Plan(strategy="vmap", chunk=chunk, why="as local.strategy says")
         return cheapest(cost, self.at_once, chunk)
-
-
-def _check_period(training: LocalTraining) -> None:
-    if (training.epochs is None) == (training.steps is None):
-        raise ConfigError(
-            f"epochs={training.epochs}, steps={training.steps}: local training needs exactly one of them. "
-            "Give one, drop the other."
-        )
-    for name in ("epochs", "steps", "batch_size", "chunk", "memory", "at_once"):
-        value = getattr(training, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: must be at least 1. Change it in [local].")
-
-
-def _check_fused_layers(training: LocalTraining) -> None:
-    if training.model.has_fused_layers and (training.strategy == "vmap" or training.record is not None):
-        raise ConfigError(
-            "model: has torch's LSTM, GRU or RNN, whose fused kernels hide single clients or records: neither "
-            "strategy='vmap' nor private records work. Use strategy 'auto' without [local.record], or build the "
-            "network from dpfed.models.char_lstm.LstmLayer, where both do."
-        )
-
-
-def _check_records(training: LocalTraining) -> None:
-    if training.record is None:
-        return
-    if training.strategy == "vmap":
-        raise ConfigError(
-            "strategy='vmap' with private records: per-record gradients are taken one client after the other. Use "
-            "'loop' or 'auto'."
-        )
-    if training.model.has_statistics:
-        raise ConfigError(
-            "model: has BatchNorm, whose statistics mix the records of a batch; no gradient is one record's own then. "
-            "Use a model with GroupNorm or without normalisation."
-        )
-
-
-def _check_precision(training: LocalTraining) -> None:
-    precision, device = training.precision, training.inputs.device
-    if precision not in get_args(Precision):
-        raise ConfigError(f"precision={precision!r}: must be one of {', '.join(get_args(Precision))}. Choose one.")
-    if precision != "float32" and training.record is not None:
-        raise ConfigError(
-            f"precision={precision!r} with private records: what is clipped must be exact. Use 'float32'."
-        )
-    if precision == "tf32" and device.type != "cuda":
-        raise ConfigError(
-            f"precision='tf32' on {device}: only CUDA GPUs have it. Use 'float32' or 'bf16', or run.device='cuda'."
-        )
-    if precision == "bf16" and training.model.has_statistics and training.strategy == "vmap":
-        raise ConfigError(
-            "precision='bf16' with strategy='vmap': the model has BatchNorm, whose variances would be taken in bf16. "
-            "Use strategy 'auto' or 'loop', or 'float32'."
-        )
-
-
-def _check_samples(training: LocalTraining) -> None:
-    samples = len(training.labels)
-    if len(training.inputs) != samples:
-        raise ConfigError(
-            f"inputs: {len(training.inputs)} samples but {samples} labels; one label a sample. Check both."
-        )
-    largest = training.partition.largest_row
-    if largest >= samples:
-        raise ConfigError(
-            f"partition: holds row {largest}, the data only rows 0..{samples - 1}. "
-            "Partition this very data set, after carving public data out."
-        )
-
-
-def _check_single_samples(training: LocalTraining) -> None:
-    sizes, batch_size = training.partition.sizes, training.batch_size
-    alone = (sizes % batch_size == 1) | (sizes > 0) & (batch_size == 1)
-    if training.steps is not None:
-        alone &= -(-sizes // batch_size) <= training.steps
-    if alone.any() and not training.model.trains_on_one(training.inputs[:1]):
-        first = int(np.argmax(alone))
-        raise ConfigError(
-            f"batch_size={batch_size}: client {first} has {sizes[first]} samples and so a batch of one, where "
-            "BatchNorm has no variance. Choose another batch_size, or a model with GroupNorm."
-        )
-
-
-def _check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.int64]) -> None:
-    size = training.course.size
-    if broadcast.shape != (size,) or broadcast.dtype != torch.float32:
-        raise ConfigError(
-            f"broadcast: {broadcast.dtype} of shape {tuple(broadcast.shape)}; must be float32 [{size}]. Start from "
-            "the model's initial weights or the masks' initial probabilities."
-        )
-    if len(clients) and (clients.min() < 0 or clients.max() >= training.partition.clients):
-        raise ConfigError(
-            f"clients: ids {clients.min()}..{clients.max()}; the partition has "
-            f"0..{training.partition.clients - 1}. Sample clients from the partition."
-        )
