@@ -140,6 +140,27 @@ def plot(curves: Path, out: Path) -> None:
             axes[0].legend(frameon=False, fontsize=8)
 
 
+def table(curves: Path) -> str:
+    """Means over the seeds at a few rounds, in Markdown."""
+    with curves.open(newline="", encoding="utf-8") as file:
+        records = list(csv.DictReader(file))
+    lines = ["| | seeds | round | training loss | squared norm of the gradient | test accuracy | bits a client |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|")
+    for name in dict.fromkeys(record["row"] for record in records):
+        for round in ("600", "2000", "10000"):
+            here = [record for record in records if record["row"] == name and record["round"] == round]
+            if here:
+                loss, gradient, accuracy = (
+                    statistics.fmean(float(record[key]) for record in here)
+                    for key in ("train_loss", "gradient_norm_squared", "test_accuracy")
+                )
+                lines.append(
+                    f"| {name} | {len(here)} | {int(round):,} | {loss:.3f} | {gradient:.4f} | {accuracy:.1%} | "
+                    f"{int(here[0]['uplink_bits_per_client']):,} |"
+                )
+    return "\n".join(lines)
+
+
 def _draw(axis: Any, records: list[dict[str, str]], x: str, quantity: str, name: str) -> None:
     rounds = sorted({int(record["round"]) for record in records})
     at = {round: [record for record in records if int(record["round"]) == round] for round in rounds}
@@ -190,6 +211,7 @@ def main() -> None:
                 _append(curves, list(train(build(config), row, seed)))
                 print(f"{row}, seed {seed}: done", flush=True)
     plot(curves, arguments.out)
+    print(table(curves))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from dpfed.sweep.plan import plan
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FILES = sorted(path.relative_to(EXPERIMENTS).as_posix() for path in EXPERIMENTS.glob("*/*.toml"))
-FED_SMP = [name for name in FILES if name.startswith("fed-smp/")]
+FED_SMP = [name for name in FILES if name.startswith(("fed-smp/table", "fed-smp/figure"))]
 DATA = ("fashion-mnist", "svhn", "shakespeare")
 FEDMRN_DATA = ("fashion-mnist", "svhn", "cifar-10", "cifar-100")
 WANTED = {
@@ -28,6 +28,7 @@ WANTED = {
     *(f"fedmrn/{part}-{data}.toml" for part in ("table-1", "figure-3", "figure-4") for data in FEDMRN_DATA),
     "fedmrn/table-3.toml",
     "fedmrn/figure-5.toml",
+    "fed-smp/clip-fashion-mnist.toml",
     "fedscalar/figure-2.toml",
     "fedscalar/figure-3.toml",
 }
