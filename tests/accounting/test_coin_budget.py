@@ -43,6 +43,11 @@ def test_the_rounds_that_fit_and_not_one_more(sampling):
     assert answer.rounds > 3
 
 
+def test_rounds_are_counted_and_stated_by_the_account_that_was_asked_for():
+    assert coin_budget.rounds(SEEN, epsilon_target=9.0, accountant="exact").accountant == "exact"
+    assert coin_budget.rounds(SEEN, epsilon_target=9.0, accountant="rdp").accountant == "rdp"
+
+
 def test_not_even_one_round_fits():
     with pytest.raises(CalibrationError, match="not even one round fits"):
         coin_budget.rounds(MASKS, epsilon_target=1e-4)

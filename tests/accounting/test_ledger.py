@@ -293,3 +293,7 @@ def test_a_round_in_which_nobody_took_a_step_is_on_record(tmp_path):
     assert Ledger.read(book.path).entries == [nobody, none_of_them, last_one]
     with pytest.raises(LedgerError, match="client 10 of 10 clients"):
         book.record(replace(nobody, round=3, steps=(Steps(mechanism=POISSON, count=1, clients=(10,)),)))
+    with pytest.raises(LedgerError, match="client 12 of 10 clients"):
+        book.record(
+            replace(none_of_them, round=3, steps=(*last_one.steps, replace(last_one.steps[0], clients=(1, 12))))
+        )

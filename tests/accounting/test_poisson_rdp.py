@@ -144,3 +144,17 @@ def test_outside_the_domain_is_an_error(changes, message):
     setting = {"orders": 2.0, "sampling_probability": 0.1, "noise_multiplier": 1.0, **changes}
     with pytest.raises(InvalidParameter, match=message):
         poisson_rdp.renyi(setting.pop("orders"), **setting)
+
+
+@pytest.mark.parametrize("alpha", [2.0, 2.5, 5.5, 40.0, 200.0])
+@pytest.mark.parametrize(("q", "sigma"), [(0.01, 1.0), (0.3, 0.7), (1e-6, 0.3)])
+def test_the_leading_terms_are_the_sum_that_they_are_said_to_be(alpha, q, sigma):
+    with mp.workdps(40):
+        terms = [
+            mp.binomial(alpha, k) * (1 - q) ** (alpha - k) * mp.mpf(q) ** k * mp.exp(k * (k - 1) / (2 * sigma**2))
+            for k in range(2, math.ceil(alpha))
+        ]
+        last = mp.mpf(q) ** alpha * mp.exp(alpha * (alpha - 1) / (2 * sigma**2))
+        expected = float(mp.log(mp.fsum([*terms, last])))
+    found = poisson_rdp._log_leading_terms(np.array([alpha]), np.array([q]), np.array([sigma]))
+    assert found[0] == pytest.approx(expected, rel=1e-9)
