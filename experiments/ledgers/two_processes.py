@@ -1,0 +1,91 @@
+"""Two processes draw from one project ledger until it is spent: what is there is what was charged, never too much.
+
+    python experiments/ledgers/two_processes.py --rounds 1000
+
+The budget is that of --rounds rounds (what `dpfed budget` says they cost), and each process would charge that many by
+itself. Afterwards the file is read anew: every charge that a process was told of is in it, once, and nothing else; its
+epsilon is at most the budget; one round more would be above it. While they charge, a reader looks: what it sees is a
+prefix of the final file and within the budget.
+"""
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+import time
+from pathlib import Path
+from queue import Empty
+
+from accounting import Gaussian, Ledger, PoissonSampling, Release, Subsampled, accountant
+from accounting.errors import BudgetSpent
+from accounting.mechanisms import repeated
+from accounting.project import Project
+
+DELTA = 1e-5
+ROUND = Subsampled(
+    mechanism=Gaussian(noise_multiplier=1.4, adjacency="add-remove"), sampling=PoissonSampling(probability=0.01)
+)
+
+
+def charge(path: Path, name: str, rounds: int, told, ready) -> None:
+    """Charge until nothing is left."""
+    project, done = Project.open(path), []
+    ready.wait()
+    try:
+        for round in range(rounds):
+            project.charge(
+                Release(round=round, mechanism=ROUND, clip_norm=1.0, noise_std=1.4, noise_placement="server"), run=name
+            )
+            done.append(round)
+    except BudgetSpent:
+        pass
+    told.put((name, done))
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rounds", type=int, default=1000)
+    rounds = options.parse_args().rounds
+    budget = accountant.epsilon(repeated(ROUND, rounds), delta=DELTA)
+    path = Path(tempfile.mkdtemp()) / "project.jsonl"
+    Project.create(path, clients=10_000, epsilon=budget, delta=DELTA)
+    context, began = multiprocessing.get_context("spawn"), time.perf_counter()
+    told, ready = context.Queue(), context.Barrier(2)
+    workers = [context.Process(target=charge, args=(path, name, rounds, told, ready)) for name in "ab"]
+    for worker in workers:
+        worker.start()
+    charged, seen = {}, []
+    while len(charged) < len(workers):
+        seen.append([entry.detail["run"] + str(entry.round) for entry in Ledger.so_far(path).entries])
+        try:
+            name, done = told.get(timeout=1.0)
+            charged[name] = done
+        except Empty:
+            continue
+    for worker in workers:
+        worker.join()
+    ledger = Ledger.read(path)
+    lines = [entry.detail["run"] + str(entry.round) for entry in ledger.entries]
+    spent = ledger.guarantee(DELTA, with_lower_bound=False).epsilon
+    one_more = accountant.epsilon(repeated(ROUND, len(lines) + 1), delta=DELTA)
+    told_of = sorted(name + str(round) for name, done in charged.items() for round in done)
+    figures = {
+        "rounds that fit": rounds,
+        "charged": {name: len(done) for name, done in charged.items()},
+        "lines": len(lines),
+        "every charge is a line and every line a charge": sorted(lines) == told_of,
+        "budget": budget,
+        "spent": spent,
+        "with one round more": one_more,
+        "never above the budget": spent <= budget,
+        "prefixes seen by a reader": len(seen),
+        "all of them prefixes": all(lines[: len(prefix)] == prefix for prefix in seen),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    print(json.dumps(figures, indent=2))
+    if not (figures["never above the budget"] and sorted(lines) == told_of and figures["all of them prefixes"]):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
