@@ -297,3 +297,25 @@ def test_a_round_in_which_nobody_took_a_step_is_on_record(tmp_path):
         book.record(
             replace(none_of_them, round=3, steps=(*last_one.steps, replace(last_one.steps[0], clients=(1, 12))))
         )
+
+
+@pytest.mark.parametrize("field", ["kind", "mechanism", "clip_norm", "detail"])
+def test_a_line_with_a_right_hash_that_lacks_something_is_refused(tmp_path, field):
+    book = Ledger.create(tmp_path / "l", HEADER)
+    record = release(0).to_dict()
+    del record[field]
+    with open(book.path, "ab") as file:
+        file.write(sealed(record, book._chain)[0])
+    with pytest.raises(EditedLedger, match=f"line 2: not a release that this version knows .'{field}'"):
+        Ledger.read(book.path)
+
+
+def test_a_line_that_cannot_be_cut_off_is_an_error(ledger, monkeypatch):
+    ledger.path.write_bytes(ledger.path.read_bytes()[:-5])
+
+    def refuse(*_):
+        raise PermissionError("not ours")
+
+    monkeypatch.setattr("accounting.durable.cut", refuse)
+    with pytest.raises(LedgerError, match=r"unfinished last line cannot be cut off \(not ours\)"):
+        Ledger.resume(ledger.path)

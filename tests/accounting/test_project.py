@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from accounting import Composed, Gaussian, Ledger, PoissonSampling, Release, Subsampled, accountant
+from accounting import Aborted, Composed, Gaussian, Header, Ledger, PoissonSampling, Release, Subsampled, accountant
 from accounting.errors import BudgetSpent, EditedLedger, InvalidParameter, LedgerError, UnsupportedMechanism
 from accounting.project import Project
 
@@ -93,8 +93,6 @@ def test_an_edited_line_is_found_before_anything_is_charged(project):
 
 
 def test_a_ledger_of_a_run_is_no_project(tmp_path):
-    from accounting import Header
-
     Ledger.create(tmp_path / "run.jsonl", Header(unit="client", clients=10, randomness="simulated"))
     with pytest.raises(LedgerError, match="not of a project"):
         Project.open(tmp_path / "run.jsonl")
@@ -172,3 +170,17 @@ def test_a_process_that_charges_in_a_tight_loop_lets_others_have_their_turn(proj
         greedy.kill()
         greedy.join()
     Ledger.resume(project.ledger.path)
+
+
+@pytest.mark.parametrize("terms", [{"epsilon": -1.0, "delta": 1e-5}, {"epsilon": 1.0, "delta": "x"}])
+def test_a_project_with_impossible_terms_is_refused(tmp_path, terms):
+    header = Header(unit="client", clients=10, randomness="simulated", about={"project": terms})
+    Ledger.create(tmp_path / "p.jsonl", header)
+    with pytest.raises(LedgerError, match="impossible terms"):
+        Project.open(tmp_path / "p.jsonl")
+
+
+def test_a_line_that_is_no_release_is_not_a_projects(project):
+    project.ledger.record(Aborted(round=0, reason="too few"))
+    with pytest.raises(LedgerError, match="no release"):
+        Project.open(project.ledger.path).charge(release(1, FREE), run="a")
