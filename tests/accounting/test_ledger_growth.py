@@ -133,3 +133,17 @@ def test_readers_see_a_whole_prefix_while_a_writer_appends(tmp_path):
     assert seen == sorted(seen)
     assert len(set(seen)) > 3
     assert Ledger.read(ledger.path).entries == [release(round) for round in range(300)]
+
+
+def test_to_look_takes_over_what_others_wrote_but_for_an_unfinished_line(tmp_path):
+    ledger = Ledger.create(tmp_path / "l", HEADER)
+    other = Ledger.so_far(ledger.path)
+    ledger.record_all([release(0), release(1)])
+    with open(ledger.path, "ab") as file:
+        file.write(b'{"chain":"')
+    other.look()
+    assert other.entries == [release(0), release(1)]
+    other.look()
+    assert len(other.entries) == 2
+    assert other.catch_up() == []
+    assert Ledger.read(ledger.path).entries == other.entries
