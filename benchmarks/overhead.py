@@ -2,11 +2,13 @@
 
     python benchmarks/overhead.py [--model "CNN 0.58M"] [--methods drive eden] [--epochs 5] [--threads 1]
 
-100 of 1,000 clients with 10 samples each, batches of 10, on random images: the round of `benchmarks/tasks.py`, or with
-`--epochs 10` that of Fed-SMP's paper. Rounds are those of `dpfed run`, files and all. Functions are wrapped from here,
-so that what is measured is the product; a part is the time inside its functions less that inside other parts. Seconds
-are those of the processor, so that other work on the machine disturbs little (`--clock wall`: by the clock); for every
-part the least over the rounds after the first. Evaluation is a setting of a run: it has a column, and is not counted.
+100 of 1,000 clients (`--cohort`) with 10 samples each, batches of 10, on random images: the round of
+`benchmarks/tasks.py`, or with `--epochs 10` that of Fed-SMP's paper. Rounds are those of `dpfed run`, files and all.
+Functions are wrapped from here, so that what is measured is the product; a part is the time inside its functions less
+that inside other parts. Seconds are those of the processor, so that other work on the machine disturbs little
+(`--clock wall`: by the clock); for every part the least over the rounds after the first. In one process a client's
+message is decoded by the call that encodes it: encode holds both. Evaluation is a setting of a run: it has a column,
+and is not counted.
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ def tables(name: str, model: str, options: argparse.Namespace) -> dict[str, Any]
     result: dict[str, Any] = {
         "data": {"name": "random", **extra.get("data", {})},
         "model": {"name": MODELS[model]},
-        "federation": {"clients": 1000, "cohort": 100, "rounds": options.rounds + 1, "sampling": "fixed"},
+        "federation": {"clients": 1000, "cohort": options.cohort, "rounds": options.rounds + 1, "sampling": "fixed"},
         "local": {"learning_rate": 0.05, "batch_size": 10, "epochs": options.epochs},
         "method": {"name": name.split(",")[0], **extra.get("method", {})},
     }
@@ -200,6 +202,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default="CNN 0.58M")
     parser.add_argument("--methods", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=["processor", "wall"], default="processor")
