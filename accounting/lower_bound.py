@@ -7,6 +7,7 @@ lower divergence; rounding their losses down lowers it further.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from accounting.gaussian import smallest_epsilon
 from accounting.half_lines import Floats
 from accounting.mechanisms import Composed, Gaussian, Mechanism, Subsampled
 from accounting.pld import MOST_ROUNDS, composition_slack
+from accounting.self_composed import LossLaw
 
 # The masses of narrow cells are differences of distribution functions, good to about 1e-10 relative.
 _MASS_ROUNDING = 1e-9
@@ -59,30 +61,64 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, delta: float) -> float:
     """Epsilon of the composed quantised pairs; each pair's losses sit on the grid plus its own offset."""
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-
-    composed: Any = None
-    offset = 0.0
-    for pair, count in pairs:
-        pmf, shift = _quantised(pair, interval)
-        with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-            repeated = pmf.self_compose(count)
-        composed = repeated if composed is None else composed.compose(repeated, tail_mass_truncation=1e-15)
-        offset += count * shift
+    quantised = [(*_quantised(pair, interval), count) for pair, count in pairs]
+    offset = sum(count * shift for _, shift, count in quantised)
     # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.
     steps = math.floor(offset)
-    composed = composed.compose(DensePLDPmf(interval, steps, np.ones(1), 0.0, False))
     # Each self-composition cuts its tails, which can wrap around, and counts 1e-15 as an infinite loss. (The tails
     # cut between parts are dropped below, and kept at a lower loss above.)
     slack = composition_slack(sum(count for _, count in pairs)) + 2e-15 * len(pairs)
-    epsilon = loss_grid.smallest_epsilon(composed.get_delta_for_epsilon, delta + slack) if delta + slack < 1 else 0.0
+    if delta + slack >= 1:
+        return 0.0
+    if len(quantised) == 1:
+        law, _, count = quantised[0]
+        repeated = law.repeated(count)
+        epsilon = _shown_epsilon(replace(repeated, lowest=repeated.lowest + steps), delta + slack)
+    else:
+        epsilon = _composed_in_library([(law, count) for law, _, count in quantised], steps, delta + slack)
     return epsilon * (1 - 1e-12) + (offset - steps) * interval if epsilon > 0 else 0.0
 
 
-def _quantised(pair: AttackPair, interval: float) -> tuple[Any, float]:
-    """The pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
+def _shown_epsilon(law: LossLaw, delta: float) -> float:
+    """An epsilon >= 0 up to which the law's delta(epsilon) is above `delta` at every loss.
+
+    `LossLaw.smallest_epsilon` for the other direction: what the transform has rounded below zero stays so, since all
+    that was rounded upwards would add up to a delta of its own; and where rounding makes delta(epsilon) cross `delta`
+    more than once, the first crossing counts.
+    """
+    losses = law.spacing * (law.lowest + np.arange(len(law.masses), dtype=float))[::-1]
+    masses = law.masses[::-1]
+    above = law.infinite + np.cumsum(masses)
+    most = np.maximum.accumulate(above)
+    anchor = losses[min(int(np.searchsorted(most, delta)), len(losses) - 1)]
+    near = losses > max(anchor - 600.0, 0.0)  # for exponents that do not overflow
+    losses, above = losses[near], above[near]
+    discounted = np.cumsum(masses[: len(losses)] * np.exp(anchor - losses))
+    within = np.flatnonzero(above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted <= delta)
+    if not len(losses) or not within.size:
+        return max(0.0, float(losses[0])) if len(losses) else 0.0
+    k = int(within[-1])  # losses fall from left to right: from here on delta(epsilon) is above
+    lower = float(losses[k + 1]) if k + 1 < len(losses) else 0.0
+    if above[k] <= delta or discounted[k] <= 0:
+        return lower
+    crossing = float(anchor) + math.log((above[k] - delta) / discounted[k])
+    return min(max(crossing, lower), float(losses[k]))
+
+
+def _composed_in_library(laws: Sequence[tuple[LossLaw, int]], steps: int, delta: float) -> float:
+    """Epsilon of different laws, each so often, and a certain loss of `steps`."""
     from dp_accounting.pld.pld_pmf import DensePLDPmf
 
+    composed: Any = DensePLDPmf(laws[0][0].spacing, steps, np.ones(1), 0.0, False)
+    for law, count in laws:
+        with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
+            repeated = DensePLDPmf(law.spacing, law.lowest, law.masses, 0.0, False).self_compose(count)
+        composed = repeated.compose(composed, tail_mass_truncation=1e-15)
+    return loss_grid.smallest_epsilon(composed.get_delta_for_epsilon, delta)
+
+
+def _quantised(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
+    """The pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
     p, q = _cells(pair, interval)
     kept = (p > -700) & (q > -np.inf)
     steps = (p[kept] - q[kept] - _MASS_ROUNDING) / interval
@@ -90,10 +126,10 @@ def _quantised(pair: AttackPair, interval: float) -> tuple[Any, float]:
     offset = _best_offset(steps, mass)
     index = np.floor(steps - offset).astype(np.int64)
     lowest = int(index.min())
-    probabilities = np.bincount(index - lowest, weights=mass)
+    probabilities = np.asarray(np.bincount(index - lowest, weights=mass), dtype=float)
     # Mass that was dropped, or lost to rounding, goes to the lowest loss.
     probabilities[0] += max(0.0, 1.0 - probabilities.sum())
-    return DensePLDPmf(interval, lowest, probabilities, 0.0, False), offset
+    return LossLaw(spacing=interval, lowest=lowest, masses=probabilities, infinite=0.0), offset
 
 
 def _best_offset(steps: Floats, mass: Floats) -> float:
@@ -102,7 +138,9 @@ def _best_offset(steps: Floats, mass: Floats) -> float:
     bins = 10_000
     masses = np.bincount((steps % 1.0 * bins).astype(np.int64), weights=mass, minlength=bins + 1)
     fractions = np.arange(bins + 1) / bins
-    lost = [float(masses @ ((fractions - c) % 1.0)) for c in candidates]
+    # A cell at the fraction f loses f - c of a step, and one more where f < c.
+    below = np.concatenate([[0.0], np.cumsum(masses)])[np.searchsorted(fractions, candidates)]
+    lost = (masses * fractions).sum() - candidates * masses.sum() + below
     return float(candidates[int(np.argmin(lost))])
 
 

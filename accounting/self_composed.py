@@ -43,16 +43,18 @@ class LossLaw:
     def _ends(self, count: int) -> tuple[int, int]:
         """Steps above count times `lowest` between which all but _CUT of the sum lies: Chernoff's bound."""
         steps = np.arange(len(self.masses), dtype=float)
-        mean = float(self.masses @ steps)
-        spread = math.sqrt(max(float(self.masses @ (steps - mean) ** 2), 1e-6))
+        # Not by @: the threads of a matrix product wait for each other, long where cores are busy.
+        mean = float((self.masses * steps).sum())
+        spread = math.sqrt(max(float((self.masses * (steps - mean) ** 2).sum()), 1e-6))
         wanted = math.log(2 / _CUT)
         # A normal law would need the first exponent; beyond `largest` the moments overflow.
         normal, largest = math.sqrt(2 * wanted / count) / spread, 600.0 / max(steps[-1], 1.0)
         near = np.concatenate([normal * np.array([0.2, 0.5, 0.8, 1.0, 1.3, 2.0]), largest * 4.0 ** -np.arange(6)])
         first, last = 0, (len(self.masses) - 1) * count
         for exponent in near[near <= largest]:
-            for sign in (-1.0, 1.0):
-                moment = float(self.masses @ np.exp(sign * exponent * (steps - mean)))
+            growth = np.exp(exponent * (steps - mean))
+            for sign, factors in ((-1.0, 1.0 / growth), (1.0, growth)):
+                moment = float((self.masses * factors).sum())
                 bound = count * mean + sign * (count * math.log(moment) + wanted) / exponent
                 if sign > 0:
                     last = min(last, math.ceil(bound))
