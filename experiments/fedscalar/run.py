@@ -118,10 +118,17 @@ def experiments(profile: str) -> dict[tuple[str, int], Config]:
     }
 
 
-def plot(curves: Path, out: Path) -> None:
-    """Figure 2 (loss, gradient) and Figure 3 (accuracy), over rounds and over bytes; mean and range over the seeds."""
+def common_seeds(curves: Path) -> list[dict[str, str]]:
+    """The records of the seeds that every row has been run with: rows start from the same weights then."""
     with curves.open(newline="", encoding="utf-8") as file:
         records = list(csv.DictReader(file))
+    seeds = [{record["seed"] for record in records if record["row"] == row} for row in {r["row"] for r in records}]
+    return [record for record in records if record["seed"] in set.intersection(*seeds)]
+
+
+def plot(curves: Path, out: Path) -> None:
+    """Figure 2 (loss, gradient) and Figure 3 (accuracy), over rounds and over bytes; mean and range over the seeds."""
+    records = common_seeds(curves)
     names = list(dict.fromkeys(record["row"] for record in records))
     panels = {
         "figure-2.png": [("train_loss", "training loss"), ("gradient_norm_squared", "squared norm of the gradient")],
@@ -142,8 +149,7 @@ def plot(curves: Path, out: Path) -> None:
 
 def table(curves: Path) -> str:
     """Means over the seeds at a few rounds, in Markdown."""
-    with curves.open(newline="", encoding="utf-8") as file:
-        records = list(csv.DictReader(file))
+    records = common_seeds(curves)
     lines = ["| | seeds | round | training loss | squared norm of the gradient | test accuracy | bits a client |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|")
     for name in dict.fromkeys(record["row"] for record in records):
