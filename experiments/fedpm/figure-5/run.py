@@ -131,6 +131,11 @@ def write(path: Path, rows: list[dict[str, float]]) -> None:
         writer.writerows({k: f"{v:.6g}" for k, v in row.items()} for row in rows)
 
 
+def read(path: Path) -> list[dict[str, float]]:
+    with open(path, newline="") as file:
+        return [{key: float(value) for key, value in line.items()} for line in csv.DictReader(file)]
+
+
 def plot(path: Path, small: list[dict[str, float]], large: list[dict[str, float]], size: int) -> None:
     """Squared error at both dimensions, and the noise that the second one needs."""
     with figure(path, columns=3) as axes:
@@ -152,15 +157,19 @@ def plot(path: Path, small: list[dict[str, float]], large: list[dict[str, float]
             axes[0].annotate(
                 word, (cap, 1), xycoords=("data", "axes fraction"), fontsize=7, ha="right", va="top", rotation=90
             )
-        axes[0].legend(frameon=False, fontsize=7, loc="upper right", bbox_to_anchor=(0.62, 1))
+        axes[2].legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=8)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", default="full", choices=PROFILES)
+    parser.add_argument("--plot", action="store_true", help="the figure again, from the CSVs")
     parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
     profile, out = PROFILES[arguments.profile], arguments.out
+    if arguments.plot:
+        plot(out / "curves.png", read(out / "d5.csv"), read(out / f"d{profile.size}.csv"), profile.size)
+        return
     out.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
     five = generator.uniform(C, 1 - C, (CLIENTS, 5))
