@@ -299,8 +299,11 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     """A row for every accountant and reading that applies to these numbers, each naming the sampler it is for.
 
     The plan's own sampler comes first. Rows of the Fed-SMP paper keep its sensitivity C beside the 2C that its
-    sampling needs; a row that is not a guarantee says so in `valid` and `notes`.
+    sampling needs; a row that is not a guarantee says so in `valid` and `notes`. Noise in shares that may be missing
+    is counted as noise added centrally, so much less: each row's noise multiplier is what is left.
     """
+    kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(plan.noise_kept)
+    missing = plan.notes(noise_multiplier, rounds)
     order = sorted(SAMPLINGS, key=lambda name: (name != plan.sampling, SAMPLINGS.index(name)))
     rows: list[Budget] = []
     for sampling in order:
@@ -310,7 +313,7 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
             if adjacency is Adjacency.ZERO_OUT and sampling != "fixed":
                 continue  # the same numbers as add-remove there
             other = replace(plan, sampling=sampling, adjacency=adjacency, mechanism="gaussian", dropout=0.0)
-            rows += _rows(other, noise_multiplier, rounds)
+            rows += [replace(row, notes=(*row.notes, *missing)) for row in _rows(other, kept, rounds)]
     return rows
 
 

@@ -4,6 +4,8 @@ import json
 import math
 
 import pytest
+from reference import renyi
+from reference.mixtures import hockey_stick
 
 from accounting import budget, gaussian
 from accounting.budget import Plan
@@ -138,6 +140,39 @@ class TestDropout:
             for p in (plan, sure)
         )
         assert with_dropout == pytest.approx(without / math.sqrt(0.7), rel=1e-4)
+
+
+class TestConversion:
+    """What is solved for, stated and compared is the conversion that was asked for."""
+
+    EVERYBODY = Plan(clients=100, cohort=100, sampling="all", delta=1e-5)
+
+    def test_noise_and_rounds_are_solved_for_with_it(self):
+        wanted = {"epsilon_target": 2.0, "accountant": "rdp", "conversion": "classical"}
+        noise = budget.noise_multiplier(self.EVERYBODY, rounds=5, **wanted)
+        assert 2.0 * (1 - 1e-4) <= noise.epsilon <= 2.0
+        count = budget.rounds(self.EVERYBODY, noise_multiplier=20.0, **wanted)
+        above = budget.epsilon(
+            self.EVERYBODY, noise_multiplier=20.0, rounds=count.rounds + 1, accountant="rdp", conversion="classical"
+        )
+        assert count.epsilon <= 2.0 < above.epsilon
+        assert (noise.conversion, count.conversion, above.conversion) == ("classical",) * 3
+
+
+def test_a_comparison_has_both_conversions_of_the_noise_that_is_left():
+    """Mironov 2017, Prop. 3; Canonne, Kamath, Steinke 2020, Prop. 12; curve and profile by integration."""
+    plan = Plan(clients=20, cohort=4, sampling="fixed", delta=1e-3, mechanism="distributed-gaussian", dropout=0.3)
+    rows, left = budget.compare(plan, noise_multiplier=4.0, rounds=1), 4.0 * math.sqrt(0.7)
+    assert all("at most 30% of the noise shares missing" in row.notes for row in rows)
+    own = [row for row in rows if row.valid and (row.plan.sampling, row.plan.adjacency) == ("fixed", "replace-one")]
+    assert {row.conversion for row in own} == {None, "classical", "improved"}
+    for row in own:
+        assert hockey_stick([(0.8, 0.0), (0.2, 2 / left)], [(1.0, 0.0)], math.exp(row.epsilon)) <= 1e-3
+    renyis = [row for row in rows if row.accountant == "rdp" and row.plan.sampling == "poisson"]
+    assert [row.conversion for row in renyis] == ["classical", "improved"]
+    for row, gain in zip(renyis, (lambda a: 0.0, lambda a: (a - 1) * math.log1p(-1 / a) - math.log(a)), strict=True):
+        expected = float(renyi.removal(row.order, 0.2, left)) + (gain(row.order) - math.log(1e-3)) / (row.order - 1)
+        assert row.epsilon == pytest.approx(expected, rel=1e-8)
 
 
 class TestJson:
