@@ -64,7 +64,7 @@ def _table(rows: list[Budget]) -> Table:
     table.add_column("epsilon", justify="right")
     table.add_column("at least", justify="right")
     table.add_column("guarantee")
-    table.add_column("why not", overflow="fold")
+    table.add_column("notes", overflow="fold")
     previous = None
     for row in rows:
         record = row.to_dict()
