@@ -37,8 +37,7 @@ def divergence(order: ArrayLike, p: ArrayLike, q: ArrayLike) -> Floats:
         leibler = heads.leibler() + tails.leibler()
         result = np.where(alpha == 1, leibler, _renyi(alpha, heads, tails, leibler))
         result = np.where(np.isinf(alpha), np.maximum(heads.log_ratio, tails.log_ratio), result)
-    missing = ((second == 0) & (first > 0)) | ((second == 1) & (first < 1))
-    return np.asarray(np.where(missing, np.inf, np.where(first == second, 0.0, result)))[()]
+    return np.asarray(np.where(first == second, 0.0, result))[()]
 
 
 class _Side:
