@@ -37,6 +37,14 @@ def test_the_moment_is_what_it_is_defined_as(alpha, t, direction):
 
 
 @pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("alpha", [1.25, 2.0, 2.9, 4.5, 8.0, 30.0])
+def test_the_largest_moves_that_are_summed_by_series(alpha, direction):
+    """Just below |z| max(1, |e|) = 1e-3, where what the series leaves out is largest: all its terms count."""
+    t = 0.999e-3 / np.abs(TILT).max() / max(1.0, alpha if direction == 1 else alpha - 1)
+    assert computed(alpha, t, direction)[0] == pytest.approx(moment(alpha, t, direction), rel=1e-13)
+
+
+@pytest.mark.parametrize("direction", [0, 1])
 @pytest.mark.parametrize("alpha", [1.25, 2.5, 4.0, 30.0])
 def test_the_weight_of_a_small_move_is_half_the_variance_of_the_tilt(alpha, direction):
     _, weight = computed(alpha, 1e-6, direction)

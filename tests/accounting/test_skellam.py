@@ -53,6 +53,20 @@ def test_is_tight_where_noise_is_many_steps_and_so_finds_planted_faults():
         assert float(rdp.curve(noise(50.0, 4.7), order)) < truth  # a norm without its rounding
 
 
+@pytest.mark.parametrize(
+    ("variance", "norm", "dimension", "at"),
+    [
+        (10.0, 2.0, 1, {2: 0.4 + 0.06, 3: 0.6 + 0.08, 2.5: (0.46 + 2 * 0.68) / 3}),  # L1 at most 2
+        (10.0, 2.0, 9, {2: 0.4 + 0.09, 3: 0.6 + 0.11, 2.25: (3 * 0.49 + 2 * 0.71) / 5}),  # L1 at most 4
+        (0.5, 1.0, 1, {2: 2.0 + 3.0, 3: 3.0 + 3.0, 1.5: 5.0}),  # the second of the two: 3 D1 / 2V
+    ],
+)
+def test_the_published_bound_worked_out_by_hand(variance, norm, dimension, at):
+    """Theorem 3.5 in whole numbers; between whole orders on the chord of (a - 1) rho(a)."""
+    for order, expected in at.items():
+        assert float(rdp.curve(noise(variance, norm, dimension), order)) == pytest.approx(expected, rel=1e-12)
+
+
 def test_shares_are_nothing_but_their_sum():
     one, many = noise(50.0, 5), noise(50.0, 5, shares=10)
     assert guarantee(one, delta=1e-5).epsilon == pytest.approx(guarantee(many, delta=1e-5).epsilon, rel=1e-12)

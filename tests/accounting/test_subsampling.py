@@ -83,7 +83,9 @@ class TestBoth:
         assert np.isinf(amplify([3], lambda orders: orders * np.inf, sampling_probability=0.1)).all()
         assert amplify([3], lambda orders: orders * 0.0, sampling_probability=0.1) == pytest.approx(0, abs=1e-15)
 
-    @pytest.mark.parametrize("bad", [[1], [2.5], [], [math.nan], [math.inf], ["a"], [10**9], None, [[2]]])
+    @pytest.mark.parametrize(
+        "bad", [[1], [2.5], [2, 2.5], [2, 1], [], [math.nan], [math.inf], ["a"], [10**9], None, [[2]]]
+    )
     def test_orders_must_be_whole(self, amplify, bad):
         with pytest.raises(InvalidParameter, match=r"orders=.*must be whole numbers from 2 to"):
             amplify(bad, self.CURVE, sampling_probability=0.1)
