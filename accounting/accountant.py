@@ -12,6 +12,7 @@ from accounting.discrete_gaussian import Continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.fed_smp import Reading, lemma_3, theorem_1
 from accounting.gaussian import smallest_epsilon
+from accounting.loss_grid import parts_of
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
 from accounting.rdp import Conversion, Floats
 
@@ -96,8 +97,7 @@ def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "bes
 
 def sampling_name(mechanism: Mechanism) -> str:
     """poisson, fixed or all; several of them joined by '+' for a mixed composition."""
-    parts = [part for part, _ in mechanism.parts] if isinstance(mechanism, Composed) else [mechanism]
-    names = {part.sampling.name if isinstance(part, Subsampled) else "all" for part in parts}
+    names = {part.sampling.name if isinstance(part, Subsampled) else "all" for part, _ in parts_of(mechanism)}
     return "+".join(sorted(names))
 
 
@@ -133,7 +133,7 @@ def _best(mechanism: Mechanism, delta: float) -> _Bound:
 
 def plain_shift(mechanism: Mechanism) -> float | None:
     """mu of a composition of plain Gaussians, which is one Gaussian; None if anything is sampled."""
-    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    parts = parts_of(mechanism)
     squares = [count * part.mu**2 for part, count in parts if isinstance(part, Gaussian)]
     return math.sqrt(sum(squares)) if len(squares) == len(parts) else None
 
@@ -171,25 +171,22 @@ def orders(mechanism: Mechanism) -> Floats:
     kinds = {type(part) for part in _unsampled(mechanism)}
     if kinds & {BernoulliChannel, BernoulliAggregate}:
         return rdp.SAMPLED_COIN_ORDERS if _sampled_only(mechanism) else rdp.COIN_ORDERS
-    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
-    return rdp.ORDERS if any(isinstance(part, Subsampled) for part, _ in parts) else rdp.FAR_ORDERS
+    sampled = any(isinstance(part, Subsampled) for part, _ in parts_of(mechanism))
+    return rdp.ORDERS if sampled else rdp.FAR_ORDERS
 
 
 def _sampled_only(mechanism: Mechanism) -> bool:
-    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
-    return all(isinstance(part, Subsampled) for part, _ in parts)
+    return all(isinstance(part, Subsampled) for part, _ in parts_of(mechanism))
 
 
 def _unsampled(mechanism: Mechanism) -> list[Mechanism]:
     """The parts of a composition, without their sampling."""
-    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
-    return [part.mechanism if isinstance(part, Subsampled) else part for part, _ in parts]
+    return [part.mechanism if isinstance(part, Subsampled) else part for part, _ in parts_of(mechanism)]
 
 
 def overflow(mechanism: Mechanism) -> float:
     """Probability that some release had more clients than slots: the account is silent about that event."""
-    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
-    counts = [count for _, count in parts]
+    counts = [count for _, count in parts_of(mechanism)]
     each = [getattr(part, "overflow", 0.0) for part in _unsampled(mechanism)]
     return math.fsum(count * lost for count, lost in zip(counts, each, strict=True))
 
@@ -217,7 +214,7 @@ def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
 
 
 def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
-    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    parts = parts_of(mechanism)
     part, rounds = parts[0]
     sampling = part.sampling if isinstance(part, Subsampled) and len(parts) == 1 else None
     if not isinstance(part, Subsampled) or not isinstance(sampling, FixedSizeSampling):

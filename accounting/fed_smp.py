@@ -26,7 +26,6 @@ class Reading:
     epsilon: float
     order: float
     violated: tuple[str, ...]
-    at_end: bool = False
 
 
 def theorem_1(
@@ -78,4 +77,4 @@ def lemma_3(
     one_round = fixed_size(_LEMMA_ORDERS, lambda a: a * mu * mu / 2, sampling_probability=sampling.probability)
     total = require.count(rounds=rounds) * one_round
     best = rdp.epsilon_from_curve(_LEMMA_ORDERS, total, delta=delta, conversion=conversion)
-    return Reading(epsilon=best.epsilon, order=best.order, violated=(), at_end=best.at_end)
+    return Reading(epsilon=best.epsilon, order=best.order, violated=())

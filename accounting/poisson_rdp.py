@@ -77,9 +77,8 @@ def _rho(a: Floats, q: Floats, sigma: Floats) -> Floats:
 
 def _log_excess(a: Floats, q: Floats, sigma: Floats) -> Floats:
     """log E g by the trapezoid rule, over one stretch of nodes or two: around 0, and around alpha s."""
-    spacing = np.where(
-        sigma < 2, 2 * math.pi**2 * sigma / (_DIGITS + (math.pi * sigma) ** 2 / 2), math.pi * math.sqrt(2 / _DIGITS)
-    )
+    y = np.minimum(math.pi * sigma, math.sqrt(2 * _DIGITS))  # further out the spacing would fall again
+    spacing = 2 * math.pi * y / (_DIGITS + y * y / 2)
     # As 1 + u <= 2 max(1 - q, q e^..), what lies beyond `reach` of both 0 and alpha s is e^-_DIGITS of the integral.
     # 2 s is where u^2 peaks, which is all of g while q is tiny.
     reach, near, far = np.sqrt(2 * (_DIGITS + a * math.log(2))), 2 / sigma, a / sigma
