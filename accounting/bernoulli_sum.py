@@ -14,7 +14,6 @@ from accounting import debias, majorant, require
 from accounting.bernoulli import Bound, channel_bound, floor_of
 from accounting.coin_laws import LARGEST_EXPONENT
 from accounting.coin_sums import Sums
-from accounting.errors import InvalidParameter
 
 Floats = NDArray[np.float64]
 
@@ -72,11 +71,9 @@ def aggregate_bound(
     theta. orders > 1, finite. Direction of error: upper bound, certified within about 1%.
     """
     alpha = np.atleast_1d(np.asarray(orders, dtype=float))
-    if alpha.ndim != 1 or np.any(~((alpha > 1) & np.isfinite(alpha))):
-        raise InvalidParameter(f"orders={orders!r}: must be finite numbers above 1.")
     d, k, floor = require.count(dimension=dimension), require.count(cohort=cohort), floor_of(c)
     alone = channel_bound(
-        alpha,
+        orders,
         dimension=d,
         c=floor,
         noise_std=noise_std,
