@@ -97,12 +97,12 @@ class _Cells:
         return np.minimum(self._g(peak + t) + past - self._g(peak) + 3e-15, steepest * t)
 
     def _chords(self, alpha: Floats, slope: Floats, box: tuple[Floats, ...], steepest: Floats) -> Floats:
-        """sum P^alpha Q^(1-alpha) is convex in q, and g(a + t) is at most its chord in t plus max |g''| (t1-t0)^2 / 8.
+        """sum P^alpha Q^(1-alpha) is convex in q, and g(a + t) is at most its chord in t plus max -g'' (t1-t0)^2 / 8.
 
         Here g goes on as a line past 1-c, and q may pass the top: with a cap the sum would not be convex in t.
         """
         a0, a1, t0, t1 = box
-        bent = self._bend(a0, a1 + t1) * (t1 - t0) ** 2 / 8
+        bent = self._bend(a1 + t1) * (t1 - t0) ** 2 / 8
         p0, p1, beta = self._g(a0), self._g(a1), alpha - 1
         steps = [self._step(a0, a1, t, steepest, self.flattest) + bent for t in (t0, t1)]
         straight = steepest * t1 < steps[1]  # g(a + t) - g(a) <= t max g', a line too
@@ -111,11 +111,11 @@ class _Cells:
             start, end = (np.expm1(beta * self._corners(alpha, p0, p1, step, 1.0)) for step in steps)
         return above_chord(alpha, slope, t0, t1, start, end)
 
-    def _bend(self, low: Floats, high: Floats) -> Floats:
-        """At least max |g''| = |phi((theta-c)/sigma) - phi((1-c-theta)/sigma)| / sigma over [low, high]."""
+    def _bend(self, high: Floats) -> Floats:
+        """At least max -g'' = (phi((1-c-theta)/sigma) - phi((theta-c)/sigma)) / sigma over theta <= high."""
         if self.sigma == 0:
-            return np.zeros(len(low))
-        nearest = np.maximum(np.minimum(low - self.c, 1 - self.c - high), 0.0)
+            return np.zeros(len(high))
+        nearest = np.maximum(1 - self.c - high, 0.0)
         with np.errstate(over="ignore", under="ignore"):
             return np.asarray(np.exp(-((nearest / self.sigma) ** 2) / 2) / (self.sigma * np.sqrt(2 * np.pi)))
 
