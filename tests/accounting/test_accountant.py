@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from reference import normal
 from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting import accountant
@@ -31,6 +32,15 @@ def test_names_everything(mechanism, sampling, adjacency, method):
     assert (stated.sampling, stated.adjacency, stated.method) == (sampling, adjacency, method)
     assert (stated.delta, stated.unit, stated.valid, stated.notes) == (1e-5, "client", True, ())
     assert 0 < stated.lower_bound <= stated.epsilon
+
+
+def test_the_lower_bound_is_its_own_computation():
+    """Fixed size leaves a gap between the two; where there is none, rounding does not let them cross."""
+    stated = guarantee(times(fixed(10, 100, 1.0), 5), delta=1e-5)
+    assert 0.5 * stated.epsilon < stated.lower_bound < 0.995 * stated.epsilon
+    shift = 0.2 * math.sqrt(7)
+    stated = guarantee(times(gaussian(5.0), 7), delta=1e-5)
+    assert normal.epsilon(1e-5, shift) * (1 - 1e-9) <= stated.lower_bound <= normal.epsilon(1e-5, shift)
 
 
 def test_without_lower_bound_there_is_none():

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting import calibrate
@@ -80,6 +80,9 @@ def test_a_target_that_everything_meets_is_an_error(cost):
 
 
 @given(threshold=st.integers(0, 10**7))
+@example(threshold=0)
+@example(threshold=1)
+@example(threshold=2)
 def test_largest_count(threshold):
     calls = []
 

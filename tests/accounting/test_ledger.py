@@ -232,6 +232,41 @@ def test_the_line_is_synced_before_record_returns(ledger, monkeypatch):
     assert synced == [ledger.path.stat().st_size]
 
 
+def test_a_new_ledger_and_its_place_in_the_folder_are_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    path = Ledger.create(tmp_path / "l", HEADER).path
+    assert synced == [path.stat().st_ino, tmp_path.stat().st_ino]
+
+
+def test_a_line_depends_on_what_is_said_and_not_on_its_order():
+    said = {"b": 1.5, "a": {"d": [1, 2], "c": None}}
+    line, chain = sealed(said, "before")
+    assert line == b'{"chain":"' + chain.encode() + b'","a":{"c":null,"d":[1,2]},"b":1.5}\n'
+    assert chain == hashlib.sha256(b'before{"a":{"c":null,"d":[1,2]},"b":1.5}').hexdigest()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        sealed({"a": float("nan")}, "before")
+
+
+def test_releases_of_another_unit_have_no_place(tmp_path):
+    of_records = Header(unit="record", clients=10, randomness="simulated")
+    local = LocalRelease(
+        round=0, steps=(Steps(mechanism=POISSON, count=3, clients=(1,)),), clip_norm=1.0, noise_std=2.0
+    )
+    for header, entry, words in ((HEADER, local, "a local release"), (of_records, release(0), "a release of all")):
+        book = Ledger.create(tmp_path / header.unit, header)
+        with pytest.raises(LedgerError, match=f"{words}.* has no place in a ledger of unit '{header.unit}'"):
+            book.record(entry)
+        assert book.entries == Ledger.read(book.path).entries == []
+        line, _ = sealed(entry.to_dict(), book._chain)
+        book.path.write_bytes(book.path.read_bytes() + line)
+        with pytest.raises(EditedLedger, match="has no place"):
+            Ledger.read(book.path)
+    book = Ledger.create(tmp_path / "whose", of_records)
+    book.record(local)
+    assert book.guarantee(1e-5).notes == ("of the worst client, which took 3 steps",)
+
+
 @pytest.mark.parametrize("line", [1, 2, 57, 120])
 @pytest.mark.parametrize("where", [0, 0.3, 0.7, 1])
 def test_the_first_bad_line_is_named_wherever_a_bit_flips(tmp_path, line, where):

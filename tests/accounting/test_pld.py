@@ -8,9 +8,10 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as library
 from dp_accounting.pld.privacy_loss_distribution import NeighborRel
 from reference import normal
+from reference.mixtures import hockey_stick
 from reference.shorthand import fixed, gaussian, poisson, times
 
-from accounting import loss_grid, lower_bound, pld
+from accounting import fixed_size, loss_grid, lower_bound, pld
 from accounting import poisson as poisson_profiles
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, PoissonSampling
@@ -119,6 +120,42 @@ def test_connected_dots_lie_on_the_profile_and_above_it_between():
         assert law.get_delta_for_epsilon(k * 0.05) == pytest.approx(exact, abs=1e-13)
     for epsilon in np.linspace(-2, 3, 97):
         assert law.get_delta_for_epsilon(epsilon) >= float(poisson_profiles.removal_profile(epsilon, **setting)) - 1e-14
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "zero-out"])
+def test_both_orders_of_the_worlds_are_counted(adjacency):
+    """Above 0 the larger profile is that of removal, below 0 that of addition."""
+    law = pld.distribution(poisson(0.2, 0.8, adjacency), 0.01)
+    drawn, not_drawn = [(0.8, 0.0), (0.2, 1.25)], [(1.0, 0.0)]
+    for epsilon in (-1.0, -0.5, 0.5, 1.0):
+        removal, addition = (hockey_stick(p, q, math.exp(epsilon)) for p, q in ((drawn, not_drawn), (not_drawn, drawn)))
+        assert (removal > addition) == (epsilon > 0)
+        assert law.get_delta_for_epsilon(epsilon) == pytest.approx(max(removal, addition), abs=1e-12)
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.3, 1.0), (0.9, 2.0)])
+def test_a_single_round_is_never_below_its_profile(q, sigma):
+    """On the grid connected dots lie on the profile: only the rounding upwards is left there."""
+    mechanism = poisson(q, sigma)
+    spacing = loss_grid.interval(mechanism)
+    for steps in (50, 200):
+        epsilon = steps * spacing
+        delta = hockey_stick([(1 - q, 0.0), (q, 1 / sigma)], [(1.0, 0.0)], math.exp(epsilon))
+        assert epsilon <= pld.epsilon(mechanism, delta=delta) <= epsilon * (1 + 1e-10)
+
+
+@pytest.mark.parametrize("q", [0.01, 0.5])
+@pytest.mark.parametrize("sigma", [0.5, 3.0])
+def test_hardly_anything_lies_beyond_the_largest_loss(q, sigma):
+    setting = {"sampling_probability": q, "noise_multiplier": sigma}
+    cohort = round(100 * q)
+    for mechanism, profile in (
+        (poisson(q, sigma), poisson_profiles.removal_profile),
+        (poisson(q, sigma, "replace-one"), poisson_profiles.replacement_profile),
+        (fixed(cohort, 100, sigma), fixed_size.replacement_profile),
+        (fixed(cohort, 100, sigma, "zero-out"), fixed_size.zeroing_profile),
+    ):
+        assert 0 < float(profile(loss_grid.largest_loss(mechanism), **setting)) <= 1e-19
 
 
 @pytest.mark.parametrize("spacing", [0.002, 0.02, 0.2, 1.0])

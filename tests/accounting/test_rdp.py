@@ -11,7 +11,7 @@ from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting import accountant, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import Composed
+from accounting.mechanisms import BernoulliAggregate, Composed, PoissonSampling, Subsampled
 
 SETTINGS = [(1e-6, 0.5), (1e-4, 1.0), (0.01, 0.3), (0.1, 1.4), (0.5, 10.0), (0.5, 0.5), (0.99, 2.0), (0.01, 100.0)]
 
@@ -154,6 +154,12 @@ class TestConversion:
         curve = rdp.FAR_ORDERS * 0.02
         assert not rdp.epsilon_from_curve(rdp.FAR_ORDERS, curve, delta=1e-9).at_end
 
+    def test_a_curve_of_whole_numbers_is_a_curve(self):
+        """Of unsigned ones too, whose negative is a large number."""
+        for kind in (np.uint8, np.int64, np.float32):
+            found = rdp.epsilon_from_curve([2.0, 4.0], np.array([3, 5], dtype=kind), delta=1e-3)
+            assert found.epsilon == pytest.approx(5 + math.log(3 / 4) - math.log(4e-3) / 3)
+
     def test_lengths_must_match(self):
         with pytest.raises(InvalidParameter, match="need equal lengths"):
             rdp.epsilon_from_curve([2.0, 3.0], [0.1], delta=1e-5)
@@ -169,3 +175,13 @@ def test_a_smaller_set_of_orders_never_lowers_epsilon():
     full = accountant.epsilon(mechanism, delta=1e-5, accountant="rdp")
     some = rdp.epsilon_from_curve([2.0, 8.0, 20.0], rdp.curve(mechanism, [2.0, 8.0, 20.0]), delta=1e-5).epsilon
     assert some >= full
+
+
+def test_sampled_coins_of_a_cohort_of_all_are_those_coins():
+    """Between the computed orders chords are above: (alpha - 1) rho is convex."""
+    coins = BernoulliAggregate(dimension=4, cohort=2, floor=0.25, adjacency="zero-out", l2_clip=0.2)
+    sampled = Subsampled(mechanism=coins, sampling=PoissonSampling(probability=1.0))
+    computed = rdp.curve(coins, [2.0, 3.0, 8.0, 9.0, 10.0])
+    found = rdp.curve(sampled, [2.0, 3.0, 8.0, 9.0, 10.0])
+    assert found[[0, 1, 2, 4]] == pytest.approx(computed[[0, 1, 2, 4]], rel=1e-12)
+    assert computed[3] <= found[3] <= computed[3] * 1.01
