@@ -77,15 +77,17 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossLaw:
     and v_k the second, the masses of the first world are
         p_k = ((u_(k-1) - u_k) - e^-d (u_k - u_(k+1))) / (1 - e^-d)   for k >= 1,   p_-k = e^(-kd) the same of v,
     whatever is beyond m d goes to an infinite loss. Direction of error: the law dominates (upper bound). Taking
-    negative losses from the other order keeps rounding relative: profiles near 1 are never subtracted.
+    negative losses from the other order keeps rounding relative: profiles near 1 are never subtracted. Nor is e^-d
+    from 1, whose rounding over d would be all of it, a thousandfold.
     """
     shrink, width = math.exp(-spacing), -math.expm1(-spacing)
 
     def masses(profile: Floats) -> Floats:
         falls = -np.diff(np.minimum.accumulate(np.clip(profile, 0.0, 1.0)))
-        return np.maximum(falls - shrink * np.append(falls[1:], 0.0), 0.0) / width
+        after = np.append(falls[1:], 0.0)
+        return np.asarray(np.maximum((falls - after) / width + after, 0.0))
 
-    centre = 1 + (shrink * (forth[1] + back[1]) - (1 + shrink) * forth[0]) / width
+    centre = 1 - forth[0] - shrink * ((forth[0] - forth[1]) + (back[0] - back[1])) / width
     above = masses(forth)
     below = np.exp(-spacing * np.arange(1, len(back))) * masses(back)
     probabilities = np.concatenate([below[::-1], [max(float(centre), 0.0)], above])

@@ -72,13 +72,13 @@ class LossLaw:
             return math.inf
         losses = self.spacing * (self.lowest + np.arange(len(self.masses), dtype=float))[::-1]
         masses = np.maximum(self.masses[::-1], 0.0)
-        above = self.infinite + np.cumsum(masses)
+        above = self.infinite + _running_sums(masses)
         anchor = losses[min(int(np.searchsorted(above, delta)), len(losses) - 1)]  # delta(epsilon) <= above: not below
         near = losses > max(anchor - 600.0, 0.0)  # for exponents that do not overflow
         losses, above = losses[near], above[near]
         if not len(losses):
             return 0.0
-        discounted = np.cumsum(masses[: len(losses)] * np.exp(anchor - losses))
+        discounted = _running_sums(masses[: len(losses)] * np.exp(anchor - losses))
         over = np.flatnonzero(above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted > delta)
         if over.size:
             k = int(over[0]) - 1  # losses fall from left to right here
@@ -89,3 +89,10 @@ class LossLaw:
         if above[k] <= delta:
             return 0.0
         return max(0.0, float(anchor) + math.log((above[k] - delta) / discounted[k]))
+
+
+def _running_sums(values: Floats) -> Floats:
+    """np.cumsum by blocks: terms one after the other lose more than `accounting.pld.composition_slack` of one round."""
+    blocks = np.append(values, np.zeros(-len(values) % 1000)).reshape(-1, 1000).cumsum(axis=1)
+    before = np.append(0.0, blocks[:-1, -1].cumsum())
+    return np.asarray((before[:, None] + blocks).ravel()[: len(values)])

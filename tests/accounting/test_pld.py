@@ -8,7 +8,7 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as library
 from dp_accounting.pld.privacy_loss_distribution import NeighborRel
 from reference import normal
-from reference.mixtures import hockey_stick
+from reference.mixtures import hockey_stick, hockey_stick_in_many_digits
 from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting import fixed_size, loss_grid, lower_bound, pld
@@ -133,15 +133,18 @@ def test_both_orders_of_the_worlds_are_counted(adjacency):
         assert law.get_delta_for_epsilon(epsilon) == pytest.approx(max(removal, addition), abs=1e-12)
 
 
-@pytest.mark.parametrize(("q", "sigma"), [(0.3, 1.0), (0.9, 2.0)])
+@pytest.mark.parametrize(("q", "sigma"), [(0.3, 1.0), (0.9, 2.0), (0.9, 0.5), (0.5, 0.3), (0.9, 0.2), (0.9, 0.1)])
 def test_a_single_round_is_never_below_its_profile(q, sigma):
     """On the grid connected dots lie on the profile: only the rounding upwards is left there."""
     mechanism = poisson(q, sigma)
     spacing = loss_grid.interval(mechanism)
-    for steps in (50, 200):
+    for steps in (5, 200):
         epsilon = steps * spacing
-        delta = hockey_stick([(1 - q, 0.0), (q, 1 / sigma)], [(1.0, 0.0)], math.exp(epsilon))
-        assert epsilon <= pld.epsilon(mechanism, delta=delta) <= epsilon * (1 + 1e-10)
+        exact = hockey_stick_in_many_digits([(1 - q, 0.0), (q, 1 / sigma)], [(1.0, 0.0)], math.exp(epsilon))
+        found = pld.epsilon(mechanism, delta=float(exact))
+        assert epsilon <= found
+        shown = hockey_stick_in_many_digits([(1 - q, 0.0), (q, 1 / sigma)], [(1.0, 0.0)], math.exp(found))
+        assert exact - shown <= 1e-12
 
 
 @pytest.mark.parametrize("q", [0.01, 0.5])
