@@ -2,15 +2,23 @@
 
 import math
 
+import numpy as np
 import pytest
 from reference import normal
 from reference.shorthand import fixed, gaussian, poisson, times
 
-from accounting import accountant
+from accounting import accountant, rdp
 from accounting.accountant import guarantee
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.fed_smp import lemma_3, theorem_1
-from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian
+from accounting.mechanisms import (
+    BernoulliAggregate,
+    Composed,
+    FixedSizeSampling,
+    Gaussian,
+    PoissonSampling,
+    Subsampled,
+)
 
 
 @pytest.mark.parametrize(
@@ -140,3 +148,13 @@ def test_a_guarantee_names_how_it_was_found(conversion):
     assert (stated.adjacency, stated.sampling) == ("zero-out", "all")
     assert stated.order > 1
     assert (stated.unit, stated.valid, stated.delta) == ("client", True, 1e-5)
+
+
+def test_an_account_of_sampled_coins_looks_at_every_whole_order():
+    coins = BernoulliAggregate(dimension=4, cohort=2, floor=0.25, adjacency="zero-out", l2_clip=0.2)
+    run = times(Subsampled(mechanism=coins, sampling=PoissonSampling(probability=0.3)), 5)
+    orders = np.arange(2.0, 65.0)
+    each = rdp.curve(run, orders) + np.log1p(-1 / orders) - (math.log(1e-5) + np.log(orders)) / (orders - 1)
+    stated = guarantee(run, delta=1e-5, accountant="rdp")
+    assert stated.order == 11  # which has no search of its own
+    assert stated.epsilon == pytest.approx(each.min(), rel=1e-12)
