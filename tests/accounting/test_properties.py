@@ -104,7 +104,8 @@ def test_composition_ignores_the_order(first, second, adjacency, delta):
     parts = tuple((poisson(percent / 100, sigma, adjacency), count) for percent, sigma, count in (first, second))
     forwards, backwards = Composed(parts=parts), Composed(parts=parts[::-1])
     expected = accountant.epsilon(backwards, delta=delta)
-    assert accountant.epsilon(forwards, delta=delta) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    # A transform rounds by 1e-17 or so, which at delta 1e-10 is 1e-8 of epsilon; `composition_slack` covers it.
+    assert accountant.epsilon(forwards, delta=delta) == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert not_above(max(accountant.epsilon(Composed(parts=(part,)), delta=delta) for part in parts), expected)
 
 
