@@ -241,8 +241,8 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _training_words(plan: Mapping[str, Any]) -> str:
-    how = "one after the other, one a core" if plan["chunk"] is None else f"{plan['chunk']} side by side at a time"
-    return f"{how}, in {plan['precision']} ({plan['why']})"
+    how = "one after the other, one a core" if plan["chunk"] is None else f"side by side, {plan['chunk']} at a time"
+    return f"{how}, in {plan['precision']}"
 
 
 def _secure_sum_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
