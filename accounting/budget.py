@@ -9,7 +9,7 @@ from accounting import accountant as accountants
 from accounting import calibrate, require
 from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
-from accounting.errors import CalibrationError, InvalidParameter
+from accounting.errors import AccountingError, CalibrationError, InvalidParameter
 from accounting.fed_smp import lemma_3, theorem_1
 from accounting.integer_plan import IntegerPlan
 from accounting.mechanisms import (
@@ -300,21 +300,36 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
 
     The plan's own sampler comes first. Rows of the Fed-SMP paper keep its sensitivity C beside the 2C that its
     sampling needs; a row that is not a guarantee says so in `valid` and `notes`. Noise in shares that may be missing
-    is counted as noise added centrally, so much less: each row's noise multiplier is what is left.
+    is counted as noise added centrally, so much less: each row's noise multiplier is what is left; rows in whose
+    setting shares have no account are no guarantees.
     """
     kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(plan.noise_kept)
     missing = plan.notes(noise_multiplier, rounds)
+    in_shares = plan.mechanism == "distributed-gaussian"
     order = sorted(SAMPLINGS, key=lambda name: (name != plan.sampling, SAMPLINGS.index(name)))
     rows: list[Budget] = []
     for sampling in order:
         for adjacency in Adjacency:
             if sampling == "fixed" and adjacency is Adjacency.ADD_REMOVE:
                 continue
-            if adjacency is Adjacency.ZERO_OUT and sampling != "fixed":
+            if adjacency is Adjacency.ZERO_OUT and sampling != "fixed" and not (in_shares and sampling == "all"):
                 continue  # the same numbers as add-remove there
             other = replace(plan, sampling=sampling, adjacency=adjacency, mechanism="gaussian", dropout=0.0)
-            rows += [replace(row, notes=(*row.notes, *missing)) for row in _rows(other, kept, rounds)]
+            against = _no_account_of_shares(plan, sampling, adjacency)
+            rows += [
+                replace(row, valid=row.valid and not against, notes=(*row.notes, *missing, *against))
+                for row in _rows(other, kept, rounds)
+            ]
     return rows
+
+
+def _no_account_of_shares(plan: Plan, sampling: str, adjacency: Adjacency) -> tuple[str, ...]:
+    """Why the plan's noise has no account in this setting, as `Plan` says it; nothing if it has one."""
+    try:
+        replace(plan, sampling=sampling, adjacency=adjacency)
+    except AccountingError as refusal:
+        return (f"not a guarantee: {refusal}",)
+    return ()
 
 
 def _rows(plan: Plan, z: float, count: int) -> list[Budget]:

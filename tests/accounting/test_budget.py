@@ -221,3 +221,16 @@ def test_an_unknown_accountant_or_conversion_is_refused():
         budget.epsilon(PLAN, noise_multiplier=1.0, rounds=5, accountant="moments")
     with pytest.raises(InvalidParameter, match=r"conversion='tight': must be 'improved' or 'classical'"):
         budget.epsilon(PLAN, noise_multiplier=1.0, rounds=5, accountant="rdp", conversion="tight")
+
+
+def test_a_comparison_calls_no_setting_a_guarantee_where_shares_have_no_account():
+    plan = Plan(clients=600, cohort=100, sampling="fixed", mechanism="distributed-gaussian", dropout=0.3)
+    rows = budget.compare(plan, noise_multiplier=1.4, rounds=20)
+    assert {(row.plan.sampling, str(row.plan.adjacency)) for row in rows if row.valid} == {
+        ("fixed", "replace-one"), ("fixed", "zero-out"), ("all", "replace-one"), ("all", "zero-out"),
+    }  # fmt: skip
+    refused = [row for row in rows if row.plan.sampling == "poisson"]
+    assert refused
+    assert all(any("secret cohort size" in note for note in row.notes) for row in refused)
+    with pytest.raises(InvalidParameter):
+        Plan(clients=600, cohort=100, sampling="poisson", mechanism="distributed-gaussian", dropout=0.3)
