@@ -32,8 +32,8 @@ def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: P
         out.print(_table(rows))
         out.print(
             "Only the rows of the sampler and adjacency that really run are about your run: an epsilon of Poisson "
-            "sampling\nsays nothing about fixed-size cohorts. Rows marked 'no' are readings found in a paper, not "
-            "guarantees."
+            "sampling\nsays nothing about fixed-size cohorts. Rows marked 'no' are no guarantees; "
+            "the notes say why."
         )
     if plot is not None:
         out.print(f"plot: {plot}")
