@@ -28,6 +28,7 @@ from safetensors.torch import save
 
 from dpfed import checkpoint, durable_files
 from dpfed.checkpoint import Checkpoint
+from dpfed.config import parse
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.server.state import ServerState
@@ -72,18 +73,21 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
-        """The folder of an interrupted run; RunError if it holds none, or one with another configuration."""
+        """The folder of an interrupted run; RunError if it holds none, or one with another configuration.
+
+        A setting that its version did not have yet counts as today's default.
+        """
         try:
             before = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
-        changed = differences(before, dict(config))
+        changed = differences(parse(before, source=str(path / "config.toml")).to_dict(), dict(config))
         if changed:
             raise RunError(
                 f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "
                 "or take the differences back."
             )
-        folder = cls(path, config)
+        folder = cls(path, before)  # its files name the configuration as it was written
         folder._hold()
         return folder
 

@@ -229,6 +229,31 @@ def test_every_table_can_be_changed():
     assert set(Config.model_fields) - {"mask"} == set(CHANGES)
 
 
+def older(monkeypatch, leave_out="precision"):
+    """Runs are written as by a version that had no such setting."""
+    from dpfed.config import Config
+
+    today = Config.to_dict
+
+    def to_dict(self):
+        tables = today(self)
+        return tables | {"local": {key: value for key, value in tables["local"].items() if key != leave_out}}
+
+    monkeypatch.setattr(Config, "to_dict", to_dict)
+
+
+def test_a_run_of_a_version_with_fewer_settings_goes_on(tmp_path, monkeypatch):
+    with monkeypatch.context() as before, pytest.raises(RunError, match="interrupted"):
+        older(before)
+        federation.run(tiny("federation.rounds=3"), tmp_path / "old", stop=iter([False, False, True]).__next__)
+    assert "precision" not in (tmp_path / "old/config.toml").read_text()
+    with pytest.raises(RunError, match="local.precision was 'float32', is 'bf16'"):
+        federation.run(tiny("federation.rounds=3", "local.precision=bf16"), tmp_path / "old", resume=True)
+    federation.run(tiny("federation.rounds=3"), tmp_path / "old", resume=True)
+    federation.run(tiny("federation.rounds=3"), tmp_path / "new")
+    assert (tmp_path / "old/model.safetensors").read_bytes() == (tmp_path / "new/model.safetensors").read_bytes()
+
+
 def flip(path: Path, position: int) -> None:
     content = bytearray(path.read_bytes())
     content[position] ^= 1
