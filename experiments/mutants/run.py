@@ -14,6 +14,12 @@ take --tests seconds (those of more than --most seconds are left out), until the
 nothing could be imported, or it hangs (it takes --hang times as long as without the change). "survived": all passed;
 other tests might have failed.
 
+    python experiments/mutants/run.py --again /tmp/mutants.jsonl --tests 40 --most 20 --out /tmp/again.jsonl
+
+A second stage, for the survivors of a first: first all tests of the module's own files, then those of every module that
+imports it, directly or not, the quickest first within each, as many as take --tests seconds. "killed by wider tests":
+one of them failed. It needs `accounting/` as it was in the first stage; tests may be newer.
+
 Why not mutmut or cosmic-ray: mutmut changes neither decorated functions nor properties nor what is outside functions,
 and first runs the whole suite under its tracer; cosmic-ray starts an interpreter for every mutant, three seconds of
 imports each.
@@ -194,6 +200,24 @@ def tests_of(module: str) -> list[str]:
     return [f"tests/accounting/{name}.py" for name in TESTS.get(module, [f"test_{module}"])]
 
 
+def wider_tests_of(module: str, sources: dict[str, str]) -> list[str]:
+    """The tests of the module, then those of all modules that it can break."""
+    imported = {name: set(_imports(ast.parse(source))) for name, source in sources.items()}
+    users = [module]
+    for user in users:
+        users += [name for name, names in imported.items() if user in names and name not in {*users, "__init__"}]
+    files = dict.fromkeys(file for user in users for file in tests_of(user))
+    return [file for file in files if Path(file).exists()]
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "accounting":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("accounting."):
+            yield node.module.removeprefix("accounting.")
+
+
 class Measuring:
     """A pytest plugin: the seconds of processor of each test, written to a file; infinite for more than `most`."""
 
@@ -229,19 +253,23 @@ def too_slow(*_: object) -> None:
 
 
 class Quickest:
-    """A pytest plugin: the quickest tests first, as many as take `seconds` together."""
+    """A pytest plugin: those of the `first` files first, the quickest first, as many as take `seconds` together."""
 
-    def __init__(self, seconds: float, took: dict[str, float]) -> None:
-        self.seconds, self.took = seconds, took
+    def __init__(self, seconds: float, took: dict[str, float], first: list[str]) -> None:
+        self.seconds, self.took, self.first = seconds, took, first
 
     def pytest_collection_modifyitems(self, items: list) -> None:
-        items.sort(key=lambda item: self.took.get(item.nodeid, math.inf))
+        items.sort(key=self._order)
         ends = list(itertools.accumulate(self.took.get(item.nodeid, math.inf) for item in items))
         items[:] = [item for item, end in zip(items, ends, strict=True) if end <= self.seconds]
 
+    def _order(self, item) -> tuple[bool, bool, float]:
+        seconds = self.took.get(item.nodeid, math.inf)
+        return math.isinf(seconds), item.nodeid.split("::")[0] not in self.first, seconds
 
-def in_a_fork(module: str, tree: ast.Module | None, plugin: object, cpu: int) -> tuple[str, float]:
-    """killed or survived, and the seconds of processor."""
+
+def in_a_fork(module: str, tree: ast.Module | None, plugin: object, cpu: int, files: list[str]) -> tuple[bool, float]:
+    """Whether a test failed, and the seconds of processor."""
     child = os.fork()
     if not child:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
@@ -265,10 +293,10 @@ def in_a_fork(module: str, tree: ast.Module | None, plugin: object, cpu: int) ->
             "addopts=--import-mode=importlib",
         ]
         with contextlib.suppress(BaseException):
-            os._exit(int(pytest.main([*options, *tests_of(module)], plugins=[plugin])))
+            os._exit(int(pytest.main([*options, *files], plugins=[plugin])))
         os._exit(1)
     _, status, used = os.wait4(child, 0)
-    return ("survived" if status == 0 else "killed"), used.ru_utime + used.ru_stime
+    return status != 0, used.ru_utime + used.ru_stime
 
 
 def main() -> int:
@@ -280,6 +308,7 @@ def main() -> int:
     options.add_argument("--most", type=float, default=2.0)
     options.add_argument("--hang", type=int, default=5)
     options.add_argument("--only", nargs="*", default=[])
+    options.add_argument("--again", type=Path, help="the survivors of this file, against wider tests")
     options.add_argument("--out", type=Path, default=Path("/tmp/mutants.jsonl"))
     given = options.parse_args()
     os.chdir(ROOT)
@@ -288,35 +317,40 @@ def main() -> int:
         importlib.import_module(name)
 
     sources = {path.stem: path.read_text() for path in sorted(Path("accounting").glob("*.py"))}
-    drawn = draw(sources, given)
+    drawn = survivors(given.again) if given.again else draw(sources, given)
     done = given.out.read_text().splitlines() if given.out.exists() else []
     known = {(line["module"], *line["place"]) for line in map(json.loads, done)}
-    measured: dict[str, dict[str, float]] = {}
+    killed = "killed by wider tests" if given.again else "killed"
     with open(given.out, "a") as out:
         for module, line, words, place in drawn:
-            if (module, *place) in known:
+            if (module, *place) in known or (given.only and module not in given.only):
                 continue
-            if module not in measured:
-                measured[module] = durations(module, given.out.with_suffix(f".{module}.json"), given.most)
-            plugin = Quickest(given.tests, measured[module])
-            cpu = int(given.hang * min(given.tests, sum(filter(math.isfinite, measured[module].values()))) + 15)
+            files = wider_tests_of(module, sources) if given.again else tests_of(module)
+            took = {test: seconds for file in files for test, seconds in durations(file, given).items()}
+            plugin = Quickest(given.tests, took, tests_of(module))
+            cpu = int(given.hang * min(given.tests, sum(filter(math.isfinite, took.values()))) + 15)
             began = time.perf_counter()
-            outcome, used = in_a_fork(module, mutated(sources[module], place), plugin, cpu)
+            failed, used = in_a_fork(module, mutated(sources[module], place), plugin, cpu, files)
             code = sources[module].splitlines()[line - 1].strip()
-            record = {"module": module, "line": line, "what": words, "place": place, "outcome": outcome, "code": code}
-            out.write(
-                json.dumps(record | {"cpu": round(used, 2), "wall": round(time.perf_counter() - began, 1)}) + "\n"
-            )
+            record = {"module": module, "line": line, "what": words, "place": place, "code": code}
+            record |= {"outcome": killed if failed else "survived", "cpu": round(used, 2)}
+            out.write(json.dumps(record | {"wall": round(time.perf_counter() - began, 1)}) + "\n")
             out.flush()
     return 0
 
 
-def durations(module: str, report: Path, most: float) -> dict[str, float]:
-    """Seconds of each test of an unchanged module; kept in a file, for the next start."""
+def survivors(path: Path) -> list:
+    records = map(json.loads, path.read_text().splitlines())
+    return [(one["module"], one["line"], one["what"], one["place"]) for one in records if one["outcome"] == "survived"]
+
+
+def durations(file: str, given: argparse.Namespace) -> dict[str, float]:
+    """Seconds of each test of a file with nothing changed; kept, for the next start."""
+    report = given.out.with_suffix(f".{Path(file).stem}.json")
     if not report.exists():
-        in_a_fork(module, None, Measuring(most, report), 1200)
+        in_a_fork("", None, Measuring(given.most, report), 1200, [file])
         if not any(map(math.isfinite, json.loads(report.read_text()).values())):
-            raise SystemExit(f"no test of {module} passes without a change in {most} s")
+            raise SystemExit(f"no test of {file} passes without a change in {given.most} s")
     return json.loads(report.read_text())
 
 
