@@ -15,7 +15,14 @@ from flwr.clientapp import ClientApp
 
 from dpfed.build import Experiment, build
 from dpfed.config import Config, parse, read_toml
-from dpfed.engines.flower.conversation import Instruction, Upload, padding_to, tells_clipping
+from dpfed.engines.flower.conversation import (
+    Instruction,
+    Upload,
+    padding_to,
+    read_instruction,
+    read_question,
+    tells_clipping,
+)
 from dpfed.engines.flower.elsewhere import Elsewhere
 from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
 from dpfed.engines.flower.secure_client import advertise, masked, share, unmask
@@ -60,8 +67,12 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
     """This client's upload."""
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
-    instruction = Instruction.of(message.content, experiment.device)
-    _require_same(experiment, client, instruction.fingerprint)
+    instruction = read_instruction(
+        message,
+        start=experiment.start,
+        clip_moves=getattr(experiment.parts.privacy, "adaptive", None) is not None,
+        fingerprint=fingerprint(experiment.config),
+    )
     _once(client, instruction.round, context)
     _recall(experiment, client, context)
     if load_data is not None and instruction.train:
@@ -76,10 +87,9 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
 
 def answer(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
     """A step of the secure sum."""
-    experiment, asked = _experiment(config), message.content.config_records["config"]
+    experiment = _experiment(config)
     client = client_of(context, experiment.config)
-    _require_same(experiment, client, asked["fingerprint"])
-    said = step(experiment, client, asked["round"], asked["message"], context)
+    said = step(experiment, client, *read_question(message, fingerprint(experiment.config)), context)
     return Message(RecordDict({"answer": ConfigRecord({"message": said})}), reply_to=message)
 
 
@@ -119,14 +129,6 @@ def client_of(context: Context, config: Config) -> int:
             'Start it with --node-config "partition-id=0".'
         )
     return client
-
-
-def _require_same(experiment: Experiment, client: int, given: object) -> None:
-    if given != fingerprint(experiment.config):
-        raise ConfigError(
-            f"client {client}: its configuration or its dpfed is not the server's; nothing is sent. Give all nodes the "
-            "same app and the same package."
-        )
 
 
 def _once(client: int, round: int, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""What server and clients say to each other, as Flower's records; what a client says is read as a stranger's."""
+"""What server and clients say to each other, as Flower's records; each reads what the other says as a stranger's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from dpfed.errors import WireError
+from dpfed.errors import ConfigError, WireError
 from dpfed.parts import Parts
 from dpfed.secagg.plain import PlainSums
 from dpfed.server.state import ServerState
@@ -37,22 +37,9 @@ class Instruction:
             "train": self.train,
             "fingerprint": self.fingerprint,
             "forwarded": self.forwarded,
+            "broadcast": self.broadcast.detach().cpu().numpy().astype("<f4").tobytes(),
         }
-        return RecordDict({"arrays": arrays_of(self.broadcast), "config": ConfigRecord(values)})
-
-    @classmethod
-    def of(cls, content: RecordDict, device: torch.device) -> Instruction:
-        """What the server has sent."""
-        values: Mapping[str, Any] = content.config_records["config"]
-        broadcast = torch.from_numpy(content.array_records["arrays"]["broadcast"].numpy().copy())
-        return cls(
-            round=values["round"],
-            clip_norm=values["clip-norm"],
-            broadcast=broadcast.to(device),
-            train=values["train"],
-            fingerprint=values["fingerprint"],
-            forwarded=values["forwarded"],
-        )
+        return RecordDict({"config": ConfigRecord(values)})
 
     @property
     def state(self) -> ServerState:
@@ -86,13 +73,62 @@ class Upload:
         return RecordDict({"upload": ConfigRecord(values)})
 
 
+def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, fingerprint: str) -> Instruction:
+    """What a server asks of a client whose configuration begins at `start`. WireError for anything else: a broadcast of
+    another size or with numbers that are not finite; another clip norm than the configuration's, which the client's
+    noise is for (where it is adapted, `clip_moves`: one that is not positive and finite)."""
+    kinds = {
+        "round": int,
+        "clip-norm": float,
+        "train": bool,
+        "fingerprint": str,
+        "forwarded": bytes,
+        "broadcast": bytes,
+    }
+    values = _entries(message, "config", kinds)
+    require_fingerprint(values["fingerprint"], fingerprint)
+    clip_norm, size = values["clip-norm"], start.broadcast.numel()
+    if not (0 < clip_norm < math.inf if clip_moves else clip_norm == start.clip_norm):
+        raise WireError(
+            f"a clip norm of {clip_norm!r}: must be {'positive and finite' if clip_moves else start.clip_norm}."
+        )
+    if values["round"] < 0 or len(values["broadcast"]) != 4 * size:
+        raise WireError(
+            f"round {values['round']} with {len(values['broadcast'])} bytes of a model: must be from 0, of {4 * size}."
+        )
+    broadcast = torch.from_numpy(np.frombuffer(values["broadcast"], dtype="<f4").astype(np.float32))
+    if not bool(broadcast.isfinite().all()):
+        raise WireError("a model with numbers that are not finite.")
+    return Instruction(
+        round=values["round"],
+        clip_norm=clip_norm,
+        broadcast=broadcast.to(start.broadcast.device),
+        train=values["train"],
+        fingerprint=fingerprint,
+        forwarded=values["forwarded"],
+    )
+
+
+def read_question(message: Message, fingerprint: str) -> tuple[int, bytes]:
+    """Round and message of a step of the secure sum. WireError for anything else."""
+    values = _entries(message, "config", {"round": int, "fingerprint": str, "message": bytes})
+    require_fingerprint(values["fingerprint"], fingerprint)
+    return values["round"], values["message"]
+
+
+def require_fingerprint(given: str, own: str) -> None:
+    """ConfigError unless both sides have one configuration and one version."""
+    if given != own:
+        raise ConfigError(
+            "this client's configuration or its dpfed is not the server's; nothing is sent. Give all nodes the same "
+            "app and the same package."
+        )
+
+
 def read_upload(reply: Message, *, client: int, round: int, flags: bool) -> Upload:
     """The upload in a reply. WireError for an error, or for anything but the upload of this client in this round."""
-    values = _record(reply, "upload")
-    wanted: dict[str, type] = {"client": int, "round": int, "payload": bytes, "padding": bytes}
-    wanted |= {"inside": bool, "finite": bool} if flags else {}
-    if values.keys() != wanted.keys() or any(type(values[name]) is not kind for name, kind in wanted.items()):
-        raise WireError(f"an upload with the entries {sorted(values)}: must be {sorted(wanted)}, each of its type.")
+    kinds: dict[str, type] = {"client": int, "round": int, "payload": bytes, "padding": bytes}
+    values = _entries(reply, "upload", kinds | ({"inside": bool, "finite": bool} if flags else {}))
     upload = Upload(**values)
     if (upload.client, upload.round) != (client, round):
         raise WireError(f"an upload of client {upload.client} in round {upload.round}: expected {client}, {round}.")
@@ -101,17 +137,15 @@ def read_upload(reply: Message, *, client: int, round: int, flags: bool) -> Uplo
 
 def read_answer(reply: Message) -> bytes:
     """A message of the secure sum. WireError for anything else."""
-    values = _record(reply, "answer")
-    if values.keys() != {"message"} or type(values["message"]) is not bytes:
-        raise WireError("an answer that is not one message of bytes.")
-    return values["message"]
+    message: bytes = _entries(reply, "answer", {"message": bytes})["message"]
+    return message
 
 
 def read_introduction(reply: Message, clients: int) -> tuple[int, str]:
     """Client id and fingerprint of a node. WireError for anything else."""
-    values = _record(reply, "introduction")
-    client, print_ = values.get("client"), values.get("fingerprint")
-    if type(client) is not int or not 0 <= client < clients or not isinstance(print_, str):
+    values = _entries(reply, "introduction", {"client": int, "fingerprint": str})
+    client, print_ = values["client"], values["fingerprint"]
+    if not 0 <= client < clients:
         raise WireError(f"a node that says it is client {client!r}: there are 0 to {clients - 1}.")
     return client, print_
 
@@ -131,13 +165,21 @@ def padding_to(fixed_bits: int | None, payload: bytes) -> bytes:
 
 
 def arrays_of(broadcast: Tensor) -> ArrayRecord:
+    """As Flower shows and keeps a model."""
     return ArrayRecord({"broadcast": Array(np.ascontiguousarray(broadcast.detach().cpu().numpy()))})
 
 
-def _record(reply: Message, name: str) -> dict[str, Any]:
-    if reply.has_error():
-        raise WireError(f"an error instead of an answer: {str(reply.error.reason)[:200]}")
-    records = reply.content.config_records if reply.has_content() else {}
-    if name not in records or len(reply.content) != 1:
-        raise WireError(f"an answer without exactly the record {name!r}.")
-    return dict(records[name])
+def _entries(message: Message, name: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """The one record of a message, of exactly these entries, each of its type."""
+    if message.has_error():
+        raise WireError(f"an error instead of an answer: {str(message.error.reason)[:200]}")
+    records = message.content.config_records if message.has_content() else {}
+    if name not in records or len(message.content) != 1:
+        raise WireError(f"a message without exactly the record {name!r}.")
+    values = dict(records[name])
+    if values.keys() != kinds.keys() or any(type(values[key]) is not kind for key, kind in kinds.items()):
+        found = {key: type(value).__name__ for key, value in sorted(values.items())}
+        raise WireError(
+            f"a record {name!r} of {str(found)[:500]}: must be { {k: v.__name__ for k, v in kinds.items()} }."
+        )
+    return values
