@@ -131,3 +131,43 @@ def test_above_chord_against_a_grid():
     found = above_chord(alpha, slope, t0, t1, f0, f1)
     assert np.all(found >= grid - 1e-12 * np.abs(grid))
     assert found == pytest.approx(grid, rel=1e-4, abs=1e-3)
+
+
+SEARCHES = [(0.15, 0.0, 1.0), (0.1, 0.2, 1.0), (0.3, 0.02, 1.0), (0.1, 0.3, 0.1), (0.45, 1.0, 1.0)]
+
+
+@pytest.mark.parametrize(("c", "sigma", "share"), SEARCHES)
+@pytest.mark.parametrize("steepness", [0.0, 0.5, 0.9])
+def test_the_largest_of_all_moves_is_found(c, sigma, share, steepness):
+    """Between what a dense grid attains and 1% more, for slopes that put the best move at the end or inside; and that by
+    a search of thousands of boxes, not of hundreds of thousands."""
+    alpha, farthest = np.array([1.5, 4.0, 30.0]), share * (1 - 2 * c)
+    moves = np.unique([*np.geomspace(1e-3, 1, 60) * farthest, *np.linspace(0.02, 1, 60) * farthest])
+    values = np.array([coin_majorant.phi(order, c, sigma, moves)[0] for order in alpha])
+    slope = steepness * values[:, -1] / farthest**2
+    attained = (values - slope[:, None] * moves**2).max(axis=1)
+    found = coin_cells.largest(alpha, slope, c, sigma, farthest, attained * 0.009, 12_000)
+    assert np.all(found >= attained * (1 - 1e-7))
+    assert np.all(found <= attained * 1.01)
+
+
+def test_nobody_can_move_not_at_all():
+    assert np.all(coin_cells.largest(np.array([2.0]), np.zeros(1), 0.1, 0.1, 0.0, np.zeros(1), 9) == 0)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("c", [0.05, 0.3])
+def test_a_slope_above_half_the_information_leaves_nothing_of_small_moves(c, sigma):
+    """For small moves t the divergence is alpha/2 I t^2, I the Fisher information of the noised coin at its base."""
+    alpha, a = np.array([1.2, 2.0, 2.5, 8.0, 30.0]), c + (1 - 2 * c) * np.array([0.0, 0.1, 0.5, 0.9])
+    width = 1e-7
+    p, ahead = coin_majorant.mean(a, c, sigma), coin_majorant.mean(a + width, c, sigma)
+    information = ((ahead - p) / width) ** 2 / (p * (1 - p))
+    order, base = (grid.ravel() for grid in np.indices((len(alpha), len(a))))
+    low = np.stack([a[base], np.zeros(len(base))], axis=1)
+    high = np.stack([a[base] + 1e-6, np.full(len(base), 1e-5)], axis=1)
+    slope = alpha[order] / 2 * information[base]
+    enough = _Cells(alpha[order], slope * 1.02, c, sigma).bound(np.arange(len(base)), low, high)
+    assert np.all(enough <= slope * 1e-14)
+    too_low = _Cells(alpha[order], slope * 0.98, c, sigma).bound(np.arange(len(base)), low, high)
+    assert np.all(too_low >= slope * 0.0199e-10)
