@@ -255,13 +255,18 @@ def too_slow(*_: object) -> None:
 class Quickest:
     """A pytest plugin: those of the `first` files first, the quickest first, as many as take `seconds` together."""
 
-    def __init__(self, seconds: float, took: dict[str, float], first: list[str]) -> None:
-        self.seconds, self.took, self.first = seconds, took, first
+    def __init__(self, seconds: float, took: dict[str, float], first: list[str], failed: Path) -> None:
+        self.seconds, self.took, self.first, self.failed = seconds, took, first, failed
+        failed.write_text("")
 
     def pytest_collection_modifyitems(self, items: list) -> None:
         items.sort(key=self._order)
         ends = list(itertools.accumulate(self.took.get(item.nodeid, math.inf) for item in items))
         items[:] = [item for item, end in zip(items, ends, strict=True) if end <= self.seconds]
+
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.failed:
+            self.failed.write_text(report.nodeid)
 
     def _order(self, item) -> tuple[bool, bool, float]:
         seconds = self.took.get(item.nodeid, math.inf)
@@ -327,13 +332,14 @@ def main() -> int:
                 continue
             files = wider_tests_of(module, sources) if given.again else tests_of(module)
             took = {test: seconds for file in files for test, seconds in durations(file, given).items()}
-            plugin = Quickest(given.tests, took, tests_of(module))
+            plugin = Quickest(given.tests, took, tests_of(module), given.out.with_suffix(".failed"))
             cpu = int(given.hang * min(given.tests, sum(filter(math.isfinite, took.values()))) + 15)
             began = time.perf_counter()
             failed, used = in_a_fork(module, mutated(sources[module], place), plugin, cpu, files)
             code = sources[module].splitlines()[line - 1].strip()
             record = {"module": module, "line": line, "what": words, "place": place, "code": code}
-            record |= {"outcome": killed if failed else "survived", "cpu": round(used, 2)}
+            record |= {"outcome": killed if failed else "survived", "by": plugin.failed.read_text()}
+            record |= {"cpu": round(used, 2)}
             out.write(json.dumps(record | {"wall": round(time.perf_counter() - began, 1)}) + "\n")
             out.flush()
     return 0
