@@ -59,7 +59,7 @@ def _show(found: Collection, page: Path, json: bool) -> None:
     for group in groups_of(found):
         for key in found.quantities:
             one = mean_of(group, key, found)
-            digits, there = one.quantity.digits, one.published
+            digits, there = one.digits, one.published
             table.add_row(
                 group.name,
                 one.quantity.heading,

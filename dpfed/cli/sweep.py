@@ -174,7 +174,7 @@ def _show_plan(planned: Plan) -> None:
         table.add_row(one["row"], _words(one["at"]), one["folder"], one["state"])
     out.print(table)
     if planned.note:
-        out.print(f"profile {planned.profile}: {planned.note}")
+        out.print(f"profile {planned.profile}: {planned.note}" if planned.profile else planned.note)
 
 
 def _words(at: Mapping[str, Any]) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.plots.figure import COLOURS, figure, legend_beside
+from dpfed.plots.figure import figure, legend_beside
+from dpfed.plots.looks import Look, looks_for
 
-_STYLES = ["-", "--", ":", "-."]
-_MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 _BESIDE = 2.4
+_NO_LOOKS: Mapping[str, Look] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,18 +39,21 @@ class Point:
     published: float | None = None
 
 
-def plot_curves(curves: Sequence[Curve], path: Path) -> None:
+def plot_curves(curves: Sequence[Curve], path: Path, *, looks: Mapping[str, Look] = _NO_LOOKS) -> None:
     """Accuracy over rounds and over megabytes: mean, and the range of the seeds as a band."""
+    looks = looks_for([curve.name for curve in curves], looks)
     with figure(path, columns=2, beside=_BESIDE, pdf=True) as (left, right):
-        for i, curve in enumerate(curves):
-            colour, style = COLOURS[i % len(COLOURS)], _STYLES[i // len(COLOURS) % len(_STYLES)]
+        for curve in curves:
+            look = looks[curve.name]
             middle = curve.accuracies.mean(axis=0)
             low, high = curve.accuracies.min(axis=0), curve.accuracies.max(axis=0)
-            marker = "o" if len(middle) < 15 else None
+            marker = look.marker if len(middle) < 15 else None
             for axes, x in ((left, curve.rounds), (right, curve.megabytes)):
-                axes.plot(x, middle, color=colour, linestyle=style, label=curve.name, marker=marker, markersize=3)
+                axes.plot(
+                    x, middle, color=look.colour, linestyle=look.style, label=curve.name, marker=marker, markersize=4
+                )
                 if len(curve.accuracies) > 1:
-                    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+                    axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
         left.set(xlabel="rounds", ylabel="test accuracy, %")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set(xlabel="uplink of all clients, MB (log)", ylabel="test accuracy, %", xscale="log")
@@ -60,62 +63,81 @@ def plot_curves(curves: Sequence[Curve], path: Path) -> None:
         legend_beside(left)
 
 
-def plot_over(points: Sequence[Point], path: Path, *, xlabel: str, ylabel: str, logarithmic: bool = False) -> None:
-    """Mean and deviation over x, a line a row; hollow: published. A row without x is a line all across."""
+def plot_over(
+    points: Sequence[Point],
+    path: Path,
+    *,
+    xlabel: str,
+    ylabel: str,
+    logarithmic: bool = False,
+    looks: Mapping[str, Look] = _NO_LOOKS,
+) -> None:
+    """Mean and deviation over x, a line a row; hollow: published. A row without x is a line all across.
+
+    Where x are words, nothing lies between them: no line joins them, and the rows stand side by side.
+    """
+    names = list(dict.fromkeys(point.name for point in points))
+    looks = looks_for(names, looks)
     values = list(dict.fromkeys(point.x for point in points if point.x is not None))
-    place: Mapping[float | str | None, float]
     numbers = [value for value in values if not isinstance(value, str)]
-    if len(numbers) == len(values):
-        place = {value: value for value in numbers}
-    else:
-        place = {value: float(i) for i, value in enumerate(values)}
+    words = len(numbers) < len(values)
+    place = {value: float(i) if words else float(value) for i, value in enumerate(values)}
+    wide = [name for name in names if any(point.name == name and point.x is not None for point in points)]
     with figure(path, beside=_BESIDE, pdf=True) as axes:
-        for i, name in enumerate(dict.fromkeys(point.name for point in points)):
-            mine = [point for point in points if point.name == name]
-            _draw_row(axes, mine, place, i)
+        for name in names:
+            aside = _aside(wide.index(name), len(wide)) if words and name in wide else 0.0
+            shifted = {value: x + aside for value, x in place.items()}
+            _draw_row(axes, [point for point in points if point.name == name], shifted, looks[name], joined=not words)
         if any(point.published is not None for point in points):
             axes.plot([], [], linestyle="none", marker="o", color="#555555", markerfacecolor="white", label="published")
         axes.set(xlabel=xlabel, ylabel=ylabel)
-        if place and len(numbers) < len(values):
-            axes.set_xticks(list(place.values()), [str(value) for value in values])
+        if words:
+            axes.set_xticks(list(place.values()), [str(value).replace(", ", ",\n") for value in values])
+            axes.grid(visible=False, axis="x")
         elif logarithmic or (len(numbers) > 2 and min(numbers) > 0 and max(numbers) / min(numbers) > 20):
             _logarithmic(axes, numbers)
         legend_beside(axes, last="published")
 
 
-def _draw_row(axes: Any, points: Sequence[Point], place: Mapping[float | str | None, float], i: int) -> None:
-    colour, style = COLOURS[i % len(COLOURS)], _STYLES[i // len(COLOURS) % len(_STYLES)]
-    marker = _MARKERS[i % len(_MARKERS)]
-    somewhere = sorted((point for point in points if point.x is not None), key=lambda point: place[point.x])
+def _aside(number: int, rows: int) -> float:
+    """Where a row stands beside the others, around 0."""
+    return (number - (rows - 1) / 2) * min(0.12, 0.7 / rows)
+
+
+def _draw_row(
+    axes: Any, points: Sequence[Point], place: Mapping[float | str, float], look: Look, *, joined: bool
+) -> None:
+    somewhere = sorted(
+        ((place[point.x], point) for point in points if point.x is not None), key=lambda placed: placed[0]
+    )
     if somewhere:
-        x = [place[point.x] for point in somewhere]
         axes.errorbar(
-            x,
-            [point.mean for point in somewhere],
-            yerr=[point.std for point in somewhere],
-            color=colour,
-            linestyle=style,
-            marker=marker,
+            [x for x, _ in somewhere],
+            [point.mean for _, point in somewhere],
+            yerr=[point.std for _, point in somewhere] if any(point.std for _, point in somewhere) else None,
+            color=look.colour,
+            linestyle=look.style if joined and len(somewhere) > 1 else "none",
+            marker=look.marker,
             markersize=5,
             capsize=3,
             label=points[0].name,
         )
-        seen = [(place[point.x], point.published) for point in somewhere if point.published is not None]
+        seen = [(x, point.published) for x, point in somewhere if point.published is not None]
         axes.plot(
-            [a for a, _ in seen],
-            [b for _, b in seen],
-            color=colour,
+            [x for x, _ in seen],
+            [published for _, published in seen],
+            color=look.colour,
             linestyle="none",
-            marker=marker,
+            marker=look.marker,
             markerfacecolor="white",
             markersize=6,
         )
     for point in points:
         if point.x is None:
             label = points[0].name if not somewhere else None
-            axes.axhline(point.mean, color=colour, linestyle=(0, (4, 2)), linewidth=1.2, label=label)
+            axes.axhline(point.mean, color=look.colour, linestyle=(0, (4, 2)), linewidth=1.2, label=label)
             if point.std:
-                axes.axhspan(point.mean - point.std, point.mean + point.std, color=colour, alpha=0.12, linewidth=0)
+                axes.axhspan(point.mean - point.std, point.mean + point.std, color=look.colour, alpha=0.12, linewidth=0)
 
 
 def _logarithmic(axes: Any, values: Sequence[float]) -> None:
@@ -133,10 +155,11 @@ def _logarithmic(axes: Any, values: Sequence[float]) -> None:
 
 
 def _plain_numbers(axes: Any) -> None:
-    """100 instead of a power of ten, and between the powers 2 and 5 of them where there is room."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """100 instead of a power of ten, and between the powers 2 and 5 of them where there is room; round numbers else."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 1000 else (1.0, 2.0, 5.0)))
+    powers = LogLocator(subs=(1.0,) if high / low > 1000 else (1.0, 2.0, 5.0))
+    axes.xaxis.set_major_locator(powers if high / low > 20 else MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -32,6 +32,7 @@ def figure(path: Path, *, columns: int = 1, beside: float = 0.0, pdf: bool = Fal
     for axis in axes:
         axis.set_prop_cycle(color=COLOURS)
         axis.grid(alpha=0.3, linewidth=0.6)
+        axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
     yield axes if columns > 1 else axes[0]
     try:

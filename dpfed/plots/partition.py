@@ -31,7 +31,7 @@ def plot_partition(counts: NDArray[np.int64], path: Path) -> None:
         labels.grid(visible=False)
         labels.figure.colorbar(drawn, ax=labels)
         labels.set(xlabel=f"client{_part(shown, counts)}", ylabel="label")
-        labels.set_title("samples of each label", fontsize=10)
+        labels.set_title("samples of each label; white: none", fontsize=10)
         for axis in (labels.xaxis, labels.yaxis):
             axis.get_major_locator().set_params(integer=True)
         bars.fill_between(np.arange(len(sizes) + 1), np.append(sizes, sizes[-1:]), step="post", color=COLOURS[0])

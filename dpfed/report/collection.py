@@ -97,10 +97,10 @@ def _of_sweep(folder: Path, sweep: Sweep) -> Collection:
 
 
 def _note(sweep: Sweep) -> str:
-    if not sweep.profile or not sweep.note:
+    if not sweep.note:
         return ""
-    words = f"Profile {sweep.profile}: {sweep.note}."
-    if sweep.published and sweep.profile != "full":
+    words = f"Profile {sweep.profile}: {sweep.note}." if sweep.profile else f"{sweep.note[0].upper()}{sweep.note[1:]}."
+    if sweep.published and (sweep.profile != "full" or "--set" in sweep.note):
         words += " This is not the paper's setting, and differences from its numbers come from that, too."
     return words
 

@@ -18,6 +18,7 @@ from dpfed.report.readings import readings_of
 from dpfed.report.statistics import Group, Mean, groups_of, mean_of, short, write_table
 
 _MOST_PLACES = 4
+_MOST_COLUMNS = 9
 
 
 def write_experiment_report(collection: Collection, folder: Path) -> Path:
@@ -39,17 +40,17 @@ def _content(collection: Collection) -> dict[str, Any]:
     groups = groups_of(collection)
     axes = list(dict.fromkeys(name for group in groups for name in group.at))
     means = {id(group): [mean_of(group, key, collection) for key in collection.quantities] for group in groups}
-    beside = [
-        any(means[id(group)][i].published is not None for group in groups) for i in range(len(collection.quantities))
-    ]
+    columns = [[means[id(group)][i].published for group in groups] for i in range(len(collection.quantities))]
+    beside = [_decimals([one.value for one in column if one is not None]) for column in columns]
     readings = [one for group in groups if (one := readings_of(group)) is not None]
     return {
         "c": collection,
         "axes": [short(axis) for axis in axes],
         "headings": [
-            (QUANTITIES[key].heading, 3 if with_published else 1)
-            for key, with_published in zip(collection.quantities, beside, strict=True)
+            (QUANTITIES[key].heading, 1 if decimals is None else 3)
+            for key, decimals in zip(collection.quantities, beside, strict=True)
         ],
+        "dense": len(axes) + sum(1 if decimals is None else 3 for decimals in beside) > _MOST_COLUMNS,
         "lines": [_line(group, axes, means[id(group)], beside) for group in groups],
         "places": _places(collection),
         "missing": ", ".join(dict.fromkeys(one.row for one in collection.missing)),
@@ -64,24 +65,30 @@ def _content(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[bool]) -> dict[str, Any]:
+def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[int | None]) -> dict[str, Any]:
     return {
         "row": group.row,
         "at": [group.at.get(axis, "") for axis in axes],
         "n": len(group.runs),
-        "cells": [_cell(one, shown) for one, shown in zip(means, beside, strict=True)],
+        "cells": [_cell(one, decimals) for one, decimals in zip(means, beside, strict=True)],
     }
 
 
-def _cell(one: Mean, with_published: bool) -> dict[str, Any]:
-    digits, there = one.quantity.digits, one.published
+def _decimals(published: Sequence[float]) -> int | None:
+    """As many as the paper prints in this column; None where it prints nothing."""
+    return max((len(f"{value:.10f}".rstrip("0").partition(".")[2]) for value in published), default=None)
+
+
+def _cell(one: Mean, decimals: int | None) -> dict[str, Any]:
+    """`decimals` of the published column, None if there is none."""
+    digits, there = one.digits, one.published
     ours = "–" if one.mean is None else f"{one.mean:,.{digits}f}"
     if one.std is not None and (one.std or one.quantity.unit == "%"):  # sizes are often the same for every seed
         ours += f" ± {one.std:,.{digits}f}"
     return {
         "ours": ours,
-        "with_published": with_published,
-        "published": "–" if there is None else f"{there.value:,.10g}",
+        "with_published": decimals is not None,
+        "published": "–" if there is None else f"{there.value:,.{decimals or 0}f}",
         "where": "" if there is None else there.where,
         "difference": "–" if one.difference is None else _signed(one.difference, digits),
     }
@@ -114,7 +121,7 @@ def _cost(group: Group, collection: Collection) -> dict[str, Any]:
     keys = ("uplink_bits_per_parameter", "uplink_bytes_per_client_round", "uplink_megabytes_total", "rounds", "seconds")
     return {
         "name": group.name,
-        "numbers": [_cell(mean_of(group, key, collection), False)["ours"] for key in keys],
+        "numbers": [_cell(mean_of(group, key, collection), None)["ours"] for key in keys],
         "device": ", ".join(dict.fromkeys(str(run.summary["device"]) for run in group.runs)),
     }
 

@@ -9,12 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from dpfed.plots.experiment import Curve, Point, plot_curves, plot_over
+from dpfed.plots.looks import Look, looks_of
 from dpfed.quantities import QUANTITIES
 from dpfed.report.collection import Collection
 from dpfed.report.statistics import Group, groups_of, mean_of, short
 
 _MOST_CURVES = 8
 _ACCURACY, _EPSILON = "test_accuracy", "privacy.epsilon"
+_AXES = {
+    "method.keep": "entries kept, as a part of all (method.keep)",
+    _EPSILON: "epsilon to calibrate for (privacy.epsilon)",
+    "privacy.noise_multiplier": "noise multiplier",
+    "data.alpha": "Dirichlet parameter (data.alpha)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +56,9 @@ def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> It
         if (one := mean_of(group, quantity.key, collection)).mean is not None
     ]
     path = folder / "axis.png"
-    plot_over(points, path, xlabel=x, ylabel=quantity.heading, logarithmic=x == _EPSILON)
-    yield Figure(path=path, caption=f"{quantity.heading.capitalize()}, over {x}. Bars: deviation over seeds.")
+    xlabel = _AXES.get(x, short(x))
+    plot_over(points, path, xlabel=xlabel, ylabel=quantity.heading, logarithmic=x == _EPSILON, looks=_looks(collection))
+    yield Figure(path=path, caption=f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.")
 
 
 def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
@@ -71,6 +79,7 @@ def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path)
         xlabel="epsilon (upper bound for what ran)",
         ylabel="test accuracy, last round, %",
         logarithmic=True,
+        looks=_looks(collection),
     )
     yield Figure(
         path=path,
@@ -90,9 +99,14 @@ def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> It
         drawn = [curve for group in (*everywhere, *some) if (curve := _curve(group, bool(words))) is not None]
         if drawn:
             path = folder / ("curves.png" if len(parts) == 1 else f"curves-{i}.png")
-            plot_curves(drawn, path)
+            plot_curves(drawn, path, looks=_looks(collection))
             where = f" at {words}" if words else ""
             yield Figure(path=path, caption=f"Accuracy over rounds and over the uplink of all clients{where}.")
+
+
+def _looks(collection: Collection) -> dict[str, Look]:
+    """Of the rows: the same in every figure."""
+    return looks_of([run.row for run in collection.runs])
 
 
 def _curve(group: Group, row_only: bool) -> Curve | None:

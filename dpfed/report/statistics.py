@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,14 @@ class Mean:
     @property
     def difference(self) -> float | None:
         return None if self.mean is None or self.published is None else self.mean - self.published.value
+
+    @property
+    def digits(self) -> int:
+        """Decimals to print: the quantity's, or as many as show two digits of a small mean."""
+        usual = self.quantity.digits
+        if self.quantity.unit == "%" or usual == 0 or not self.mean or not math.isfinite(self.mean):
+            return usual
+        return max(usual, 1 - math.floor(math.log10(abs(self.mean))))
 
 
 _OVER_SEEDS: Mapping[str, Callable[[Sequence[float]], float]] = {

@@ -79,7 +79,7 @@ def plan(
         file=file,
         experiment=experiment,
         profile=name,
-        note=chosen.note,
+        note=_note(chosen.note, settings),
         folder=out or Path("runs") / _name(file, name),
         settings=tuple(settings),
         only=tuple(only),
@@ -103,6 +103,11 @@ def state_of(folder: Path, cell: Cell) -> State:
         words = "; ".join(f"{key} was {there.get(key)!r}, is {here.get(key)!r}" for key in changed)
         raise RunError(f"{folder}: holds another run of row {cell.row!r}: {words}. Use another --out, or remove it.")
     return "finished" if (folder / "summary.json").exists() else "interrupted"
+
+
+def _note(note: str, settings: Sequence[str]) -> str:
+    """What the profile leaves out, and what --set has changed after it: the page must not claim otherwise."""
+    return "; ".join(words for words in (note, f"changed by --set: {', '.join(settings)}" if settings else "") if words)
 
 
 def _name(file: Path, profile: str | None) -> str:

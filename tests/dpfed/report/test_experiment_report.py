@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from dpfed.report.collection import collect
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import groups_of, mean_of
-from dpfed.sweep_folder import Listed, Published, Sweep, write_sweep
+from dpfed.sweep_folder import Listed, Published, Sweep, read_sweep, write_sweep
 
 SUMMARY = {
     "method": "fedavg", "dataset": "digits", "model": "mlp", "parameters": 100, "clients": 6000, "cohort": 100,
@@ -119,6 +120,32 @@ def test_an_epsilon_over_seeds_is_the_largest_and_a_lower_bound_the_smallest(tmp
     assert (mean_of(group, "epsilon", found).mean, mean_of(group, "epsilon", found).std) == (1.2, None)
     assert mean_of(group, "lower_bound", found).mean == 0.7
     assert readings_of(group).stated == 1.2
+
+
+def test_small_means_keep_two_digits_and_published_numbers_the_papers(sweep_folder, tmp_path):
+    found = collect([sweep_folder])
+    small = replace(found.runs[0], summary={**found.runs[0].summary, "uplink_megabytes_total": 0.00234})
+    quantities = ("uplink_megabytes_total", "test_accuracy")
+    page = write_experiment_report(
+        replace(found, runs=(small, *found.runs[2:]), quantities=quantities), tmp_path / "page"
+    ).read_text()
+    assert ">0.0023<" in page
+    assert ">7.20<" in page
+    rounder = [replace(one, value=one.value if one.row == "A" else 80.0) for one in found.published]
+    page = write_experiment_report(replace(found, published=tuple(rounder)), tmp_path / "page").read_text()
+    assert re.search(r">86\.98\s*<", page)
+    assert re.search(r">80\.00\s*<", page)
+
+
+def test_the_page_says_what_set_has_changed(sweep_folder, tmp_path):
+    listed = read_sweep(sweep_folder)
+    note = "the paper's 100 rounds; changed by --set: federation.rounds=8"
+    write_sweep(sweep_folder, replace(listed, profile="full", note=note))
+    page = write_experiment_report(collect([sweep_folder]), tmp_path / "page").read_text()
+    assert "changed by --set: federation.rounds=8. This is not the paper" in page
+    write_sweep(sweep_folder, replace(listed, profile=None, note="changed by --set: federation.rounds=8"))
+    page = write_experiment_report(collect([sweep_folder]), tmp_path / "page").read_text()
+    assert "Changed by --set: federation.rounds=8. This is not the paper" in page
 
 
 def test_results_have_one_line_a_run(sweep_folder, tmp_path):

@@ -140,3 +140,9 @@ def test_a_dry_run_lists_what_would_run_and_makes_nothing(experiment_file, capsy
     assert [run["state"] for run in found["runs"]] == ["to run"] * (3 if profile else 6)
     assert found["note"] == ("one seed" if profile else "")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("profile", ["smoke", None])
+def test_what_set_changes_is_in_the_note(experiment_file, profile):
+    note = plan(experiment_file(), profile=profile, out=None, settings=["federation.rounds=3"]).note
+    assert note == ("one seed; " if profile else "") + "changed by --set: federation.rounds=3"

@@ -1,0 +1,45 @@
+"""No two rows of a figure look alike; variants of a method share its colour; a row looks the same in every figure."""
+
+import pytest
+
+from dpfed.plots.looks import looks_for, looks_of
+
+BLOCKS = ["as published", "Poisson", "tight", "epsilon 3.49"]
+FED_SMP = ["FedAvg", *(f"{method}, {block}" for block in BLOCKS for method in ("DP-FedAvg", "top-k", "rand-k"))]
+
+
+def different(looks):
+    """Points without a line between them are told apart by colour and marker alone."""
+    return len({(look.colour, look.marker) for look in looks.values()}) == len(looks)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 14, 15, 35])
+def test_no_two_alike_in_order(count):
+    looks = looks_of([f"row {i}" for i in range(count)])
+    assert len(looks) == count
+    assert different(looks)
+    assert len({(look.colour, str(look.style)) for look in looks.values()}) == count
+
+
+def test_up_to_seven_rows_have_a_colour_each():
+    assert len({look.colour for look in looks_of(["A", "B, x", "B, y", "C"]).values()}) == 4
+
+
+def test_variants_have_the_colour_of_their_method_and_the_style_of_their_kind():
+    looks = looks_of(FED_SMP)
+    assert different(looks)
+    assert len({look.colour for look in looks.values()}) == 4
+    for block in BLOCKS:
+        assert len({str(looks[f"{method}, {block}"].style) for method in ("DP-FedAvg", "top-k", "rand-k")}) == 1
+    assert different(looks_of([*FED_SMP, "DP-FedAvg"]))
+
+
+def test_a_row_keeps_its_look_where_others_are_missing_and_at_a_point_of_its_axes():
+    looks = looks_of(FED_SMP)
+    assert looks_for(FED_SMP[5:8], looks)[FED_SMP[6]] == looks[FED_SMP[6]]
+    assert looks_for(["top-k, tight, keep 0.1"], looks) == {"top-k, tight, keep 0.1": looks["top-k, tight"]}
+
+
+def test_points_of_one_row_get_looks_of_their_own():
+    names = ["top-k, tight, keep 0.1", "top-k, tight, keep 0.2", "FedAvg"]
+    assert different(looks_for(names, looks_of(FED_SMP)))
