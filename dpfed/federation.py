@@ -90,15 +90,11 @@ def follow(experiment: Experiment) -> None:
 
 def _all_rounds(run: Run, experiment: Experiment, stop: Callable[[], bool]) -> Outcome:
     parts, seeds = experiment.parts, experiment.seeds
-    while not (asked := stop()) and (task := run.next_task()) is not None:
+    while (task := run.next_task(stop)) is not None:
         parts.ranks.lead(task)
         with _training(f"round {task.state.round + 1}"):
             uploading, sent = take_part(task, parts, seeds=seeds)
         run.finish_round(uploading, sent)
-    if asked and not run.finished:
-        raise RunInterrupted(
-            f"interrupted after round {run.state.round} of {experiment.config.federation.rounds}, which is saved."
-        )
     return run.close()
 
 
@@ -184,12 +180,17 @@ class Run:
         """Whether all rounds are done, or no budget pays for another."""
         return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
 
-    def next_task(self) -> Task | None:
-        """The next round's; None where all rounds are done or no budget pays for another."""
+    def next_task(self, stop: Callable[[], bool] = lambda: False) -> Task | None:
+        """The next round's; None where all rounds are done or no budget pays for another. RunInterrupted where `stop`
+        says that this is the end for now."""
         experiment, state = self.experiment, self.state
         self._task = None
         if self.finished:
             return None
+        if stop():
+            raise RunInterrupted(
+                f"interrupted after round {state.round} of {experiment.config.federation.rounds}, which is saved."
+            )
         cohort = draw_cohort(experiment.parts, state.round)
         if not self._affordable(cohort):
             self._stopped_by = "budget"

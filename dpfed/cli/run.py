@@ -121,16 +121,15 @@ def _engine(name: str, say: Callable[[str], None]) -> Callable[..., Outcome]:
         from dpfed.engines.flower.settings import require_flower
 
         require_flower(simulation=True)
-        from dpfed.engines.flower.simulation import simulate
+        from dpfed.engines.flower.simulation import simulate as train
+    else:
+        from dpfed.federation import run as train
 
-        return simulate
-    from dpfed import federation
-
-    def in_process(*run: Any, **how: Any) -> Outcome:
+    def stoppable(*run: Any, **how: Any) -> Outcome:
         with asked_by_signals(say) as stop:
-            return federation.run(*run, **how, stop=stop)
+            return train(*run, **how, stop=stop)
 
-    return in_process
+    return stoppable
 
 
 def _run(experiment: Experiment, folder: Path, *, resume: bool, engine: str, project: Project | None = None) -> Outcome:

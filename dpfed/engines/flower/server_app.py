@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,10 @@ def serve(
     patience: float = PATIENCE,
     on_round: OnRound = lambda record: None,
     project: Project | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """The whole run; its folder is that of `dpfed run`. ConfigError, RunError, LedgerError."""
+    """The whole run; its folder is that of `dpfed run`. `stop` is asked before every round, and ends the run for now.
+    ConfigError, RunError, LedgerError."""
     config = experiment.config
     check_engine(config)
     experiment = equal_weights(experiment)
@@ -84,7 +86,7 @@ def serve(
     directory.wait()
     run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
     try:
-        strategy = PrivateStrategy(run, directory, grid, print_, timeout=timeout)
+        strategy = PrivateStrategy(run, directory, grid, print_, timeout=timeout, stop=stop)
         rounds = config.federation.rounds - run.state.round
         strategy.start(grid, initial_arrays=arrays_of(run.state.broadcast), num_rounds=rounds, timeout=timeout)
         return run.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +31,7 @@ def simulate(
     resume: bool = False,
     on_round: OnRound = lambda record: None,
     project: Project | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """The run with one node a client, as many at a time as there are processors; its folder is that of the in-process
     engine. The server is a thread of this process: its errors are raised here as they are."""
@@ -42,7 +43,7 @@ def simulate(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        outcomes.append(serve(grid, experiment, out, resume=resume, on_round=on_round, project=project))
+        outcomes.append(serve(grid, experiment, out, resume=resume, on_round=on_round, project=project, stop=stop))
 
     clients = client_app(experiment.config.to_dict())
     run_apps(app, clients, nodes=experiment.config.federation.clients, resources=_resources(experiment))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from logging import INFO, WARNING
 from typing import Any
@@ -37,7 +37,17 @@ class PrivateStrategy(Strategy):
     loop only turns: once the budget does not pay for another round, its remaining rounds ask nobody.
     """
 
-    def __init__(self, run: Run, directory: Directory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
+    def __init__(
+        self,
+        run: Run,
+        directory: Directory,
+        grid: Grid,
+        fingerprint: str,
+        *,
+        timeout: float,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._stop = stop
         self._run, self._directory, self._grid = run, directory, grid
         self._fingerprint, self._timeout = fingerprint, timeout
         self._task: Task | None = None
@@ -49,7 +59,7 @@ class PrivateStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """What to ask of the round's clients; nothing if there is no round to pay for."""
-        self._task = self._run.next_task()
+        self._task = self._run.next_task(self._stop)
         if self._task is None:
             return []
         self._directory.look_again(timeout=self._timeout)

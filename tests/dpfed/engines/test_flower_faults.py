@@ -12,7 +12,7 @@ from accounting import Aborted, Ledger
 from dpfed import federation
 from dpfed.build import build
 from dpfed.config import parse
-from dpfed.errors import ConfigError, RunError, WireError
+from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError
 from dpfed.secagg.steps import Step
 
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
@@ -192,6 +192,17 @@ def test_a_run_that_was_cut_off_goes_on_as_if_nothing_had_happened(tmp_path, gri
         serve(grid(chosen), chosen, tmp_path / "cut", on_round=cut)
     resumed = serve(grid(chosen), chosen, tmp_path / "cut", resume=True)
     assert resumed.metrics == whole.metrics
+
+
+def test_a_run_that_is_asked_to_end_ends_after_its_round_and_goes_on(tmp_path, grid, tables):
+    chosen = tables("dp-fedavg", "federation.rounds=4", privacy=PRIVATE)
+    serve(grid(chosen), chosen, tmp_path / "whole")
+    with pytest.raises(RunInterrupted, match="after round 2 of 4, which is saved"):
+        serve(grid(chosen), chosen, tmp_path / "run", stop=iter([False, False, True]).__next__)
+    assert len(Ledger.read(tmp_path / "run/ledger.jsonl").releases) == 2
+    serve(grid(chosen), chosen, tmp_path / "run", resume=True)
+    assert (tmp_path / "run/ledger.jsonl").read_text() == (tmp_path / "whole/ledger.jsonl").read_text()
+    assert (tmp_path / "run/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
 
 
 def test_nobody_is_asked_once_the_budget_is_spent(tmp_path, grid, tables):
