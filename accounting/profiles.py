@@ -119,7 +119,7 @@ def profile_of_distribution(law: Any, *, slack: float, method: str) -> Profile:
     may misplace; added to every delta.
     """
     knots = np.linspace(0.0, _end(law, max(slack, _NOTHING)), _KNOTS)
-    values = np.minimum(np.maximum(law.get_delta_for_epsilon(knots), 0.0) * (1 + 1e-9) + slack, 1.0)
+    values = np.maximum(law.get_delta_for_epsilon(knots), 0.0) * (1 + 1e-9) + slack
     return Profile(above_zero=lambda eps: _chords(eps, knots, values), method=method)
 
 

@@ -51,7 +51,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = {
     "accountant": ["test_accountant", "test_ends_of_domains"],
     "adjacency": ["test_gaussian", "test_mechanisms", "test_budget"],
-    "attacks": ["test_lower_bound", "test_ends_of_domains"],
+    "attacks": ["test_attacks", "test_lower_bound", "test_ends_of_domains"],
     "bernoulli_sum": ["test_bernoulli_sum", "test_coin_pairs"],
     "coin_cells": ["test_coin_cells", "test_bernoulli"],
     "coin_laws": ["test_coin_laws", "test_bernoulli_sum", "test_coin_cells"],

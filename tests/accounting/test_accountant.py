@@ -7,10 +7,11 @@ import pytest
 from reference import normal
 from reference.shorthand import fixed, gaussian, poisson, times
 
-from accounting import accountant, rdp
+from accounting import accountant, discrete_gaussian, rdp
 from accounting.accountant import guarantee
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.fed_smp import lemma_3, theorem_1
+from accounting.integer_noise import DiscreteGaussian
 from accounting.mechanisms import (
     BernoulliAggregate,
     Composed,
@@ -158,3 +159,16 @@ def test_an_account_of_sampled_coins_looks_at_every_whole_order():
     stated = guarantee(run, delta=1e-5, accountant="rdp")
     assert stated.order == 11  # which has no search of its own
     assert stated.epsilon == pytest.approx(each.min(), rel=1e-12)
+
+
+def test_progress_pays_for_a_lattice_that_is_felt_round_by_round():
+    """A run within e^±c of one with Gaussians has their epsilon at e^-c delta, and 2 c more; a part of it its part."""
+    noise = DiscreteGaussian(dimension=100, l2_bound=1.0, share_variance=0.8, adjacency="zero-out")
+    near = discrete_gaussian.continuous(times(noise, 4))
+    [(twin, _)], each = near.mechanism.parts, near.closeness / 4
+    assert each > 0.01
+    for rounds, found in zip(
+        range(1, 5), accountant.epsilons(noise, delta=1e-5, rounds=4, accountant="pld"), strict=False
+    ):
+        continuous = float(normal.epsilon(1e-5 * math.exp(-rounds * each), twin.mu * math.sqrt(rounds)))
+        assert continuous <= found - 2 * rounds * each <= continuous + 0.5 * each

@@ -139,8 +139,8 @@ SEARCHES = [(0.15, 0.0, 1.0), (0.1, 0.2, 1.0), (0.3, 0.02, 1.0), (0.1, 0.3, 0.1)
 @pytest.mark.parametrize(("c", "sigma", "share"), SEARCHES)
 @pytest.mark.parametrize("steepness", [0.0, 0.5, 0.9])
 def test_the_largest_of_all_moves_is_found(c, sigma, share, steepness):
-    """Between what a dense grid attains and 1% more, for slopes that put the best move at the end or inside; and that by
-    a search of thousands of boxes, not of hundreds of thousands."""
+    """Between what a dense grid attains and 1% more, for slopes that put the best move at the end or inside, and by a
+    search of thousands of boxes, not of hundreds of thousands."""
     alpha, farthest = np.array([1.5, 4.0, 30.0]), share * (1 - 2 * c)
     moves = np.unique([*np.geomspace(1e-3, 1, 60) * farthest, *np.linspace(0.02, 1, 60) * farthest])
     values = np.array([coin_majorant.phi(order, c, sigma, moves)[0] for order in alpha])

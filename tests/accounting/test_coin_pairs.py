@@ -145,3 +145,11 @@ def test_sampled_coins_use_every_whole_order():
     searched = rdp.epsilon_from_curve(rdp.COIN_ORDERS, rdp.curve(run, rdp.COIN_ORDERS), delta=target)
     assert stated.epsilon < 0.97 * searched.epsilon
     assert stated.epsilon == pytest.approx(0.4905, abs=1e-4)
+
+
+@pytest.mark.parametrize("delta", [1e-11, 1e-9])
+@pytest.mark.parametrize(("n", "u"), [(4, 0.9), (60, 0.55), (1000, 0.505)])
+def test_short_walks_are_exact_at_the_smallest_delta(n, u, delta):
+    exact = channel_epsilon(delta, p=np.full(n, u), q=np.full(n, 1 - u))
+    assert exact <= walk_epsilon(n, u, 1 - u, delta) * (1 + 1e-12)
+    assert walk_epsilon(n, u, 1 - u, delta) <= exact * 1.01

@@ -49,3 +49,32 @@ def test_the_largest_moves_that_are_summed_by_series(alpha, direction):
 def test_the_weight_of_a_small_move_is_half_the_variance_of_the_tilt(alpha, direction):
     _, weight = computed(alpha, 1e-6, direction)
     assert weight == pytest.approx(MASS @ TILT**2 / 2, rel=1e-3)
+
+
+def test_rows_of_a_block_do_not_mix():
+    """Many laws, orders and moves at once are as many single ones."""
+    laws = np.array([MASS, MASS[::-1]]), np.array([TILT, -TILT[::-1] / 2])
+    alpha, t = np.array([2.5, 7.0]), np.array([0.3, 1e-3])
+    for direction in (0, 1):
+        together = _moments(alpha, *laws, t, direction)
+        for row in (0, 1):
+            alone = _moments(alpha[row : row + 1], laws[0][[row]], laws[1][[row]], t[row : row + 1], direction)
+            assert [part[row] for part in together] == pytest.approx([float(part[0]) for part in alone], rel=1e-14)
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("alpha", [1.25, 2.5, 2.9, 4.0])
+@pytest.mark.parametrize("skew", [0.02, 0.5, 0.98])
+def test_the_weight_holds_for_laws_skewed_to_either_side(alpha, direction, skew):
+    """Two outcomes, tilted by 1/mass: the moment of every smaller move stays below alpha (alpha-1) w t^2."""
+    mass = np.array([skew, 1 - skew])
+    tilt = np.array([1 - skew, -skew]) / max(skew, 1 - skew)
+    tilt -= mass @ tilt
+    for t in (0.1, 0.6, 0.9):
+        _, weight = _moments(np.array([alpha]), mass[None], tilt[None], np.array([t]), direction)
+        for move in t * np.linspace(0.05, 1, 20):
+            p, q = mass * (1 + move * tilt), mass
+            if direction == 0:
+                p, q = q, p
+            exact = np.sum(p**alpha * q ** (1 - alpha)) - 1
+            assert exact <= alpha * (alpha - 1) * weight[0] * move**2 * (1 + 1e-6)

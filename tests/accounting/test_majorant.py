@@ -34,3 +34,19 @@ def test_the_bound_is_the_hull(step):
     found = majorant.bound(step, t, phi, certified, ((1e-5, 9),))
     assert np.all(found >= hull * (1 - 1e-12))
     assert np.all(found <= hull * (1 + 2e-5))
+
+
+@pytest.mark.parametrize("straight", [True, False])
+def test_above_a_chord_the_best_move_is_found(straight):
+    """The slope is chosen so that a given move inside is where log(1 + F)/(alpha - 1) - slope t^2 is stationary."""
+    rng = np.random.default_rng(4)
+    n = 300
+    alpha, t0, length = 1 + 10 ** rng.uniform(-2, 2, n), rng.uniform(0.05, 0.5, n), rng.uniform(0.01, 0.5, n)
+    f0, best = 10 ** rng.uniform(-6, 2, n), t0 + length * rng.uniform(0.05, 0.95, n)
+    rise = (1 + f0) / t0 * (rng.uniform(0.01, 0.9, n) if straight else rng.uniform(1.1, 9.0, n))  # 1 + F(0) above 0
+    f1, at_best = f0 + rise * length, f0 + rise * (best - t0)
+    slope = rise / (1 + at_best) / (alpha - 1) / (2 * best)
+    value = np.log1p(at_best) / (alpha - 1) - slope * best**2
+    found = majorant.above_chord(alpha, slope, t0, t0 + length, f0, f1)
+    assert found == pytest.approx(value, rel=1e-9, abs=1e-12)
+    assert np.all(found >= value - 1e-15 * np.abs(value))

@@ -216,3 +216,15 @@ def test_what_comes_after_is_counted_with_what_was_before():
             before.then(quiet, bad)
     with pytest.raises(UnsupportedMechanism, match="one composition"):
         before.then(gaussian(1.0, "replace-one"), 1)
+
+
+def test_how_often_a_client_is_drawn():
+    assert FullParticipation().probability == 1
+    assert PoissonSampling(probability=0.3).probability == 0.3
+    assert FixedSizeSampling(cohort=3, clients=12).probability == 0.25
+
+
+def test_a_cohort_of_everybody_is_no_sample():
+    everybody = [FullParticipation(), PoissonSampling(probability=1.0), FixedSizeSampling(cohort=7, clients=7)]
+    for sampling in everybody:
+        assert mechanisms.subsample(gaussian(1.0, "zero-out"), sampling) == gaussian(1.0, "zero-out")

@@ -221,3 +221,9 @@ def test_wrong_input_is_refused():
             ),
             accountant="rdp",
         )
+
+
+@pytest.mark.parametrize(("orders", "rho"), [([2.0, 1.0], [0.1, 0.1]), ([0.5, 3.0], [0.1, 0.1]), ([2, 3], [0.1, -0.1])])
+def test_one_wrong_order_or_divergence_among_good_ones_is_refused(orders, rho):
+    with pytest.raises(InvalidParameter, match="orders of shape"):
+        delta_from_curve(1.0, orders, rho)

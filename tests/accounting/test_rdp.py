@@ -11,7 +11,7 @@ from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting import accountant, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import BernoulliAggregate, Composed, PoissonSampling, Subsampled
+from accounting.mechanisms import BernoulliAggregate, Composed, FixedSizeSampling, PoissonSampling, Subsampled
 
 SETTINGS = [(1e-6, 0.5), (1e-4, 1.0), (0.01, 0.3), (0.1, 1.4), (0.5, 10.0), (0.5, 0.5), (0.99, 2.0), (0.01, 100.0)]
 
@@ -185,3 +185,28 @@ def test_sampled_coins_of_a_cohort_of_all_are_those_coins():
     found = rdp.curve(sampled, [2.0, 3.0, 8.0, 9.0, 10.0])
     assert found[[0, 1, 2, 4]] == pytest.approx(computed[[0, 1, 2, 4]], rel=1e-12)
     assert computed[3] <= found[3] <= computed[3] * 1.01
+
+
+@pytest.mark.parametrize(("cohort", "clients", "sigma"), [(1, 1000, 1.0), (10, 100, 2.0), (50, 100, 8.0)])
+def test_fixed_size_at_order_two_is_the_theorem(cohort, clients, sigma):
+    """Wang, Balle, Kasiviswanathan 2019, Thm 27, whose sum at order 2 has one term; the Gaussian's shift is 2C."""
+    per_release = 2 * (2 / sigma) ** 2 / 2
+    term = min(4 * math.expm1(per_release), 2 * math.exp(per_release))
+    exact = math.log1p((cohort / clients) ** 2 * term)
+    assert float(rdp.curve(fixed(cohort, clients, sigma), 2.0)) == pytest.approx(exact, rel=1e-9)
+
+
+def test_orders_without_a_bound_leave_the_others_theirs():
+    """Fixed-size sampling has none above 256; the curve is then infinite there and nowhere else."""
+    values = rdp.curve(fixed(10, 100, 4.0), [2.0, 256.0, 257.0, 512.0])
+    assert np.isfinite(values).tolist() == [True, True, False, False]
+    assert values[:2] == pytest.approx([float(rdp.curve(fixed(10, 100, 4.0), order)) for order in (2.0, 256.0)])
+
+
+def test_a_drawn_coin_costs_no_more_than_one_always_sent():
+    """Fixed-size sampling against the replace-one account of the coins themselves, which it can only hide."""
+    coins = BernoulliAggregate(dimension=4, cohort=2, floor=0.25, adjacency="replace-one", l2_clip=0.2)
+    sampling = FixedSizeSampling(cohort=2, clients=20)
+    sampled = rdp.curve(Subsampled(mechanism=coins, sampling=sampling), [2.0, 3.0, 9.0, 20.0])
+    assert np.all(sampled < 0.5 * rdp.curve(coins, [2.0, 3.0, 9.0, 20.0]))
+    assert np.all(sampled > 0)

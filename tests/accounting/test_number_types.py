@@ -1,0 +1,50 @@
+"""Arrays of few digits, or of unsigned numbers, are what they say: all computing is in double precision."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from accounting import debias, fixed_size, gaussian, poisson
+from accounting.bernoulli_exact import channel_profile
+from accounting.coin_divergence import divergence
+from accounting.discrete_gaussian import lattice_distortion
+from accounting.poisson_rdp import renyi
+from accounting.profiles import delta_from_curve
+
+ROUND = {"sampling_probability": 0.1, "noise_multiplier": 0.7}
+COIN = {"c": 0.1, "noise_std": 0.3}
+
+EPSILONS = {
+    "gaussian": partial(gaussian.privacy_profile, mu=0.7),
+    "replacement, fixed size": partial(fixed_size.replacement_profile, **ROUND),
+    "zeroing": partial(fixed_size.zeroing_profile, **ROUND),
+    "restoring": partial(fixed_size.restoring_profile, **ROUND),
+    "removal": partial(poisson.removal_profile, **ROUND),
+    "addition": partial(poisson.addition_profile, **ROUND),
+    "replacement, poisson": partial(poisson.replacement_profile, **ROUND),
+    "coins": partial(channel_profile, p=[0.3, 0.8], q=[0.2, 0.9]),
+    "curve": partial(delta_from_curve, orders=[2.0, 5.0], rho=[0.1, 0.3]),
+    "lattice": lattice_distortion,
+}
+FRACTIONS = {
+    "mean": partial(debias.clipped_mean, **COIN),
+    "slope": partial(debias.clipped_mean_slope, **COIN),
+    "inverse": partial(debias.invert, **COIN),
+    "divergence": partial(divergence, 2.0, q=0.25),
+    "renyi": lambda q: renyi(2.5, sampling_probability=q, noise_multiplier=1.0),
+}
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.uint8])
+@pytest.mark.parametrize("name", EPSILONS)
+def test_epsilons(name, kind):
+    given = np.array([0.1, 1.0, 2.7, 3.0]).astype(kind)
+    assert np.array_equal(EPSILONS[name](given), EPSILONS[name](given.astype(float)))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+@pytest.mark.parametrize("name", FRACTIONS)
+def test_fractions(name, kind):
+    given = np.array([0.2, 0.3, 0.45, 0.6]).astype(kind)
+    assert np.array_equal(FRACTIONS[name](given), FRACTIONS[name](given.astype(float)))
