@@ -31,7 +31,7 @@ def lattice_distortion(variance: ArrayLike) -> Floats:
     log((1 + e)/(1 - e)), elementwise; infinite where e >= 1 (variances below 0.04). Direction of error: upper bound.
     """
     v = np.asarray(variance, dtype=float)
-    k = np.arange(1, _TERMS + 1, dtype=float)
+    k = np.arange(1, _TERMS + 1)
     # The terms left out are below exp(-2 pi^2 0.035 13^2) < 1e-50 where e can be below 1.
     e = 2 * np.exp(-2 * math.pi**2 * np.multiply.outer(np.maximum(v, 0.0), k**2)).sum(axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):

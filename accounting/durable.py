@@ -7,8 +7,8 @@ from pathlib import Path
 def create(path: Path, data: bytes) -> None:
     """A new file of these bytes. FileExistsError where there is one, OSError."""
     with open(path, "xb") as file:
-        _write_through(file.fileno(), data)
-    _sync_folder(path.parent)
+        write_through(file.fileno(), data)
+    sync_folder(path.parent)
 
 
 def append(path: Path, data: bytes, *, at: int) -> None:
@@ -17,7 +17,7 @@ def append(path: Path, data: bytes, *, at: int) -> None:
         if file.tell() != at:
             raise OSError(f"it has {file.tell()} bytes, {at} were known: somebody else writes to it")
         try:
-            _write_through(file.fileno(), data)
+            write_through(file.fileno(), data)
         except OSError:
             os.ftruncate(file.fileno(), at)
             raise
@@ -30,15 +30,16 @@ def cut(path: Path, size: int) -> None:
         os.fsync(file.fileno())
 
 
-def _write_through(descriptor: int, data: bytes) -> None:
-    """Write all of `data` and force it to the disk."""
+def write_through(descriptor: int, data: bytes) -> None:
+    """Write all of `data` and force it to the disk. OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
     os.fsync(descriptor)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Force to the disk which files a folder has. OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -60,3 +60,15 @@ def test_problems_do_not_mix():
     )  # fmt: skip
     assert 1 <= found[0] <= 1 + 1e-6
     assert 12 <= found[1] <= 12.5
+
+
+def test_boxes_within_the_tolerance_are_dropped_at_once():
+    """A constant is settled by one look at each box, even at tolerance 0; so is a bound exactly the tolerance above."""
+    looks = []
+
+    def constant(problem, low, high):
+        looks.append(len(problem))
+        return np.full(len(problem), 1.5), np.ones(len(problem))
+
+    assert search(constant, 0.5) == pytest.approx([1.5, 1.5, 1.5])
+    assert looks == [3]

@@ -3,8 +3,9 @@
 import mpmath
 import numpy as np
 import pytest
+from reference import poisson_binomial
 
-from accounting.coin_sums import _moments
+from accounting.coin_sums import Sums, _moments
 
 MASS = np.array([0.1, 0.25, 0.3, 0.2, 0.15])
 TILT = np.array([-0.9, -0.4, 0.1, 0.5, 0.0])
@@ -78,3 +79,15 @@ def test_the_weight_holds_for_laws_skewed_to_either_side(alpha, direction, skew)
                 p, q = q, p
             exact = np.sum(p**alpha * q ** (1 - alpha)) - 1
             assert exact <= alpha * (alpha - 1) * weight[0] * move**2 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("cohort", "c"), [(2, 0.1), (5, 0.3), (9, 0.02)])
+def test_sampled_is_the_larger_end_and_direction(cohort, c):
+    """All other coins at one end or all at the other, either world first: multiplied out."""
+    alpha, t = np.array([1.5, 4.0, 30.0]), (1 - 2 * c) * np.array([0.05, 0.5, 1.0])
+    found = Sums(cohort, c, alpha).sampled(t)
+    for i, order in enumerate(alpha):
+        for k, move in enumerate(t):
+            pairs = [([end] * (cohort - 1) + [c], [end] * (cohort - 1) + [c + move]) for end in (c, 1 - c)]
+            values = [poisson_binomial.renyi(order, *pair[::way]) for pair in pairs for way in (1, -1)]
+            assert found[i, k] == pytest.approx(max(values), rel=1e-9)

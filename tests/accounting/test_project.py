@@ -53,6 +53,14 @@ def test_what_one_more_round_would_cost_is_that_of_everything_together(project):
     assert len(Project.open(project.ledger.path).ledger.releases) == 1
 
 
+def test_what_is_left_is_the_budget_less_what_is_spent(project):
+    assert project.to_dict()["left_epsilon"] == 1.0
+    project.charge(release(0), run="a")
+    stated = project.to_dict()
+    assert stated["spent_epsilon"] == accountant.epsilon(Composed(parts=((ROUND, 1),)), delta=DELTA) > 0.1
+    assert stated["left_epsilon"] == pytest.approx(1.0 - stated["spent_epsilon"], rel=1e-12)
+
+
 def test_a_repeated_simulated_round_is_charged_once_and_a_secure_one_again(project):
     for _ in range(2):
         project.charge(release(0), run="a", repeatable=True)

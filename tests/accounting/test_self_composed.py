@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from reference.shorthand import fixed, gaussian, poisson, times
+from scipy.stats import binom
 
 from accounting import accountant, loss_grid, pld
 from accounting.self_composed import LossLaw
@@ -74,3 +75,13 @@ def test_equals_the_librarys_composition_on_the_same_grid(mechanism, delta):
 def test_never_below_a_gaussian_sampled_with_certainty(sigma, rounds, delta):
     truth = accountant.epsilon(times(gaussian(sigma), rounds), delta=delta)
     assert truth <= pld.epsilon(times(poisson(1.0, sigma), rounds), delta=delta) <= truth * 1.001 + 1e-4
+
+
+@pytest.mark.parametrize("count", [100, 10_000])
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_the_cut_leaves_1e15_and_keeps_little_more(count, p):
+    """A sum of coins is binomial: what is cut off has a probability of at most 1e-15, charged besides."""
+    law = LossLaw(spacing=1.0, lowest=0, masses=np.array([1 - p, p]), infinite=0.0).repeated(count)
+    last = law.lowest + len(law.masses) - 1
+    assert binom.cdf(law.lowest - 1, count, p) + binom.sf(last, count, p) <= 1e-15 <= law.infinite
+    assert len(law.masses) <= 2 * 8.6 * math.sqrt(count * p * (1 - p)) + 20
