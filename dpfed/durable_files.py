@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from accounting.durable import sync_folder, write_through
+
 
 def put(path: Path, content: bytes) -> None:
     """`path` holds `content`, on the disk, when this returns; until then what it held before. OSError.
@@ -13,33 +15,22 @@ def put(path: Path, content: bytes) -> None:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        _write_through(part, os.O_TRUNC, content)
+        _write(part, os.O_TRUNC, content)
         os.replace(part, path)
     except OSError:
         part.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def append(path: Path, lines: bytes) -> None:
     """More lines, on the disk when this returns. OSError; a crash may leave a part of them at the end."""
-    _write_through(path, os.O_APPEND, lines)
+    _write(path, os.O_APPEND, lines)
 
 
-def _write_through(path: Path, how: int, content: bytes) -> None:
+def _write(path: Path, how: int, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o666)
     try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
+        write_through(descriptor, content)
     finally:
         os.close(descriptor)

@@ -46,14 +46,23 @@ def _solve(
     accountant: Accountant,
     conversion: Conversion,
 ) -> Budget:
-    how = {"accountant": accountant, "conversion": conversion}
     match (rounds, noise_multiplier, epsilon):
         case (int(), float(), None):
-            return budgets.epsilon(plan, noise_multiplier=noise_multiplier, rounds=rounds, **how)  # type: ignore[arg-type]
+            return budgets.epsilon(
+                plan, noise_multiplier=noise_multiplier, rounds=rounds, accountant=accountant, conversion=conversion
+            )
         case (int(), None, float()):
-            return budgets.noise_multiplier(plan, epsilon_target=epsilon, rounds=rounds, **how)  # type: ignore[arg-type]
+            return budgets.noise_multiplier(
+                plan, epsilon_target=epsilon, rounds=rounds, accountant=accountant, conversion=conversion
+            )
         case (None, float(), float()):
-            return budgets.rounds(plan, epsilon_target=epsilon, noise_multiplier=noise_multiplier, **how)  # type: ignore[arg-type]
+            return budgets.rounds(
+                plan,
+                epsilon_target=epsilon,
+                noise_multiplier=noise_multiplier,
+                accountant=accountant,
+                conversion=conversion,
+            )
     given = {"--rounds": rounds, "--noise-multiplier": noise_multiplier, "--epsilon": epsilon}
     names = ", ".join(name for name, value in given.items() if value is not None) or "none of them"
     raise ConfigError(

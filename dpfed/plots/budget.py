@@ -5,13 +5,15 @@ from pathlib import Path
 import numpy as np
 
 from accounting import budget, coin_budget
+from accounting.accountant import Accountant
 from accounting.budget import Budget, NoisePlan
 from accounting.coin_budget import CoinPlan
 from accounting.errors import UnsupportedMechanism
+from accounting.rdp import Conversion
 from dpfed.plots.figure import figure
 
 _POINTS = 12
-_LINES = (("best", "improved"), ("rdp", "improved"), ("rdp", "classical"))
+_LINES: tuple[tuple[Accountant, Conversion], ...] = (("best", "improved"), ("rdp", "improved"), ("rdp", "classical"))
 
 
 def plot_budget(plan: NoisePlan | CoinPlan, answer: Budget, path: Path) -> None:
@@ -45,14 +47,16 @@ def _strength(plan: NoisePlan | CoinPlan, answer: Budget) -> str:
     return f"noise multiplier {answer.noise_multiplier:.4g}"
 
 
-def _at(plan: NoisePlan | CoinPlan, answer: Budget, rounds: int, accountant: str, conversion: str) -> Budget:
+def _at(
+    plan: NoisePlan | CoinPlan, answer: Budget, rounds: int, accountant: Accountant, conversion: Conversion
+) -> Budget:
     if isinstance(plan, CoinPlan):
         return coin_budget.epsilon(plan, rounds=rounds)
     return budget.epsilon(
         plan,
         noise_multiplier=answer.noise_multiplier or 0.0,
         rounds=rounds,
-        accountant=accountant,  # type: ignore[arg-type]
-        conversion=conversion,  # type: ignore[arg-type]
+        accountant=accountant,
+        conversion=conversion,
         with_lower_bound=accountant == "best",
     )
