@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from reference import integer_laws
+from scipy.stats import norm
 
 from accounting import fixed_point
 from accounting.errors import InvalidParameter
@@ -152,3 +153,23 @@ def test_the_least_scale_is_the_least():
 def test_bad_numbers_are_refused(call, message):
     with pytest.raises(InvalidParameter, match=message):
         call()
+
+
+@pytest.mark.parametrize("uploads", [250, 341, 450])
+def test_equal_uploads_after_a_rotation_wrap_no_more_often_than_allowed(uploads):
+    """All clients send one vector whose rotated coordinates are sums of many equal random signs: normal, nearly."""
+    dimension, clip, allowed = 4096, 32.0, 1e-6
+    bits = fixed_point.sum_bits(
+        law="skellam", uploads=uploads, dimension=dimension, scaled_clip=clip, noise_variance=0.0, rotate=True,
+        wrap_probability=allowed,
+    )  # fmt: skip
+    deviation = uploads * clip / math.sqrt(dimension)
+    assert 2 * dimension * norm.sf(2 ** (bits - 1) / deviation) <= allowed
+    assert bits <= 14
+
+
+def test_the_largest_clip_is_the_last_whole_number_of_a_double():
+    plan = {"law": "skellam", "uploads": 2, "dimension": 4, "noise_variance": 0.0, "rotate": False}
+    assert fixed_point.sum_bits(**plan, scaled_clip=2.0**53) >= 54
+    with pytest.raises(InvalidParameter, match=r"at most 2\^53"):
+        fixed_point.sum_bits(**plan, scaled_clip=2.0**53 + 2)

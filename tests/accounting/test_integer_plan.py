@@ -7,6 +7,7 @@ import pytest
 
 from accounting import DiscreteGaussian, IntegerPlan, Plan, Skellam, Subsampled, budget, fixed_point, guarantee
 from accounting.coins import slots_for
+from accounting.discrete_gaussian import shares_distortion
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 
 COMMON = {"clients": 1000, "cohort": 100, "dimension": 1_600_000, "delta": 1e-5}
@@ -178,3 +179,20 @@ def test_one_client_and_its_whole_range():
 def test_a_target_below_one_round_is_an_error():
     with pytest.raises(CalibrationError, match="not even one round fits"):
         budget.rounds(IntegerPlan(**COMMON), epsilon_target=0.01, noise_multiplier=0.5)
+
+
+def test_the_largest_scale_and_the_most_slots_are_allowed():
+    """2^53, the whole numbers of a double, and as many slots as there are clients; nothing beyond either."""
+    assert IntegerPlan(**COMMON, scale=2.0**53).scale == 2.0**53
+    with pytest.raises(InvalidParameter, match=r"at most 2\^53"):
+        IntegerPlan(**COMMON, scale=2.0**53 + 2)
+    assert IntegerPlan(**COMMON, slots=1000).uploads == 1000
+
+
+def test_notes_state_how_far_shares_are_from_one_discrete_gaussian():
+    coarse = IntegerPlan(**COMMON, scale=9.0, slots=165)
+    noise = coarse.noise(1.0)
+    tau = shares_distortion(noise.share_variance, noise.shares)
+    assert tau > 1e-6
+    assert any(f"tau = {tau:.2g}:" in note for note in coarse.notes(1.0, 1))
+    assert any("tau below 1e-300:" in note for note in IntegerPlan(**COMMON, placement="server").notes(1.0, 1))
