@@ -32,6 +32,7 @@ from dpfed.mask_file import Recipe
 from dpfed.methods import Method, method
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
+from dpfed.own_code import load_own_code
 from dpfed.parts import Parts
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.ranks import Alone, Ranks, local_device
@@ -75,6 +76,7 @@ class Experiment:
 
 def check(config: Config, ranks: Ranks | None = None) -> Method:
     """The method, after everything that can be refused without the data: ConfigError as in `build`."""
+    load_own_code()
     check_ranks(config, ranks or Alone())
     chosen = method(config.method.name)
     data.check_name(config.data.name)
