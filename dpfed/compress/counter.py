@@ -25,6 +25,7 @@ from typing import SupportsIndex
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.errors import ConfigError
@@ -32,6 +33,7 @@ from dpfed.errors import ConfigError
 # A chunk's words (256 KiB) and its scratch stay in a core's cache; a GPU wants few large kernels instead.
 _CHUNK_WORDS = 1 << 15
 _CHUNK_WORDS_GPU = 1 << 22
+_FEW_SEEDS = 16
 _SIGN_LANES = 16  # int32 lanes of a unit of signs: every lane gives its 32 bits in turn
 
 
@@ -101,10 +103,20 @@ def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0)
     Below 0 counts as 0 and above 1 as 1; a probability is met to within 2^-24.
     """
     tossed = torch.empty_like(probabilities, dtype=torch.bool)
-    for rows, first, last in _chunks(len(probabilities), 0, probabilities.shape[1], _chunk(probabilities.device)):
-        drawn = uniform(seeds[rows], purpose, last - first, start=start + first)
-        torch.lt(drawn, probabilities[rows, first:last], out=tossed[rows, first:last])
+    count = probabilities.shape[1]
+    for rows, first, last, drawn in _drawn(seeds, purpose, start, count, _STEPS_OF_24_BITS):
+        columns = slice(first - start, last - start)
+        tossed[rows, columns] = at_least(probabilities[rows, columns] * 2.0**24, drawn, or_equal=False)
     return tossed
+
+
+def at_least(left: Tensor, right: Tensor | float, *, or_equal: bool = True) -> Tensor:
+    """left >= right, or left > right: by numpy on a CPU, where it is several times as fast."""
+    compared = np.greater_equal if or_equal else np.greater
+    if left.device.type == "cpu":
+        other = right.numpy() if isinstance(right, Tensor) else left.numpy().dtype.type(right)
+        return torch.from_numpy(compared(left.numpy(), other))
+    return left >= right if or_equal else left > right
 
 
 def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
@@ -122,12 +134,30 @@ def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
         keys = bits(seeds[first : first + at_once], purpose, size).bitwise_and_(~low).bitwise_or_(coordinates)
         if keys.device.type == "cpu":  # numpy selects several times as fast as torch
             for place, own in enumerate(keys.numpy(), first):
-                smallest = np.flatnonzero(own <= np.partition(own, kept - 1)[kept - 1])
-                chosen[place] = torch.from_numpy(smallest)
+                chosen[place] = torch.from_numpy(np.flatnonzero(own <= _smallest(own, kept)))
             continue
         largest_kept = keys.kthvalue(kept, dim=1, keepdim=True).values
         chosen[first : first + at_once] = (keys <= largest_kept).nonzero()[:, 1].view(-1, kept)
     return chosen
+
+
+def _smallest(keys: NDArray[np.int64], kept: int) -> np.int64:
+    """The `kept`-th smallest of keys [n] that are nearly uniform over all int64.
+
+    It is looked for among those near where it is expected, six standard deviations to either side; if it is not there,
+    among all.
+    """
+    size = len(keys)
+    middle, width = kept / size, 6 * (0.25 / size) ** 0.5
+    low, high = (
+        int(max(-1.0, min(2 * share - 1, 1 - 2.0**-53)) * (1 << 63)) for share in (middle - width, middle + width)
+    )
+    near = keys[(keys >= low) & (keys <= high)]
+    before = int(np.count_nonzero(keys < low))
+    if before < kept <= before + len(near):
+        keys, kept = near, kept - before
+    smallest: np.int64 = np.partition(keys, kept - 1)[kept - 1]
+    return smallest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +170,16 @@ class _Kind:
     make: Callable[[Tensor], Tensor]
 
 
+def _steps_of_24_bits(words: Tensor) -> Tensor:
+    if words.device.type == "cpu":
+        halves = words.numpy().view(np.uint32)  # the low half first
+        np.right_shift(halves, np.uint32(8), out=halves)
+        return torch.from_numpy(halves.view(np.int32)).to(torch.float32)
+    return words.view(torch.int32).bitwise_right_shift_(8).bitwise_and_(0xFFFFFF).to(torch.float32)
+
+
 def _uniform_of(words: Tensor) -> Tensor:
-    halves = words.view(torch.int32)  # the low half first
-    return halves.bitwise_right_shift_(8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+    return _steps_of_24_bits(words).mul_(2.0**-24)
 
 
 def _signs_of(words: Tensor) -> Tensor:
@@ -160,6 +197,7 @@ def _normals_of(words: Tensor) -> Tensor:
 
 
 _WORDS = _Kind(words=1, numbers=1, dtype=torch.int64, make=lambda words: words)
+_STEPS_OF_24_BITS = _Kind(words=1, numbers=2, dtype=torch.float32, make=_steps_of_24_bits)
 _UNIFORM = _Kind(words=1, numbers=2, dtype=torch.float32, make=_uniform_of)
 _NORMAL = _Kind(words=1, numbers=2, dtype=torch.float32, make=_normals_of)
 _SIGNS = _Kind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.float32, make=_signs_of)
@@ -167,18 +205,39 @@ _SIGNS = _Kind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.flo
 
 def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Kind) -> Tensor:
     """Numbers start .. start + count - 1 of every stream, [c, count]."""
+    drawn = torch.empty(len(seeds), max(count, 0), dtype=kind.dtype, device=seeds.device)
+    for rows, first, last, numbers in _drawn(seeds, purpose, start, count, kind):
+        drawn[rows, first - start : last - start] = numbers
+    return drawn
+
+
+def _drawn(
+    seeds: Tensor, purpose: str, start: int, count: int, kind: _Kind
+) -> Iterator[tuple[slice, int, int, Tensor]]:
+    """The same in pieces: rows, the first number, the last and one, and the numbers."""
     if start < 0 or count < 0:
         raise ConfigError(f"start={start}, count={count} of the stream {purpose!r}: must not be negative.")
-    drawn = torch.empty(len(seeds), count, dtype=kind.dtype, device=seeds.device)
-    states = _mixed(_mixed(seeds) + _purpose_word(purpose))
+    states = _states(seeds, purpose)
     units = max(1, _chunk(seeds.device) // kind.words)
     unit_range = (start // kind.numbers, -(-(start + count) // kind.numbers))
     for rows, first, last in _chunks(len(seeds), *unit_range, units):
-        counters = torch.arange(first * kind.words + 1, last * kind.words + 1, device=seeds.device)
-        numbers = kind.make(_mixed(states[rows, None] + counters.mul_(_GOLDEN)))
+        starts = states[rows, None] + _signed(first * kind.words * _GOLDEN % (1 << 64))
+        numbers = kind.make(_mixed_in_place(starts + _steps((last - first) * kind.words, seeds.device)))
         begin, end = max(start, first * kind.numbers), min(start + count, last * kind.numbers)
-        drawn[rows, begin - start : end - start] = numbers[:, begin - first * kind.numbers : end - first * kind.numbers]
-    return drawn
+        yield rows, begin, end, numbers[:, begin - first * kind.numbers : end - first * kind.numbers]
+
+
+def _states(seeds: Tensor, purpose: str) -> Tensor:
+    """Where every seed's stream starts, int64 [c]; not to be written to."""
+    if seeds.device.type == "cpu" and len(seeds) <= _FEW_SEEDS:
+        return _few_states(tuple(seeds.tolist()), purpose)
+    return _mixed_in_place(_mixed(seeds) + _purpose_word(purpose))
+
+
+@lru_cache(maxsize=64)
+def _few_states(seeds: tuple[int, ...], purpose: str) -> Tensor:
+    """Remembered, as blocks of one vector draw one after the other."""
+    return _mixed_in_place(_mixed(torch.tensor(seeds, dtype=torch.int64)) + _purpose_word(purpose))
 
 
 def _chunks(rows: int, first: int, last: int, size: int) -> Iterator[tuple[slice, int, int]]:
@@ -194,15 +253,41 @@ def _chunk(device: torch.device) -> int:
     return _CHUNK_WORDS if device.type == "cpu" else _CHUNK_WORDS_GPU
 
 
+@lru_cache(maxsize=4)
+def _steps_up_to(count: int, device: torch.device) -> Tensor:
+    return torch.arange(1, count + 1, device=device).mul_(_GOLDEN)
+
+
+def _steps(count: int, device: torch.device) -> Tensor:
+    """G, 2 G, ... count G; not to be written to."""
+    return _steps_up_to(max(_chunk(device), count), device)[:count]
+
+
 def _mixed(words: Tensor) -> Tensor:
     """The finaliser of every word; a bijection. New tensor."""
-    mixed = words ^ ((words >> 30) & (1 << 34) - 1)  # int64 shifts copy the sign: the mask makes them logical
-    shifted = torch.empty_like(mixed)
-    mixed.mul_(_MIX_1)
-    mixed ^= torch.bitwise_right_shift(mixed, 27, out=shifted).bitwise_and_((1 << 37) - 1)
-    mixed.mul_(_MIX_2)
-    mixed ^= torch.bitwise_right_shift(mixed, 31, out=shifted).bitwise_and_((1 << 33) - 1)
-    return mixed
+    return _mixed_in_place(words.clone())
+
+
+def _mixed_in_place(words: Tensor) -> Tensor:
+    if words.device.type == "cpu":  # numpy, whose shifts are logical by themselves, is twice as fast
+        _mix(words.numpy().view(np.uint64))
+        return words
+    words ^= (words >> 30) & (1 << 34) - 1  # int64 shifts copy the sign: the mask makes them logical
+    shifted = torch.empty_like(words)
+    words.mul_(_MIX_1)
+    words ^= torch.bitwise_right_shift(words, 27, out=shifted).bitwise_and_((1 << 37) - 1)
+    words.mul_(_MIX_2)
+    words ^= torch.bitwise_right_shift(words, 31, out=shifted).bitwise_and_((1 << 33) - 1)
+    return words
+
+
+def _mix(words: NDArray[np.uint64]) -> None:
+    shifted = words >> np.uint64(30)
+    np.bitwise_xor(words, shifted, out=words)
+    np.multiply(words, np.uint64(_MIX_1 % (1 << 64)), out=words)
+    np.bitwise_xor(words, np.right_shift(words, np.uint64(27), out=shifted), out=words)
+    np.multiply(words, np.uint64(_MIX_2 % (1 << 64)), out=words)
+    np.bitwise_xor(words, np.right_shift(words, np.uint64(31), out=shifted), out=words)
 
 
 @lru_cache(maxsize=256)

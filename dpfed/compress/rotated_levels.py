@@ -23,6 +23,7 @@ from dpfed.compress import counter
 from dpfed.compress.fields import Floats, Symbols
 from dpfed.compress.payload import Layout
 from dpfed.compress.rotation import Block, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
+from dpfed.compress.row_sums import row_sums
 from dpfed.errors import ConfigError
 
 UNBIASED, MIN_MSE = "unbiased", "min-mse"
@@ -61,10 +62,12 @@ class RotatedLevels:
         symbols = x.new_empty(len(x), self.sent(dimension), dtype=torch.uint8)
         scales = x.new_empty(len(x), self.scales(dimension), dtype=torch.float32)
         for rows, block, place in self._places(len(x), dimension, x.device):
-            part, scale = in_unit_range(x[rows, block.held].float())
-            rotated = rotate(part, seeds[rows], block, self.rounds)
-            symbols[rows, place], unit_scale = self._quantise(rotated, seeds[rows], block)
-            scales[rows, block.number] = unit_scale * scale
+            held = x[rows, block.held].float().reshape(-1, block.length // block.count)
+            part, scale = in_unit_range(held)
+            rotated = rotate(part.view(-1, block.length), seeds[rows], block, self.rounds)
+            chosen, unit_scale = self._quantise(rotated, seeds[rows], block)
+            symbols[rows, place] = chosen
+            scales[rows, block.numbers] = (unit_scale * scale).view(-1, block.count).float()
         return symbols, scales
 
     def decode(self, symbols: Tensor, scales: Tensor, seeds: Tensor, dimension: int) -> Tensor:
@@ -75,63 +78,79 @@ class RotatedLevels:
         return decoded
 
     def mean(self, symbols: Tensor, scales: Tensor, seeds: Tensor, dimension: int) -> Tensor:
-        """The mean of `decode` over clients [d], a few clients and one block at a time."""
+        """The mean of `decode` over clients [d], a few clients and blocks at a time."""
         total = scales.new_zeros(dimension)
         for rows, block, place in self._places(len(scales), dimension, scales.device):
             total[block.held] += self._decoded(symbols[rows, place], scales[rows], seeds[rows], block).sum(dim=0)
         return total.div_(len(scales))
 
     def _quantise(self, rotated: Tensor, seeds: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-        """[c, n] to symbols [c, kept] and scales [c] float64; a zero row gets scale 0."""
-        kept = self._kept(block.size)
-        lengths = rotated.square().sum(dim=1, dtype=torch.float64).sqrt()
+        """[c, count · n] to symbols [c, count · kept] and scales [c · count] float64; a zero row gets scale 0."""
+        kept, rows = self._kept(block.size), rotated.view(-1, block.size)
+        whole = row_sums(rows.square())
         if kept < block.size:
-            rotated = rotated.gather(1, self._chosen(seeds, block))
-        standardising = block.size**0.5 / torch.where(lengths > 0, lengths, 1.0)
-        symbols = nearest(rotated * standardising.float()[:, None], self.levels)
+            rows = rotated.gather(1, self._chosen(seeds, block)).view(-1, kept)
+        # The one threshold of two levels is zero, whatever they are multiplied by.
+        standardised = rows if len(self.levels) == 2 else rows * _standardising(whole, block.size)[:, None]
+        symbols = nearest(standardised, self.levels)
         levels = self._levels(symbols)
-        # Sums in float64: a client's bytes then do not depend on how a sum is split over threads.
-        overlap = (levels * rotated).sum(dim=1, dtype=torch.float64)
+        overlap = row_sums(levels * rows)
         if self.scale == UNBIASED:
-            squares = rotated.square().sum(dim=1, dtype=torch.float64)
+            squares = whole if kept == block.size else row_sums(rows.square())
             scale = squares / torch.where(overlap > 0, overlap, 1.0) * (block.size / kept)
         else:
-            scale = overlap / levels.square().sum(dim=1, dtype=torch.float64)
-        return symbols, scale
+            scale = overlap / row_sums(levels.square())
+        return symbols.view(len(rotated), -1), scale
 
     def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: Block) -> Tensor:
-        """One block, [c, length]."""
+        """A block, or several, [c, length]."""
         levels = self._levels(symbols)
-        if levels.shape[1] < block.size:
-            zeros = levels.new_zeros(len(levels), block.size)
+        if levels.shape[1] < block.count * block.size:
+            zeros = levels.new_zeros(len(levels), block.count * block.size)
             levels = zeros.scatter_(1, self._chosen(seeds, block), levels)
         # The scale last: whatever it is, the rotation itself does not overflow.
-        return rotate_back(levels, seeds, block, self.rounds) * scales[:, block.number, None]
+        coordinates = rotate_back(levels, seeds, block, self.rounds)
+        scaled = coordinates.reshape(len(scales), block.count, -1) * scales[:, block.numbers, None]
+        return scaled.view(coordinates.shape)
 
     def _places(self, clients: int, dimension: int, device: torch.device) -> Iterator[tuple[slice, Block, slice]]:
         """Pieces with the place of their symbols."""
         starts = list(accumulate((self._kept(block.size) for block in blocks(dimension, self.block)), initial=0))
         for rows, block in pieces(clients, dimension, self.block, device):
-            yield rows, block, slice(starts[block.number], starts[block.number + 1])
+            yield rows, block, slice(starts[block.number], starts[block.number + block.count])
 
     def _kept(self, size: int) -> int:
         """The symbols of a block."""
         return max(1, round(self.share * size))
 
     def _chosen(self, seeds: Tensor, block: Block) -> Tensor:
-        return counter.subset(seeds, f"rotated_levels.kept.{block.number}", block.size, self._kept(block.size))
+        """Which rotated coordinates are sent, [c, count · kept]."""
+        kept, chosen = self._kept(block.size), []
+        for place in range(block.count):
+            own = counter.subset(seeds, f"rotated_levels.kept.{block.number + place}", block.size, kept)
+            chosen.append(own + place * block.size)
+        return torch.cat(chosen, dim=1)
 
     def _levels(self, symbols: Tensor) -> Tensor:
+        if len(self.levels) == 2:
+            low, high = self.levels
+            return symbols.to(torch.float32).mul_(high - low).add_(low)
         table = torch.tensor(self.levels, dtype=torch.float32, device=symbols.device)
         return table.index_select(0, symbols.reshape(-1).int()).view(symbols.shape)
 
 
+def _standardising(squares: Tensor, size: int) -> Tensor:
+    """What makes the mean square of `size` coordinates 1, float32; of zeros it is anything."""
+    return (size / torch.where(squares > 0, squares, 1.0)).sqrt().float()
+
+
 def nearest(values: Tensor, levels: tuple[float, ...]) -> Tensor:
     """The number of the nearest level, uint8; half way goes up."""
-    symbols = torch.zeros_like(values, dtype=torch.uint8)
+    symbols: Tensor | None = None
     for low, high in pairwise(levels):  # a few comparisons are faster than a search
-        symbols += values >= (low + high) / 2
-    return symbols
+        above = counter.at_least(values, (low + high) / 2).view(torch.uint8)
+        symbols = above if symbols is None else symbols.add_(above)
+    return torch.zeros_like(values, dtype=torch.uint8) if symbols is None else symbols
 
 
 def in_unit_range(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, repeat
 
 import torch
 from torch import Tensor
@@ -32,17 +31,21 @@ LARGEST_BLOCK = 1 << 20
 _SCALE_BITS = 32
 _AT_ONCE = 1 << 18  # numbers rotated together: 1 MiB, a core's cache
 _AT_ONCE_GPU = 1 << 26
-_MATRIX = 16  # the first four levels of butterflies as one product with a small matrix
+_RADIX = 16  # four levels of butterflies as one product with a small matrix
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """`length` coordinates from `first` on, which become `size` = 2^k rotated ones; more only in the last block."""
+    """`length` coordinates from `first` on, which become `size` = 2^k rotated ones; more only in the last block.
+
+    count: so many blocks of `size` side by side, `number` being that of the first; if there are several, all are full
+    """
 
     number: int
     first: int
     length: int
     size: int
+    count: int = 1
 
     @property
     def held(self) -> slice:
@@ -50,7 +53,11 @@ class Block:
 
     @property
     def rotated(self) -> slice:
-        return slice(self.first, self.first + self.size)
+        return slice(self.first, self.first + self.count * self.size)
+
+    @property
+    def numbers(self) -> slice:
+        return slice(self.number, self.number + self.count)
 
 
 def block_sizes(dimension: int, largest: int) -> tuple[int, tuple[int, ...]]:
@@ -73,11 +80,14 @@ def _cut(left: int) -> tuple[int, tuple[int, ...]]:
     return min(filled, (size // 2 + _SCALE_BITS + bits, (size // 2, *sizes)), key=lambda cut: cut[0])
 
 
-def blocks(dimension: int, largest: int) -> Iterator[Block]:
-    """The blocks of R^d in order."""
+def blocks(dimension: int, largest: int, at_once: int = 1) -> Iterator[Block]:
+    """The blocks of R^d in order, full ones `at_once` at a time."""
     whole, rest = block_sizes(dimension, largest)
-    first = 0
-    for number, size in enumerate(chain(repeat(largest, whole), rest)):
+    for number in range(0, whole, at_once):
+        count = min(at_once, whole - number)
+        yield Block(number=number, first=number * largest, length=count * largest, size=largest, count=count)
+    first = whole * largest
+    for number, size in enumerate(rest, whole):
         yield Block(number=number, first=first, length=min(size, dimension - first), size=size)
         first += size
 
@@ -101,8 +111,8 @@ def check_rotation(scheme: str, *, rounds: int, block: int) -> None:
 def pieces(clients: int, dimension: int, largest: int, device: torch.device) -> Iterator[tuple[slice, Block]]:
     """Every block for every client, as few clients at a time as fit a core's cache."""
     room = _AT_ONCE if device.type == "cpu" else _AT_ONCE_GPU
-    for block in blocks(dimension, largest):
-        height = max(1, room // block.size)
+    for block in blocks(dimension, largest, max(1, room // largest)):
+        height = max(1, room // (block.count * block.size))
         for row in range(0, clients, height):
             yield slice(row, min(row + height, clients)), block
 
@@ -117,39 +127,40 @@ def rounds_of(size: int, rounds: int) -> int:
 
 
 def rotate(coordinates: Tensor, seeds: Tensor, block: Block, rounds: int) -> Tensor:
-    """One block's coordinates [c, length] to R of them [c, size], float32; a new tensor."""
-    rotated = coordinates.new_zeros(len(coordinates), block.size)
+    """Coordinates of a block, or several, [c, length], to R of them [c, count · size], float32; a new tensor."""
+    rotated = coordinates.new_zeros(len(coordinates), block.count * block.size)
     rotated[:, : block.length] = coordinates
     if block.size == 1:
         return rotated
     for round in range(rounds_of(block.size, rounds)):
-        rotated = hadamard(rotated.mul_(_signs(seeds, block, round))).mul_(block.size**-0.5)
+        rotated = _hadamards(rotated.mul_(_signs(seeds, block, round)), block)
     return rotated
 
 
 def rotate_back(rotated: Tensor, seeds: Tensor, block: Block, rounds: int) -> Tensor:
-    """The inverse, which is the transpose: [c, size] to [c, length], float32; may write into its argument."""
+    """The inverse, which is the transpose: [c, count · size] to [c, length], float32."""
     if block.size == 1:
         return rotated
     for round in reversed(range(rounds_of(block.size, rounds))):
-        rotated = hadamard(rotated).mul_(_signs(seeds, block, round)).mul_(block.size**-0.5)
+        rotated = _hadamards(rotated, block).mul_(_signs(seeds, block, round))
     return rotated[:, : block.length]
 
 
-def hadamard(rows: Tensor) -> Tensor:
-    """H x of every row of [..., n], n a power of two: the fast Walsh-Hadamard transform, unnormalised, H H = n.
+def hadamard(rows: Tensor, *, scale: float = 1.0) -> Tensor:
+    """scale H x of every row of [..., n], n a power of two: the fast Walsh-Hadamard transform; H H = n.
 
-    H[i, j] = (-1)^(number of ones in the bits of i & j), Sylvester's order. A new tensor; n log2 n additions. The last
-    bit may depend on the machine's matrix product.
+    H[i, j] = (-1)^(number of ones in the bits of i & j), Sylvester's order. A new tensor; in products with matrices of
+    16 x 16, 4 n log2 n multiplications: faster than n log2 n additions. The last bit may depend on the machine's
+    matrix product.
     """
     size = rows.shape[-1]
-    step = min(size, _MATRIX)
-    out = rows.reshape(-1, step) @ _matrix(step).to(rows)
+    step = min(size, _RADIX)
+    out = rows.reshape(-1, step) @ (_matrix(step) * scale).to(rows)
     while step < size:
-        upper, lower = out.view(-1, 2, step).unbind(dim=1)
-        upper += lower
-        lower.mul_(-2).add_(upper)  # upper + lower - 2 lower: in place
-        step *= 2
+        radix = min(size // step, _RADIX)
+        parts = out.view(-1, radix, step)
+        out = torch.bmm(_matrix(radix).to(rows).expand(len(parts), radix, radix), parts)
+        step *= radix
     return out.view(rows.shape)
 
 
@@ -161,5 +172,10 @@ def _matrix(size: int) -> Tensor:
     return matrix
 
 
+def _hadamards(rows: Tensor, block: Block) -> Tensor:
+    """H / √n of every block, [c, count · size]."""
+    return hadamard(rows.view(-1, block.size), scale=block.size**-0.5).view(rows.shape)
+
+
 def _signs(seeds: Tensor, block: Block, round: int) -> Tensor:
-    return counter.rademacher(seeds, f"rotation.{round}", block.size, start=block.first)
+    return counter.rademacher(seeds, f"rotation.{round}", block.count * block.size, start=block.first)

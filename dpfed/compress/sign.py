@@ -25,9 +25,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dpfed.compress.counter import client_seeds, coins
+from dpfed.compress.counter import at_least, client_seeds, coins
 from dpfed.compress.fields import Floats, Symbols
 from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
+from dpfed.compress.row_sums import row_sums
 from dpfed.errors import ConfigError
 
 _LARGEST_BOUND = 1e30
@@ -51,10 +52,10 @@ class SignSgd:
         x = checked_updates(x)
         dimension = x.shape[1]
         if self.scale == "l1":
-            scale = torch.linalg.vector_norm(x, ord=1, dim=1, dtype=torch.float64) / dimension
+            scale = row_sums(x.abs()) / dimension
         else:
             scale = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) / dimension**0.5
-        return Payloads.of(self, dimension, scale=scale.to(torch.float32), bits=(x >= 0).to(torch.uint8))
+        return Payloads.of(self, dimension, scale=scale.to(torch.float32), bits=at_least(x, 0.0).view(torch.uint8))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
@@ -133,7 +134,7 @@ class StochasticSign:
 def random_signs(x: Tensor, bounds: Tensor, seeds: Tensor) -> Tensor:
     """Bits [c, d], uint8: 1 with probability 1/2 + x/(2B), B [c, 1]; clamped to [0, 1], and 1/2 where B = 0."""
     mean = torch.where(bounds > 0, x / bounds, 0.0)
-    return coins(mean.mul_(0.5).add_(0.5), seeds, "stochastic-sign").to(torch.uint8)
+    return coins(mean.mul_(0.5).add_(0.5), seeds, "stochastic-sign").view(torch.uint8)
 
 
 def signs_of(bits: Tensor) -> Tensor:
