@@ -91,3 +91,33 @@ def test_sampled_is_the_larger_end_and_direction(cohort, c):
             pairs = [([end] * (cohort - 1) + [c], [end] * (cohort - 1) + [c + move]) for end in (c, 1 - c)]
             values = [poisson_binomial.renyi(order, *pair[::way]) for pair in pairs for way in (1, -1)]
             assert found[i, k] == pytest.approx(max(values), rel=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 4.0, 30.0])
+def test_the_weight_is_never_below_by_rounding(alpha):
+    """A symmetric law: the moment is alpha (alpha-1)/2 t^2 but for t^4, so the weight has no room but its own."""
+    for direction in (0, 1):
+        _, weight = _moments(
+            np.array([alpha]), np.full((1, 2), 0.5), np.array([[1.0, -1.0]]), np.array([1e-9]), direction
+        )
+        with mpmath.workdps(60):
+            power = mpmath.mpf(alpha) if direction else 1 - mpmath.mpf(alpha)
+            t = mpmath.mpf(1e-9)
+            exact = ((1 + t) ** power + (1 - t) ** power) / 2 - 1
+            assert exact <= mpmath.mpf(alpha) * (mpmath.mpf(alpha) - 1) * mpmath.mpf(float(weight[0])) * t**2
+
+
+@pytest.mark.parametrize(("cohort", "c"), [(2, 0.1), (5, 0.3), (30, 0.05)])
+def test_a_slope_above_half_the_information_leaves_nothing_of_small_moves(cohort, c):
+    """For small moves t the divergence is alpha/2 I t^2, I the Fisher information of the sum, by differences."""
+    alpha = np.array([1.5, 2.5, 8.0])
+    for j in (0, cohort // 2, cohort - 1):
+        others = [1 - c] * j + [c] * (cohort - 1 - j)
+        p, ahead = poisson_binomial.law([*others, c]), poisson_binomial.law([*others, c + 1e-6])
+        information = np.sum(((ahead - p) / 1e-6) ** 2 / p)
+        for direction in (0, 1):
+            low, high = (np.tile([[j + side, direction, t]], (3, 1)) for side, t in ((-0.5, 0.0), (0.5, 1e-5)))
+            for share, nothing in ((1.02, True), (0.98, False)):
+                slope = share * alpha / 2 * information
+                upper, _ = Sums(cohort, c, alpha)._evaluate(np.arange(3), low, high, slope)
+                assert np.all((upper <= slope * 1e-14) == nothing)

@@ -23,7 +23,7 @@ from accounting import (
 )
 from accounting.accountant import epsilon
 from accounting.errors import AccountingError, EditedLedger, LedgerError
-from accounting.histories import worst
+from accounting.histories import epsilon_of_worst, worst
 
 DELTA = 1e-4
 HEADER = Header(unit="record", clients=6000, randomness="simulated")
@@ -177,7 +177,22 @@ def test_a_client_that_does_not_exist_is_refused(book):
         book.record(round_of(3, (SMALL, 1, [6000])))
 
 
-@pytest.mark.parametrize("clients", [(-1,), (1, 1), (1.0,), (True,)])
+@pytest.mark.parametrize("clients", [(-1,), (1, 1), (1.0,), (True,), (0, 2.5), ("a",)])
 def test_clients_are_different_whole_numbers(clients):
     with pytest.raises(AccountingError, match="clients"):
         Steps(mechanism=SMALL, count=1, clients=clients)
+
+
+def test_the_worst_client_is_the_one_with_the_larger_epsilon():
+    little, much = Composed(parts=((step(1, 9.0), 3),)), Composed(parts=((step(1, 2.0), 3),))
+    for order in ([little, much], [much, little]):
+        assert worst(order, delta=DELTA) is much
+        assert epsilon_of_worst(order, delta=DELTA) == epsilon(much, delta=DELTA)
+
+
+def test_the_worst_client_is_found_by_the_accountant_asked_for():
+    told = Histories()
+    told.add([Steps(mechanism=step(0.1), count=20, clients=(0, 1)), Steps(mechanism=step(0.1), count=5, clients=(2,))])
+    run = Composed(parts=((step(0.1), 20),))
+    found = told.epsilon(delta=DELTA, accountant="rdp")
+    assert found == epsilon(run, delta=DELTA, accountant="rdp") > 1.02 * told.epsilon(delta=DELTA)
