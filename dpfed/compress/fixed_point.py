@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ from dpfed.randomness import Randomness
 
 DRAWS = 20
 _LONGEST = float(1 << 31)
+_AT_ONCE = 1 << 15  # numbers rounded together: their scratch stays in a core's cache
 _ROOM_FOR_FLOATS = 2.0**-50
 
 
@@ -90,7 +93,7 @@ class FixedPoint:
         """Rows [c, size] of norm at most `clip_norm` to integers whose mean over the draws is s R x.
 
         Claim: every returned row y has ||y||² <= `largest_squared_norm(clip_norm)`, checked in integers, whatever came
-        in. Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by the client's own
+        in. Each entry is rounded down, or up with the probability of its fraction (to 2^-32), by the client's own
         randomness. A row that is too long is drawn again, at most 20 times, and then becomes zero; so does one that is
         not finite. Let a draw be too long with probability b: at most e^-1/2 at norm C, so that less than 5e-5 of such
         rows are lost, in practice none. Drawing again moves the mean by at most √n b / (1 - b). A row longer than
@@ -99,60 +102,93 @@ class FixedPoint:
         if rows.shape[1:] != (self.size,):
             raise ConfigError(f"rows of shape {tuple(rows.shape)} in a fixed-point code of {self.size} entries a row.")
         largest = self.largest_squared_norm(clip_norm)
-        signs = self._signs(rotation_seed).to(rows.device)
+        signs = self._signs(rotation_seed, rows)
         integers = np.zeros((len(rows), self.padded), dtype=np.int32)
         gave_up = 0
         for row, out, client in zip(rows, integers, clients, strict=True):
-            scaled = self._scaled(self._rotated(row, signs), clip_norm)
-            path = ("fixed-point.rounding", round, int(client))
-            gave_up += scaled is None or not _round_within(scaled, largest, out, randomness, *path)
+            rotated = self._rotated(row, signs)
+            steps = self._steps(rotated, clip_norm)
+            values, path = rotated.cpu().numpy(), ("fixed-point.rounding", round, int(client))
+            gave_up += steps is None or not _round_within(values, largest, out, randomness, *path, steps=steps)
         return Encoded(integers=torch.from_numpy(integers), gave_up=gave_up)
 
     def decode(self, total: Tensor, *, rotation_seed: int) -> Tensor:
         """From the sum of integers [padded], noise and all, to the sum of rows, float32 [size], on the same device."""
         units = total.double() / self.steps_per_unit
         if self.rotate:
-            units = hadamard(units) * self._signs(rotation_seed).to(units) * self.padded**-0.5
+            units = hadamard(units, scale=self.padded**-0.5) * self._signs(rotation_seed, units)
         return units[: self.size].float()
 
-    def _signs(self, rotation_seed: int) -> Tensor:
-        if not self.rotate:
-            return torch.ones(1)
-        return counter.rademacher(counter.client_seeds(rotation_seed, 1), "fixed-point.rotation", self.padded)[0]
+    def _signs(self, rotation_seed: int, like: Tensor) -> Tensor:
+        return _signs_of(rotation_seed, self.padded).to(like) if self.rotate else torch.ones(1).to(like)
 
     def _rotated(self, row: Tensor, signs: Tensor) -> Tensor:
         if not self.rotate:
-            return row
-        padded = row.new_zeros(self.padded)
-        padded[: self.size] = row
-        return hadamard(padded.mul_(signs)).mul_(self.padded**-0.5)
+            return row.float()
+        padded = signs.new_zeros(self.padded)
+        torch.mul(row, signs[: self.size], out=padded[: self.size])
+        return hadamard(padded, scale=self.padded**-0.5)
 
-    def _scaled(self, row: Tensor, clip_norm: float) -> NDArray[np.float64] | None:
-        """s x in float64, no longer than s times the clip norm; None where x is not finite.
+    def _steps(self, row: Tensor, clip_norm: float) -> float | None:
+        """What a row is multiplied by: s, or less where it is longer than the clip norm; None where it is not finite.
 
         Privacy does not rest on this bound. It keeps rows from being redrawn in vain that float32 has lengthened.
         """
-        scaled: NDArray[np.float64] = row.to("cpu", torch.float64, copy=True).numpy()
-        length = float(np.linalg.norm(scaled))
+        length = float(torch.linalg.vector_norm(row, dtype=torch.float64))
         if not math.isfinite(length):
             return None
-        scaled *= self.steps_per_unit * min(1.0, clip_norm / length if length else 1.0)
-        return scaled
+        return self.steps_per_unit * min(1.0, clip_norm / length if length else 1.0)
+
+
+@lru_cache(maxsize=2)
+def _signs_of(rotation_seed: int, count: int) -> Tensor:
+    """Remembered for the clients of a round; not to be written to."""
+    return counter.rademacher(counter.client_seeds(rotation_seed, 1), "fixed-point.rotation", count)[0]
 
 
 def _round_within(
-    values: NDArray[np.float64], largest: int, out: NDArray[np.int32], randomness: Randomness, purpose: str, *path: int
+    values: NDArray[np.floating[Any]],
+    largest: int,
+    out: NDArray[np.int32],
+    randomness: Randomness,
+    purpose: str,
+    *path: int,
+    steps: float = 1.0,
 ) -> bool:
-    """Whether a rounding of squared norm at most `largest` was found, which then is in `out`."""
+    """Whether a rounding of steps · values of squared norm at most `largest` was found, which then is in `out`."""
     for attempt in range(DRAWS):
-        rounded = randomness.uniform(len(values), purpose, *path, attempt)
-        rounded += values
-        np.floor(rounded, out=rounded)
-        integers = rounded.astype(np.int64)
-        if int(integers @ integers) <= largest:  # below 2^62: see largest_squared_norm
-            out[:] = integers
+        coins = randomness.bits(-(-len(values) // 2), purpose, *path, attempt).view(np.uint32)
+        squares = 0
+        for first in range(0, len(values), _AT_ONCE):
+            place = slice(first, first + _AT_ONCE)
+            rounded = _rounded(values[place] * np.float64(steps), coins[place])
+            out[place] = rounded
+            squares += _square(rounded, largest)
+            if squares > largest:
+                break
+        else:
             return True
+    out[:] = 0
     return False
+
+
+def _rounded(values: NDArray[np.float64], coins: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """Each down, or up where its coin of 32 bits is below its fraction."""
+    down = np.floor(values)
+    fractions = np.multiply(values - down, 2.0**32)
+    down += coins[: len(values)] < fractions
+    return down
+
+
+def _square(rounded: NDArray[np.float64], largest: int) -> int:
+    """The squared norm of whole numbers below 2^31, or what is above `largest` as well.
+
+    Doubles add whole numbers exactly up to 2^53, and what is larger does not become smaller than that.
+    """
+    if largest < 1 << 53:
+        return int(rounded @ rounded)
+    integers = rounded.astype(np.int64)
+    return int(integers @ integers)  # below 2^62: see largest_squared_norm
 
 
 def saturated(total: Tensor, bits: int) -> int:

@@ -64,7 +64,7 @@ class DiscreteGaussianLaw:
         return weights
 
     def sample(self, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
-        return inversion.draw(self, count, randomness, purpose, *path)
+        return inversion.draw_short(self, count, randomness, purpose, *path)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class SkellamLaw:
         return weights
 
     def sample(self, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
-        return inversion.draw(self, count, randomness, purpose, *path)
+        return inversion.draw_short(self, count, randomness, purpose, *path)
 
 
 def _check(variance: int) -> None:

@@ -45,12 +45,12 @@ def adversarial_rows(size, steps):
 
 
 class Always:
-    """The largest uniform there is: everything is rounded up."""
+    """Every coin shows the least there is: everything that is not whole is rounded up."""
 
     name = "always"
 
-    def uniform(self, count, purpose, *path):
-        return np.full(count, 1 - 2.0**-53)
+    def bits(self, count, purpose, *path):
+        return np.zeros(count, dtype=np.uint64)
 
 
 def words_of(integers, bits):

@@ -4,6 +4,8 @@ Statistical tests are seeded, so they pass or fail for ever, at a false-alarm ra
 Secure() cannot be and have the same rate.
 """
 
+from bisect import bisect_right
+
 import mpmath
 import numpy as np
 import pytest
@@ -189,6 +191,53 @@ def test_the_law_does_not_depend_on_the_bits_of_the_table(law, bits, variance):
     count = 20_000 if bits < 20 else COUNT
     draws = inversion.draw(law(variance), count, SIMULATED, "coarse", bits, variance, bits=bits)
     assert p_value(draws, double_masses(law, variance, int(12 * variance**0.5) + 3)) > ALPHA
+
+
+@every_law
+@pytest.mark.parametrize("variance", [1, 50, 700])
+def test_every_short_draw_is_the_first_k_whose_sum_exceeds_the_uniform(law, variance):
+    """The definition, in exact arithmetic, for each of the 2^16 words that a draw can begin with.
+
+    An undecided one gets 48 random bits more, or those of the tail; a decided one has the same k at both ends of its
+    cell. Sums to 60 digits, so that a cell that ended within 1e-50 of one would be seen as undecided here.
+    """
+    heads = np.arange(1 << 16, dtype=np.uint16)
+    rng = np.random.default_rng(variance)
+    short = inversion._short_table(law(variance))
+    undecided = np.flatnonzero(short == inversion._UNDECIDED)
+    more = rng.integers(0, 2**64, len(undecided), dtype=np.uint64)
+    drawn = inversion.draw_short(law(variance), 1 << 16, Script(heads.view(np.uint64), more), "test")
+    with mpmath.workdps(60):
+        sums = [int(mpmath.floor(one * 2**63)) for one in exact_sums(law, variance, int(14 * variance**0.5) + 8)]
+    known = set(sums[:-1]) - {2**63 - 1}
+    extra = dict(zip(undecided.tolist(), (more >> np.uint64(16)).tolist(), strict=True))
+    for head in range(1 << 16):
+        low = (head >> 1) << 48
+        ends = [low | extra[head]] if head in extra else [low, low + 2**48 - 1]
+        for uniform in ends:
+            assert uniform not in known, "a test that cannot tell"
+            assert abs(drawn[head]) == bisect_right(sums, uniform), head
+        assert drawn[head] == 0 or (drawn[head] < 0) == bool(head & 1)
+    assert 0 < len(undecided) < len(heads) / 4
+    assert [len(inversion.draw_short(law(variance), count, SIMULATED, "edges")) for count in (0, 1, 5)] == [0, 1, 5]
+
+
+def test_a_short_table_that_decides_too_much_is_seen():
+    """The planted fault: cells with a G(k) in them that take the k of their lower end shift the law by 1 in 10,000."""
+    law, masses = DiscreteGaussianLaw(30_000), double_masses(DiscreteGaussianLaw, 30_000, 1600)
+    short = inversion._short_table(law)
+    wrong = np.repeat(np.maximum.accumulate(np.where(short[::2] >= 0, short[::2], -1)), 2)
+    tail = np.bincount(np.maximum(wrong, 0), minlength=1601)[:1601] / (1 << 16)
+    exact = masses[1600:] * np.where(np.arange(1601) > 0, 2, 1)
+    right = np.bincount(np.abs(np.where(short == inversion._UNDECIDED, 0, short)), minlength=1601)[:1601] / (1 << 16)
+    assert np.abs(tail - exact).sum() > 1e-3
+    assert (right[1:] <= exact[1:] + 1e-12).all()  # what is decided never exceeds the law
+
+
+def test_a_variance_too_large_for_short_draws_has_words_from_the_start():
+    law = DiscreteGaussianLaw(10**10)
+    assert inversion._short_table(law) is None
+    assert np.array_equal(law.sample(50, SIMULATED, "words"), inversion.draw(law, 50, SIMULATED, "words"))
 
 
 @pytest.mark.parametrize("count", [0, 1, inversion._AT_ONCE, 2 * inversion._AT_ONCE + 1])
