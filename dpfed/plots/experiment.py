@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.plots.figure import figure, legend_beside
+from dpfed.plots.figure import figure, legend_beside, plain_log_ticks
 from dpfed.plots.looks import Look, looks_for
 
 _BESIDE = 2.4
@@ -57,7 +57,7 @@ def plot_curves(curves: Sequence[Curve], path: Path, *, looks: Mapping[str, Look
         left.set(xlabel="rounds", ylabel="test accuracy, %")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set(xlabel="uplink of all clients, MB (log)", ylabel="test accuracy, %", xscale="log")
-        _plain_numbers(right)
+        plain_log_ticks(right)
         if any(len(curve.accuracies) > 1 for curve in curves):
             left.set_title("mean, and range over seeds", fontsize=10)
         legend_beside(left)
@@ -152,14 +152,3 @@ def _logarithmic(axes: Any, values: Sequence[float]) -> None:
     axes.set_xticks(shown)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-
-
-def _plain_numbers(axes: Any) -> None:
-    """100 instead of a power of ten, and between the powers 2 and 5 of them where there is room; round numbers else."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-
-    low, high = axes.get_xlim()
-    powers = LogLocator(subs=(1.0,) if high / low > 1000 else (1.0, 2.0, 5.0))
-    axes.xaxis.set_major_locator(powers if high / low > 20 else MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())

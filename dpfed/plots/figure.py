@@ -48,3 +48,14 @@ def legend_beside(axes: Any, *, last: str | None = None) -> None:
     entries = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda entry: entry[1] == last)
     if entries:
         axes.figure.legend(*zip(*entries, strict=True), loc="outside right upper", frameon=False, fontsize=9)
+
+
+def plain_log_ticks(axes: Any) -> None:
+    """100 instead of a power of ten, and between the powers 2 and 5 of them where there is room; round numbers else."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axes.get_xlim()
+    powers = LogLocator(subs=(1.0,) if high / low > 1000 else (1.0, 2.0, 5.0))
+    axes.xaxis.set_major_locator(powers if high / low > 20 else MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpfed.plots.figure import figure
+from dpfed.plots.figure import figure, plain_log_ticks
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -23,8 +23,10 @@ def plot_runs(runs: Mapping[str, Records], path: Path) -> None:
                 charged = [record for record in records if record["epsilon"] is not None]
                 axes[2].plot([r["round"] for r in charged], [r["epsilon"] for r in charged], label=name)
         axes[0].set_xlabel("rounds")
-        axes[1].set_xlabel("uplink of all clients, megabytes (log)")
+        axes[0].xaxis.get_major_locator().set_params(integer=True)
+        axes[1].set_xlabel("uplink of all clients, MB (log)")
         axes[1].set_xscale("log")
+        plain_log_ticks(axes[1])
         for axis in axes[:2]:
             axis.set_ylabel("test accuracy, %")
         if private:
