@@ -15,7 +15,8 @@ NAME = "sweep.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One number that the paper prints, in the unit it prints (accuracies in percent); `x` is the axis's label."""
+    """One number that the paper prints, in the unit it prints (accuracies in percent); `x` is the axis's label,
+    None for the row at every x."""
 
     row: str
     x: str | None

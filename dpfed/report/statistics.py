@@ -134,9 +134,7 @@ def short(axis: str) -> str:
 
 
 def _published(group: Group, key: str, collection: Collection) -> Published | None:
-    """What the paper prints for this row at this x; a number without x is for rows that have no such axis."""
+    """What the paper prints for this row at this x, or else without an x: once for the whole row."""
     at = group.at.get(collection.x or "")
-    found: Sequence[Published] = [
-        one for one in collection.published if (one.row, one.quantity, one.x) == (group.row, key, at)
-    ]
-    return found[0] if found else None
+    found = {one.x: one for one in collection.published if (one.row, one.quantity) == (group.row, key)}
+    return found.get(at, found.get(None))

@@ -122,6 +122,17 @@ def test_an_epsilon_over_seeds_is_the_largest_and_a_lower_bound_the_smallest(tmp
     assert readings_of(group).stated == 1.2
 
 
+def test_a_number_without_x_is_for_its_row_at_every_x_that_has_none_of_its_own(sweep_folder):
+    found = collect([sweep_folder])
+    without = Published(row="B", x=None, quantity="test_accuracy", value=70.0, where="text")
+    found = replace(found, published=(*found.published, without))
+    shown = {
+        (group.row, group.at.get("method.keep")): mean_of(group, "test_accuracy", found).published.value
+        for group in groups_of(found)
+    }
+    assert shown == {("A", None): 86.98, ("B", "0.1"): 70.0, ("B", "0.2"): 80.76}
+
+
 def test_small_means_keep_two_digits_and_published_numbers_the_papers(sweep_folder, tmp_path):
     found = collect([sweep_folder])
     small = replace(found.runs[0], summary={**found.runs[0].summary, "uplink_megabytes_total": 0.00234})
