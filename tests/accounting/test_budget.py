@@ -234,3 +234,26 @@ def test_a_comparison_calls_no_setting_a_guarantee_where_shares_have_no_account(
     assert all(any("secret cohort size" in note for note in row.notes) for row in refused)
     with pytest.raises(InvalidParameter):
         Plan(clients=600, cohort=100, sampling="poisson", mechanism="distributed-gaussian", dropout=0.3)
+
+
+def test_what_was_solved_for_states_its_lower_bound_unless_told_not_to():
+    found = budget.noise_multiplier(PLAN, epsilon_target=3.0, rounds=2)
+    assert 0 < found.lower_bound <= found.epsilon
+    assert budget.noise_multiplier(PLAN, epsilon_target=3.0, rounds=2, with_lower_bound=False).lower_bound is None
+    found = budget.rounds(PLAN, epsilon_target=1.0, noise_multiplier=2.0)
+    assert 0 < found.lower_bound <= found.epsilon
+
+
+def test_a_comparison_shows_the_papers_readings_with_its_sensitivity_and_with_the_needed_one():
+    """The paper inserts C; fixed-size sampling moves a sum by 2C, at twice the cost: never less than with C."""
+    rows = budget.compare(Plan(clients=600, cohort=10, sampling="fixed"), noise_multiplier=2.0, rounds=20)
+    readings = [row for row in rows if row.accountant.startswith("fed-smp")]
+    stated = [(row.accountant, row.conversion, row.to_dict()["sensitivity_in_clips"]) for row in readings]
+    kinds = [("fed-smp-theorem", None), ("fed-smp-lemma", "classical"), ("fed-smp-lemma", "improved")]
+    assert stated == [(*kind, sensitivity) for sensitivity in (1.0, 2.0) for kind in kinds]
+    assert [row.accountant for row in rows if row.lower_bound is not None and row.plan.sampling == "fixed"].count(
+        "rdp"
+    ) == 0
+    for once, twice in zip(readings[:3], readings[3:], strict=True):
+        assert not once.valid
+        assert once.epsilon < twice.epsilon

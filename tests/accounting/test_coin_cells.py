@@ -171,3 +171,16 @@ def test_a_slope_above_half_the_information_leaves_nothing_of_small_moves(c, sig
     assert np.all(enough <= slope * 1e-14)
     too_low = _Cells(alpha[order], slope * 0.98, c, sigma).bound(np.arange(len(base)), low, high)
     assert np.all(too_low >= slope * 0.0199e-10)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.2, 1.0])
+@pytest.mark.parametrize("high", [0.3, 0.5, 0.8, 0.9])
+def test_how_much_the_mean_bends_downwards(sigma, high):
+    """At least the largest -g'' up to `high`, by second differences; and near it where the other end is far."""
+    c, h = 0.1, 1e-4
+    theta = np.linspace(c, high, 400)
+    g = [coin_majorant.mean(theta + shift, c, sigma) for shift in (-h, 0, h)]
+    largest = np.max(2 * g[1] - g[0] - g[2]) / h**2
+    found = _Cells(np.array([2.0]), np.array([1.0]), c, sigma)._bend(np.array([high]))[0]
+    assert found >= largest * (1 - 1e-4) - 1e-5
+    assert found <= largest * 1.01 + 1e-5 or sigma > 0.05 or high < 0.8

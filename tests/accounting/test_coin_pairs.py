@@ -153,3 +153,16 @@ def test_short_walks_are_exact_at_the_smallest_delta(n, u, delta):
     exact = channel_epsilon(delta, p=np.full(n, u), q=np.full(n, 1 - u))
     assert exact <= walk_epsilon(n, u, 1 - u, delta) * (1 + 1e-12)
     assert walk_epsilon(n, u, 1 - u, delta) <= exact * 1.01
+
+
+def test_at_a_delta_that_the_moves_cannot_reach_nothing_is_told():
+    """The total variation of one coin's pair is u - v, of more at most the sum."""
+    assert walk_epsilon(1, 0.6, 0.4, 0.21) == 0
+    assert walk_epsilon(3, 0.51, 0.49, 0.1) == 0
+    assert walk_epsilon(1, 0.6, 0.4, 0.19) > 0
+
+
+@pytest.mark.parametrize("c", [0.1, 0.3, 0.45])
+def test_at_no_delta_it_is_the_pure_cap_and_not_below_by_rounding(c):
+    claim = accountant.epsilon(channel(dimension=1, floor=c), delta=1e-300, accountant="exact")
+    assert pure_cap(1, c) * (1 - 1e-15) <= claim <= pure_cap(1, c) * (1 + 1e-11)

@@ -165,3 +165,15 @@ def test_a_budget_of_coins_says_what_its_plan_is():
     assert record["mechanism"] == "bernoulli-aggregate"
     assert (record["dimension"], record["edge"], record["clip_norm"], record["noise_std"]) == (50, 0.2, 0.1, 0.0)
     assert budget.SAMPLINGS == ("poisson", "fixed", "all")
+
+
+@pytest.mark.parametrize("sigma", [70.0, 1e3, 1e5])
+@pytest.mark.parametrize("rounds", [1, 100])
+def test_the_grid_of_a_plain_gaussian_is_a_sixtieth_of_its_spread(sigma, rounds):
+    """Rounds of it are one release with mu sqrt(T), the standard deviation of its loss; at most 1e-3."""
+    spread = math.sqrt(rounds) / sigma
+    assert loss_grid.interval(_plain(sigma, rounds)) == pytest.approx(min(spread / 60, 1e-3), rel=1e-9)
+
+
+def _plain(sigma, rounds):
+    return Composed(parts=((Gaussian(noise_multiplier=sigma, adjacency="add-remove"), rounds),))

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from accounting import poisson as poisson_profiles
 from accounting.attacks import attack_pairs
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Composed
+from accounting.self_composed import LossLaw
 
 ALL_KINDS = [
     poisson(0.1, 1.0),
@@ -123,3 +125,9 @@ def test_what_a_transform_rounds_upwards_is_no_loss():
     composed = times(poisson(0.03125, 0.125, "add-remove"), 8)
     low, high = lower_bound.epsilon(composed, delta=1e-11), pld.epsilon(composed, delta=1e-11)
     assert high * (1 - 1e-3) <= low <= high
+
+
+def test_a_law_above_delta_at_every_loss_shows_its_largest_one():
+    law = LossLaw(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.2, 0.1]), infinite=0.1)
+    assert lower_bound._shown_epsilon(law, 0.05) == 1.0
+    assert 0 < lower_bound._shown_epsilon(law, 0.15) < 1.0

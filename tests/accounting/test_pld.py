@@ -212,3 +212,8 @@ class TestProgress:
         stream = pld.epsilons(poisson(0.1, 2.0), delta=1e-5, rounds=8)
         for count in range(1, 9):
             assert next(stream) >= lower_bound.epsilon(times(poisson(0.1, 2.0), count), delta=1e-5)
+
+
+def test_more_rounds_than_a_grid_can_hold_are_refused():
+    with pytest.raises(InvalidParameter, match="must be at most 100000000, beyond it no grid fits in memory"):
+        pld.epsilon(times(poisson(0.1, 1.0), 10**8 + 1), delta=1e-5)

@@ -56,6 +56,7 @@ def test_what_one_more_round_would_cost_is_that_of_everything_together(project):
 def test_what_is_left_is_the_budget_less_what_is_spent(project):
     assert project.to_dict()["left_epsilon"] == 1.0
     project.charge(release(0), run="a")
+    assert 0 < project.spent().lower_bound <= project.spent().epsilon
     stated = project.to_dict()
     assert stated["spent_epsilon"] == accountant.epsilon(Composed(parts=((ROUND, 1),)), delta=DELTA) > 0.1
     assert stated["left_epsilon"] == pytest.approx(1.0 - stated["spent_epsilon"], rel=1e-12)

@@ -136,6 +136,13 @@ class TestConversion:
         assert math.erf(mu / math.sqrt(8)) <= delta
         assert rdp.epsilon_from_curve([1.01], [1.02 * mu**2 / 2], delta=delta).epsilon > 0.0 or delta > 0.5
 
+    def test_epsilon_is_0_also_where_the_total_variation_may_be_delta_itself(self):
+        """1 - e^-rho = delta^2 exactly, in doubles too."""
+        rho = -math.log1p(-0.5625)
+        assert -np.expm1(-rho) == 0.5625
+        assert rdp.epsilon_from_curve([1.001], [rho], delta=0.75).epsilon == 0.0
+        assert rdp.epsilon_from_curve([1.001], [rho * 1.001], delta=0.75).epsilon > 0.0
+
     def test_never_negative(self):
         assert rdp.epsilon_from_curve([2.0, 3.0], [0.0, 0.0], delta=0.9).epsilon == 0.0
 
@@ -210,3 +217,22 @@ def test_a_drawn_coin_costs_no_more_than_one_always_sent():
     sampled = rdp.curve(Subsampled(mechanism=coins, sampling=sampling), [2.0, 3.0, 9.0, 20.0])
     assert np.all(sampled < 0.5 * rdp.curve(coins, [2.0, 3.0, 9.0, 20.0]))
     assert np.all(sampled > 0)
+
+
+def test_an_order_that_does_not_converge_is_infinite_without_a_word(caplog):
+    """dp-accounting warns for each such order through absl, whose verbosity stays what it was."""
+    from absl import logging
+
+    before = logging.get_verbosity()
+    with caplog.at_level("DEBUG"):
+        values = rdp.curve(fixed(1, 10**6, 0.05), rdp.ORDERS)
+    assert not caplog.records
+    assert logging.get_verbosity() == before
+    assert not np.isnan(values).any()
+
+
+@pytest.mark.parametrize("orders", [rdp.ORDERS, rdp.FAR_ORDERS, rdp.COIN_ORDERS, rdp.SAMPLED_COIN_ORDERS])
+def test_the_default_orders_rise_in_steps_that_cost_little(orders):
+    """Ends of a grid are its first and its last; between neighbours alpha - 1 at most triples."""
+    assert np.all(np.diff(orders) > 0)
+    assert np.all((orders[1:] - 1) <= 3 * (orders[:-1] - 1))
