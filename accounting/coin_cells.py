@@ -81,7 +81,7 @@ class _Cells:
         a1 = np.maximum(a1, a0)
         alpha, slope = self.alpha[problem], self.slope[problem]
         p0, p1 = self._g(a0), self._g(a1)
-        steepest = self._slope(np.clip(0.5, a0, np.minimum(a1 + t1, 1 - self.c)))
+        steepest = self._slope(np.clip(0.5, a0, a1 + t1))
         step = self._step(a0, a1, t1, steepest)
         far = self._corners(alpha, p0, p1, step, self.top)
         second_order = self._second_order(alpha, slope, p0, p1, step, steepest, t0, t1)

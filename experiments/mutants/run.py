@@ -71,6 +71,7 @@ TESTS = {
     "pld": ["test_pld", "test_ends_of_domains"],
     "poisson": ["test_poisson", "test_pld", "test_number_types"],
     "profiles": ["test_profiles", "test_ends_of_domains"],
+    "subsampling": ["test_subsampling", "test_number_types"],
     "require": ["test_mechanisms", "test_gaussian", "test_budget", "test_ledger"],
 }
 LOADED = [

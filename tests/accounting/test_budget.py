@@ -256,4 +256,5 @@ def test_a_comparison_shows_the_papers_readings_with_its_sensitivity_and_with_th
     ) == 0
     for once, twice in zip(readings[:3], readings[3:], strict=True):
         assert not once.valid
+        assert "inserts sensitivity C" in once.notes[0]
         assert once.epsilon < twice.epsilon

@@ -257,3 +257,10 @@ def test_a_number_or_a_clear_refusal_at_the_edges(sampling, dimension, variance,
     assert 0 <= stated.epsilon < math.inf
     if sampling is not None and sampling.probability == 0:
         assert stated.epsilon == 0
+
+
+def test_shares_beyond_those_summed_one_by_one_count_too():
+    """30,000 shares: not below the whole sum, of which the steps fall with their number."""
+    k = np.arange(1.0, 30_000)
+    whole = float(discrete_gaussian.lattice_distortion(0.5 * k / (k + 1)).sum())
+    assert whole <= discrete_gaussian.shares_distortion(0.5, 30_000) <= 1.001 * whole

@@ -177,7 +177,7 @@ def test_a_client_that_does_not_exist_is_refused(book):
         book.record(round_of(3, (SMALL, 1, [6000])))
 
 
-@pytest.mark.parametrize("clients", [(-1,), (1, 1), (1.0,), (True,), (0, 2.5), ("a",)])
+@pytest.mark.parametrize("clients", [(-1,), (1, 1), (1.0,), (True,), (0, 2.5), ("a",), (-1, 3)])
 def test_clients_are_different_whole_numbers(clients):
     with pytest.raises(AccountingError, match="clients"):
         Steps(mechanism=SMALL, count=1, clients=clients)

@@ -228,3 +228,16 @@ def test_a_cohort_of_everybody_is_no_sample():
     everybody = [FullParticipation(), PoissonSampling(probability=1.0), FixedSizeSampling(cohort=7, clients=7)]
     for sampling in everybody:
         assert mechanisms.subsample(gaussian(1.0, "zero-out"), sampling) == gaussian(1.0, "zero-out")
+
+
+def test_coins_come_back_from_their_description():
+    for coins in (
+        mechanisms.BernoulliAggregate(dimension=4, cohort=2, floor=0.25, adjacency="zero-out", l2_clip=0.2),
+        mechanisms.BernoulliChannel(dimension=4, floor=0.25, adjacency="replace-one", linf_clip=0.2, noise_std=0.1),
+    ):
+        assert mechanisms.from_dict(json.loads(json.dumps(coins.to_dict()))) == coins
+
+
+def test_a_composition_has_the_adjacency_of_its_parts():
+    for adjacency in Adjacency:
+        assert times(gaussian(1.0, adjacency), 2).adjacency is adjacency

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from accounting import debias, fixed_size, gaussian, poisson
+from accounting import debias, fixed_size, gaussian, poisson, subsampling
 from accounting.bernoulli_exact import channel_profile
 from accounting.coin_divergence import divergence
 from accounting.discrete_gaussian import lattice_distortion
@@ -41,6 +41,14 @@ FRACTIONS = {
 def test_epsilons(name, kind):
     given = np.array([0.1, 1.0, 2.7, 3.0]).astype(kind)
     assert np.array_equal(EPSILONS[name](given), EPSILONS[name](given.astype(float)))
+
+
+@pytest.mark.parametrize("amplified", [subsampling.poisson, subsampling.fixed_size])
+def test_orders(amplified):
+    given = np.array([2, 3, 30])
+    expected = amplified(given.astype(float), lambda a: a / 9, sampling_probability=0.1)
+    for kind in (np.uint8, np.int16, np.float32):
+        assert np.array_equal(amplified(given.astype(kind), lambda a: a / 9, sampling_probability=0.1), expected)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])

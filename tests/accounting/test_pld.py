@@ -217,3 +217,9 @@ class TestProgress:
 def test_more_rounds_than_a_grid_can_hold_are_refused():
     with pytest.raises(InvalidParameter, match="must be at most 100000000, beyond it no grid fits in memory"):
         pld.epsilon(times(poisson(0.1, 1.0), 10**8 + 1), delta=1e-5)
+
+
+def test_the_smallest_delta_is_allowed_and_nothing_below_it():
+    assert 0 < pld.epsilon(poisson(0.1, 1.0), delta=1e-12) < math.inf
+    with pytest.raises(InvalidParameter, match="must be at least 1e-12"):
+        pld.epsilon(poisson(0.1, 1.0), delta=0.999e-12)
