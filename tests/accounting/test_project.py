@@ -62,6 +62,14 @@ def test_what_is_left_is_the_budget_less_what_is_spent(project):
     assert stated["left_epsilon"] == pytest.approx(1.0 - stated["spent_epsilon"], rel=1e-12)
 
 
+def test_a_round_that_takes_exactly_what_is_left_is_allowed_and_none_after_it(tmp_path):
+    needed = Project.create(tmp_path / "a.jsonl", clients=1000, epsilon=1.0, delta=DELTA).with_also(ROUND)
+    project = Project.create(tmp_path / "b.jsonl", clients=1000, epsilon=needed, delta=DELTA)
+    project.charge(release(0), run="a")
+    with pytest.raises(BudgetSpent):
+        project.charge(release(1), run="a")
+
+
 def test_a_repeated_simulated_round_is_charged_once_and_a_secure_one_again(project):
     for _ in range(2):
         project.charge(release(0), run="a", repeatable=True)
