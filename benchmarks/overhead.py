@@ -1,9 +1,12 @@
 """What a round costs beside local training, part by part, for every method. Prints Markdown tables.
 
-    python benchmarks/overhead.py [--model "CNN 0.58M"] [--methods drive eden] [--epochs 5] [--threads 1]
+    python benchmarks/overhead.py [--model "CNN 0.58M"] [--methods drive eden] [--work few] [--threads 1]
 
-100 of 1,000 clients (`--cohort`) with 10 samples each, batches of 10, on random images: the round of
-`benchmarks/tasks.py`, or with `--epochs 10` that of Fed-SMP's paper. Rounds are those of `dpfed run`, files and all.
+100 of 1,000 clients (`--cohort`) on random images. Their local work (`--work`) is `few`, 10 samples, 5 epochs, batches
+of 10: the 5 steps of `benchmarks/tasks.py`; `fed-smp`, the 10 steps of that paper's CNN (give `--model "CNN 1.66M"`);
+`fifty`, 100 samples, 5 epochs, batches of 10; or `fedmrn`, 600 samples, 10 epochs, batches of 64: 100 steps. Rounds
+are those of `dpfed run`, files and all. With `--extrapolate` clients train as in `few`, and the time of training is
+multiplied by how many more samples go through the model: all else does not depend on it. The table says so.
 Functions are wrapped from here, so that what is measured is the product; a part is the time inside its functions less
 that inside other parts. Seconds are those of the processor, so that other work on the machine disturbs little
 (`--clock wall`: by the clock); for every part the least over the rounds after the first. In one process a client's
@@ -15,10 +18,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -77,6 +82,32 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "drive": {},
     "eden": {"method": {"options": {"bits": 2}}},
     "fedsparsify": {"method": {"options": {}}},
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client does in a round."""
+
+    samples: int
+    batch: int
+    epochs: int
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * math.ceil(self.samples / self.batch)
+
+    @property
+    def seen(self) -> int:
+        """Samples that go through the model, with repetitions."""
+        return self.epochs * self.samples
+
+
+WORK = {
+    "few": Work(10, 10, 5),
+    "fed-smp": Work(10, 10, 10),
+    "fifty": Work(100, 10, 5),
+    "fedmrn": Work(600, 64, 10),
 }
 
 
@@ -161,31 +192,38 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
             clients = len(task.cohort)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})
     later = rounds[1:]
-    return {part: min(one.get(part, 0.0) for one in later) for part in (*PARTS, "evaluation")}
+    least = {part: min(one.get(part, 0.0) for one in later) for part in (*PARTS, "evaluation")}
+    least["train"] *= WORK[options.work].seen / work_of(options).seen
+    return least
+
+
+def work_of(options: argparse.Namespace) -> Work:
+    """What clients do here."""
+    return WORK["few" if options.extrapolate else options.work]
 
 
 def tables(name: str, model: str, options: argparse.Namespace) -> dict[str, Any]:
     """The configuration of a setting."""
-    extra = SETTINGS[name]
+    extra, work = SETTINGS[name], work_of(options)
     result: dict[str, Any] = {
         "data": {"name": "random", **extra.get("data", {})},
         "model": {"name": MODELS[model]},
         "federation": {"clients": 1000, "cohort": options.cohort, "rounds": options.rounds + 1, "sampling": "fixed"},
-        "local": {"learning_rate": 0.05, "batch_size": 10, "epochs": options.epochs},
+        "local": {"learning_rate": 0.05, "batch_size": work.batch, "epochs": work.epochs},
         "method": {"name": name.split(",")[0], **extra.get("method", {})},
     }
     return result | ({"privacy": extra["privacy"]} if "privacy" in extra else {})
 
 
-def register() -> None:
-    """Random images: the time does not depend on them."""
+def register(samples: int) -> None:
+    """Random images, so many for each of 1,000 clients and 100 public ones: the time does not depend on them."""
     generator = np.random.default_rng(0)
 
     def half(count: int) -> tuple[Any, Any]:
         inputs = generator.standard_normal((count, 1, 28, 28), dtype=np.float32)
         return inputs, generator.integers(10, size=count)
 
-    (inputs, labels), (test_inputs, test_labels) = half(10_100), half(1_000)
+    (inputs, labels), (test_inputs, test_labels) = half(1_000 * samples + 100), half(1_000)
     random = Dataset(
         name="random",
         train_inputs=inputs,
@@ -201,15 +239,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="CNN 0.58M")
     parser.add_argument("--methods", nargs="+", choices=SETTINGS, default=list(SETTINGS))
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--work", choices=WORK, default="few")
+    parser.add_argument("--extrapolate", action="store_true")
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=["processor", "wall"], default="processor")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    register()
-    print(f"{options.model}, {options.epochs} epochs, milliseconds a client\n")
+    register(work_of(options).samples)
+    work = WORK[options.work]
+    how = "training extrapolated from 5 steps, " if options.extrapolate else ""
+    print(f"{options.model}, {work.samples} samples, {work.steps} steps, {how}milliseconds a client\n")
     print("| method | overhead | " + " | ".join(PARTS) + " | evaluation |")
     print("|---|--:" + "|--:" * (len(PARTS) + 1) + "|")
     for name in options.methods:

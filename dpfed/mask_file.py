@@ -27,7 +27,7 @@ from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.seeds import Seeds
 
-_FORMAT = "dpfed-mask-3"
+_FORMAT = "dpfed-mask-4"
 _BUCKETS = 16
 _KINDS = ("initial", "die", "both")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,10 +12,15 @@ from torch import Tensor
 
 from accounting import debias
 from dpfed.compress.code import Arrived, OnIntegers
-from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
+from dpfed.compress.counter import at_least
+from dpfed.compress.mask_bytes import MaskCoder
 from dpfed.compress.ring_bytes import ring_from_bytes, ring_to_bytes
 from dpfed.errors import ConfigError, WireError
 from dpfed.randomness import Randomness
+
+_REST = 53 - 16
+_DOUBT = 2.0**-6
+"""Of 2^16 p in float32: the sum and the edge are each rounded by at most 2^-24, and the difference by less."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,7 +29,8 @@ class Coins:
 
         p = clip(origin + row [+ N(0, noise_std^2)], edge, 1 - edge);   m ~ Bern(p), or 1[p >= 1/2] if not `stochastic`
 
-    in float64 with 53-bit uniforms, so that a coin has its probability to 2^-53. The sum S of m over K uploads decodes
+    with p in float64 and 53-bit uniforms, so that a coin has its probability to 2^-53: 16 of the bits first, the others
+    where those do not decide. The sum S of m over K uploads decodes
     to S - K g(origin), g being the mean of a coin: g(p) = p without noise, accounting.debias.clipped_mean with it; with
     `correction` "linear" that is divided by g', with "invert" it is K (g^-1(S / K) - origin).
 
@@ -45,6 +51,7 @@ class Coins:
     canaries: Callable[[int], int] | None = None
     summed: bool = False
     bits: int | None = None
+    _coders: list[MaskCoder] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.edge < 0.5:
@@ -87,10 +94,10 @@ class Coins:
             if len(entries) and int(entries.max()) > 1:
                 raise WireError(f"an entry {int(entries.max())} of a mask: must be 0 or 1. Drop the client's message.")
             return Arrived(rows=entries.to(origin.device, origin.dtype), uplink_bytes=None)
-        probabilities = origin.cpu().numpy()
+        coder = self._coder(origin)
         masks = torch.empty(len(messages), len(origin), dtype=origin.dtype)
         for mask, message in zip(masks, messages, strict=True):
-            mask.copy_(torch.from_numpy(mask_from_bytes(message, probabilities)))
+            mask.copy_(torch.from_numpy(coder.decode(message)))
         return Arrived(rows=masks.to(origin.device), uplink_bytes=sum(map(len, messages)))
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
@@ -98,7 +105,7 @@ class Coins:
         if self.slots is not None:
             slots = self.slots + (0 if self.canaries is None else self.canaries(round))
             for missing in range(slots - uploads):
-                total = total + self._toss(origin.double(), "coins.padding", round, missing)
+                total = total + self._toss(origin, None, "coins.padding", round, missing)
             uploads = slots
         if not self.noise_std:
             return total - uploads * origin.clamp(self.edge, 1 - self.edge)
@@ -117,15 +124,25 @@ class Coins:
         """What clients toss, zeros and ones in the dtype of rows."""
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, clients, strict=True):
-            mask.copy_(self._toss(origin.double() + row.double(), "coins", round, int(client)))
+            mask.copy_(self._toss(origin, row, "coins", round, int(client)))
         return masks
 
     def _coded(self, masks: Tensor, origin: Tensor) -> list[bytes]:
-        probabilities = origin.cpu().numpy()
-        return [mask_to_bytes(mask.cpu().numpy() != 0, probabilities) for mask in masks]
+        coder = self._coder(origin)
+        return [coder.encode(mask.cpu().numpy() != 0) for mask in masks]
 
-    def _toss(self, probabilities: Tensor, purpose: str, *path: int) -> Tensor:
-        """Coins [k] of probabilities [k], float64, after noise and clip."""
+    def _coder(self, origin: Tensor) -> MaskCoder:
+        """The coder of a public origin, remembered for the clients of a round."""
+        probabilities = origin.cpu().numpy()
+        if not self._coders or not np.array_equal(self._coders[0].probabilities, probabilities):
+            self._coders[:] = [MaskCoder(probabilities=probabilities.copy())]
+        return self._coders[0]
+
+    def _toss(self, origin: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
+        """Coins [k], bool, of the probabilities origin + row, after noise and clip."""
+        if self.stochastic and not self.noise_std:
+            return self._tossed(origin, row, purpose, *path)
+        probabilities = _sum(origin, row)
         if self.noise_std:
             noise = self.randomness.normal(
                 len(probabilities), purpose + ".noise", *path, device=str(probabilities.device)
@@ -136,6 +153,26 @@ class Coins:
             return clipped.ge(0.5)
         uniforms = torch.from_numpy(self.randomness.uniform(len(clipped), purpose, *path)).to(clipped.device)
         return uniforms.lt(clipped)
+
+    def _tossed(self, origin: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
+        """1 where U < p: U of 53 bits, h the first 16 of them, p in float64.
+
+        2^16 p is known from float32 to less than `_DOUBT`. Above h + 1 + _DOUBT it decides for 1, below h - _DOUBT for
+        0, whatever the other bits are; once in 2^16 coins it does neither, and the other 37 bits are drawn.
+        """
+        heads = self.randomness.bits(-(-len(origin) // 4), purpose, *path).view(np.uint16)[: len(origin)]
+        near = origin.clone() if row is None else origin + row
+        above = near.clamp_(self.edge, 1 - self.edge).mul_(1 << 16)
+        above -= torch.from_numpy(heads.astype(np.float32)).to(above.device)
+        ones, perhaps = at_least(above, 1 + _DOUBT), at_least(above, -_DOUBT)
+        unsure = (ones ^ perhaps).nonzero()[:, 0]
+        if len(unsure):
+            chosen = unsure.cpu().numpy()
+            rest = self.randomness.bits(len(chosen), purpose + ".rest", *path) >> np.uint64(64 - _REST)
+            uniforms = np.ldexp((heads[chosen].astype(np.uint64) << np.uint64(_REST) | rest).astype(np.float64), -53)
+            exact = _sum(origin[unsure], None if row is None else row[unsure]).clamp(self.edge, 1 - self.edge)
+            ones[unsure] = torch.from_numpy(uniforms).to(exact.device).lt(exact)
+        return ones
 
     def _corrected(self, total: Tensor, origin: Tensor, uploads: int) -> Tensor:
         setting = {"c": self.edge, "noise_std": self.noise_std}
@@ -148,3 +185,8 @@ class Coins:
             if self.correction == "linear":
                 moves = moves / debias.clipped_mean_slope(start, **setting)
         return torch.from_numpy((uploads * moves).astype(np.float32)).to(total.device)
+
+
+def _sum(origin: Tensor, row: Tensor | None) -> Tensor:
+    """In float64, where it is exact enough to be called the probability."""
+    return origin.double() if row is None else origin.double() + row.double()

@@ -86,7 +86,7 @@ def test_files_of_another_form_are_refused(tmp_path, change):
     network = RECIPE.build()
     content = mask_file(RECIPE, network, drawn(network))
     arrays = load(content)
-    facts = {"format": "dpfed-mask-3", "contexts": "die", "crc": "0", "recipe": json.dumps(vars(RECIPE))}
+    facts = {"format": "dpfed-mask-4", "contexts": "die", "crc": "0", "recipe": json.dumps(vars(RECIPE))}
     match change:
         case "format":
             facts["format"] = "other"

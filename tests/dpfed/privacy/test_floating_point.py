@@ -131,13 +131,15 @@ def test_a_release_of_the_whole_package_is_on_a_public_grid_in_secure_mode_alone
 
 
 class Fixed:
-    """Randomness whose uniforms are given."""
+    """Randomness whose one uniform, of 53 bits, is given: its first 16 bits, and the other 37 if they are asked for."""
 
-    def __init__(self, units):
-        self._units = units
+    def __init__(self, unit):
+        self._unit = unit
 
-    def uniform(self, count, purpose, *path):
-        return np.ldexp(np.asarray(self._units, dtype=np.float64), -53)
+    def bits(self, count, purpose, *path):
+        assert count == 1
+        word = (self._unit % 2**37) << 27 if purpose.endswith(".rest") else self._unit >> 37
+        return np.array([word], dtype=np.uint64)
 
 
 @pytest.mark.parametrize("probability", [0.01, 0.1, 1 / 3, 0.5, 0.7, 0.99, 0.010000001, 0.001, 0.9999])
@@ -148,9 +150,49 @@ def test_a_coin_has_its_probability_to_the_53rd_bit(probability):
     exact = min(max(Fraction(0.5) + Fraction(float(row)), Fraction(0.01)), Fraction(0.99))
     favourable = math.ceil(exact * 2**53)
     for k, shown in ((favourable - 1, 1.0), (favourable, 0.0), (0, 1.0), (2**53 - 1, 0.0)):
-        coins = Coins(randomness=Fixed([k]), edge=0.01, summed=True, bits=4)
+        coins = Coins(randomness=Fixed(k), edge=0.01, summed=True, bits=4)
         assert float(coins.send(row[None], origin, np.array([0]), 0).rows) == shown
     assert 0 <= Fraction(favourable, 2**53) - exact < Fraction(1, 2**53)
+
+
+@pytest.mark.parametrize("edge", [0.0, 0.01])
+def test_a_coin_is_whether_the_uniform_is_below_the_probability_in_every_cell(edge):
+    """All 2^16 first words with random origins, moves and other bits: 1 where U < p in float64, and only there.
+
+    Probabilities are put at the ends of cells, next to them in float32, and anywhere.
+    """
+    rng, cells = np.random.default_rng(0), np.arange(1 << 16, dtype=np.uint16)
+    for near in (0.0, 1e-7, 0.3, 1.0):
+        probabilities = np.clip((cells + near * rng.uniform(-1, 2, len(cells))) / 2**16, 0, 1)
+        origin = rng.uniform(0, 1, len(cells)).astype(np.float32)
+        row = (probabilities - origin).astype(np.float32)
+        asked = []
+
+        class Words:
+            def bits(self, count, purpose, *path, asked=asked):
+                if not purpose.endswith(".rest"):
+                    return cells.view(np.uint64)
+                asked.append(rng.integers(0, 2**64, count, dtype=np.uint64))
+                return asked[-1]
+
+        coins = Coins(randomness=Words(), edge=edge, summed=True, bits=4)
+        shown = coins.send(torch.from_numpy(row)[None], torch.from_numpy(origin), np.array([0]), 0).rows[0].numpy()
+        exact = np.clip(origin.astype(np.float64) + row.astype(np.float64), edge, 1 - edge)
+        low, unsure = cells / 2**16, coins_that_are_unsure(origin, row, cells, edge)
+        one, zero = exact >= low + 2.0**-16, exact <= low  # whatever the other bits are
+        assert (one | zero)[~unsure].all()
+        np.testing.assert_array_equal(shown[~unsure], one[~unsure])
+        rest = iter((asked[0] >> np.uint64(27)).tolist())
+        for place in np.flatnonzero(unsure):
+            assert shown[place] == (np.ldexp(float(int(cells[place]) << 37 | next(rest)), -53) < exact[place])
+        assert next(rest, None) is None
+
+
+def coins_that_are_unsure(origin, row, heads, edge):
+    """Those whose probability, in float32, is within 2^-22 of their cell of 2^-16."""
+    low, high = np.float32(edge), np.float32(1 - edge)
+    above = np.clip(origin + row, low, high) * np.float32(65536) - heads.astype(np.float32)
+    return (above >= np.float32(-(2.0**-6))) & (above < np.float32(1 + 2.0**-6))
 
 
 def test_secure_uniforms_are_the_2_to_the_53_that_coins_count_on():
