@@ -117,3 +117,9 @@ def test_an_edited_share_is_found(tmp_path):
     path.write_text(path.read_text().replace('"shares":5', '"shares":9'))
     with pytest.raises(EditedLedger, match="line 2"):
         Ledger.read(path)
+
+
+@pytest.mark.parametrize("law", [DiscreteGaussian, Skellam])
+def test_shares_add_their_variances(law):
+    noise = law(dimension=2, l2_bound=1.0, share_variance=4.0, shares=3, adjacency="zero-out")
+    assert noise.variance == 12.0

@@ -131,3 +131,11 @@ def test_a_law_above_delta_at_every_loss_shows_its_largest_one():
     law = LossLaw(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.2, 0.1]), infinite=0.1)
     assert lower_bound._shown_epsilon(law, 0.05) == 1.0
     assert 0 < lower_bound._shown_epsilon(law, 0.15) < 1.0
+
+
+def test_all_kinds_of_rounds_of_a_composition_count():
+    """Poisson rounds of two noises: near the upper bound, which neither kind alone is."""
+    parts = (poisson(0.1, 1.0), 10), (poisson(0.1, 1.3), 15)
+    high = pld.epsilon(Composed(parts=parts), delta=1e-5)
+    assert 0.97 * high <= lower_bound.epsilon(Composed(parts=parts), delta=1e-5) <= high
+    assert all(pld.epsilon(Composed(parts=(part,)), delta=1e-5) < 0.95 * high for part in parts)
