@@ -17,7 +17,8 @@ def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: P
     together = "  of everything together" if plan.before is not None else ""
     out.print(
         f"[bold]epsilon {number(answer.epsilon)}[/]{together}  {_strength(answer)}  "
-        f"rounds {answer.rounds}  delta {plan.delta:.6g}" + ("" if answer.valid else "  [bold red]NOT A GUARANTEE[/]")
+        f"rounds {answer.rounds}  delta {plan.delta:.6g}" + ("" if answer.valid else "  [bold red]NOT A GUARANTEE[/]"),
+        markup=True,
     )
     out.print(
         f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit client, "

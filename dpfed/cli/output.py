@@ -19,7 +19,7 @@ def print_json(document: Any) -> None:
 def console(*, to_stderr: bool = False) -> Console:
     """A console for tables (standard output) or progress (standard error)."""
     stream = sys.stderr if to_stderr else sys.stdout
-    return Console(stderr=to_stderr, width=None if stream.isatty() else _WIDTH_OF_A_FILE, highlight=False)
+    return Console(stderr=to_stderr, width=None if stream.isatty() else _WIDTH_OF_A_FILE, highlight=False, markup=False)
 
 
 def number(value: float | None, digits: int = 4) -> str:

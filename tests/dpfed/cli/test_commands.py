@@ -258,3 +258,11 @@ def test_private_masks_run_as_the_readme_says(capsys, tmp_path):
 def test_a_mask_is_shown_as_a_file(capsys, tmp_path):
     assert status(["run", "fedpm-digits", "--set", "federation.rounds=1", "--out", str(tmp_path / "r")]) == 0
     assert "model.mask.safetensors" in capsys.readouterr().out
+
+
+def test_brackets_are_text(capsys):
+    """Names of tables of a configuration, and folders such as keep=[0.1], are no markup."""
+    from dpfed.cli.output import console
+
+    console().print("set [audit] canaries in runs/[0.1]")
+    assert capsys.readouterr().out.strip() == "set [audit] canaries in runs/[0.1]"
