@@ -184,3 +184,56 @@ def test_how_much_the_mean_bends_downwards(sigma, high):
     found = _Cells(np.array([2.0]), np.array([1.0]), c, sigma)._bend(np.array([high]))[0]
     assert found >= largest * (1 - 1e-4) - 1e-5
     assert found <= largest * 1.01 + 1e-5 or sigma > 0.05 or high < 0.8
+
+
+def random_cells(c, sigma, count=500):
+    """Cells of random orders and slopes, and random boxes."""
+    rng = np.random.default_rng(8)
+    alpha = 1 + 10 ** rng.uniform(-1, 1.5, count)
+    low, high = boxes(rng, count, c)
+    return _Cells(alpha, alpha * 10 ** rng.uniform(-2, 2, count), c, sigma), low, high
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+def test_what_no_coin_can_be_does_not_loosen_a_box(sigma):
+    """Bases a > 1 - c - t0 have no move in the box: with them and without, the bound is the same."""
+    cells, low, high = random_cells(0.1, sigma)
+    cut = high.copy()
+    cut[:, 0] = np.minimum(high[:, 0], 1 - 0.1 - low[:, 1])
+    stick_out = (cut[:, 0] < high[:, 0]) & (cut[:, 0] >= low[:, 0])
+    assert stick_out.sum() > 20
+    problem = np.arange(len(low))
+    assert np.array_equal(cells.bound(problem, low, high)[stick_out], cells.bound(problem, low, cut)[stick_out])
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+def test_values_of_a_box_are_those_of_pairs_inside_it(sigma):
+    """Attained in the box: not above the largest of a grid in it by more than the grid is coarse; and there is one
+    wherever the middle is a pair of coins."""
+    c = 0.1
+    cells, low, high = random_cells(c, sigma)
+    found = cells.value(np.arange(len(low)), low, high)
+    (a, t), (a0, t1) = (low + high).T / 2, (low[:, 0], high[:, 1])
+    reached = np.full(len(low), -np.inf)
+    for base, move in ((a, t), (a0, t1)):
+        p, q = (coin_majorant.mean(np.minimum(x, 1 - c), c, sigma) for x in (base, base + move))
+        there = coin_majorant.divergence(cells.alpha, p, q) - cells.slope * move**2
+        reached = np.where(base + move <= 1 - c, np.maximum(reached, there), reached)
+    assert np.any(np.isinf(reached))
+    assert np.any(np.isfinite(reached))
+    assert found == pytest.approx(reached, rel=1e-9, abs=1e-12)
+
+
+def test_the_second_order_bound_is_the_largest_over_its_moves():
+    """Beside a grid of moves, at slopes that put the best one at either end of the box, inside and beyond it."""
+    cells, low, high = random_cells(0.1, 0.3)
+    alpha, slope, t0, t1 = cells.alpha, cells.slope, low[:, 1], np.maximum(high[:, 1], low[:, 1])
+    p, step, steepest = np.full(len(t0), 0.4), np.full(len(t0), 0.2), np.full(len(t0), 0.8)
+    w = alpha * (alpha - 1) * cells._weight(alpha, p, p, step) * steepest**2
+    square = (t0 + np.linspace(0, 1, 2001)[:, None] * (t1 - t0)) ** 2
+    values = np.log1p(w * square) / (alpha - 1) - slope * square
+    assert len(np.unique(np.argmax(values, axis=0))) > 50
+    largest = values.max(axis=0)
+    found = cells._second_order(alpha, slope, p, p, step, steepest, t0, t1)
+    assert np.all(found >= largest - 1e-12 * np.abs(largest))
+    assert found == pytest.approx(largest, rel=1e-4, abs=1e-5)
