@@ -133,3 +133,15 @@ def test_slots_against_the_binomial_tail(cohort, clients):
     assert binom.sf(slots, clients, cohort / clients) == pytest.approx(overflow, rel=1e-9, abs=0)
     assert overflow <= 1e-8
     assert slots <= clients
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
+def test_noise_before_the_coins_counts_under_every_sampling(sampling):
+    plain = replace(MASKS, sampling=sampling, adjacency=None, cohort=5, clip_norm=0.5)
+    noised = replace(plain, noise_std=0.3)
+    assert noised.coins().noise_std == 0.3
+    assert coin_budget.epsilon(noised, rounds=3).epsilon < 0.9 * coin_budget.epsilon(plain, rounds=3).epsilon
+
+
+def test_there_are_slots_for_the_mean_cohort_however_much_overflow_is_allowed():
+    assert slots_for(10, 100, allowed=0.9)[0] == 10

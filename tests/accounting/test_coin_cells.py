@@ -208,8 +208,7 @@ def test_what_no_coin_can_be_does_not_loosen_a_box(sigma):
 
 @pytest.mark.parametrize("sigma", [0.0, 0.3])
 def test_values_of_a_box_are_those_of_pairs_inside_it(sigma):
-    """Attained in the box: not above the largest of a grid in it by more than the grid is coarse; and there is one
-    wherever the middle is a pair of coins."""
+    """Attained by two means from [c, 1-c], or nothing: at a middle or a corner beyond 1 - c there are no such coins."""
     c = 0.1
     cells, low, high = random_cells(c, sigma)
     found = cells.value(np.arange(len(low)), low, high)
@@ -232,7 +231,7 @@ def test_the_second_order_bound_is_the_largest_over_its_moves():
     w = alpha * (alpha - 1) * cells._weight(alpha, p, p, step) * steepest**2
     square = (t0 + np.linspace(0, 1, 2001)[:, None] * (t1 - t0)) ** 2
     values = np.log1p(w * square) / (alpha - 1) - slope * square
-    assert len(np.unique(np.argmax(values, axis=0))) > 50
+    assert len(np.unique(np.argmax(values, axis=0))) > 30
     largest = values.max(axis=0)
     found = cells._second_order(alpha, slope, p, p, step, steepest, t0, t1)
     assert np.all(found >= largest - 1e-12 * np.abs(largest))

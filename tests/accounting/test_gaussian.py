@@ -115,3 +115,10 @@ def test_calibration_must_be_known():
 def test_epsilon_of_a_profile_must_be_a_number():
     with pytest.raises(InvalidParameter, match="epsilon=nan"):
         gaussian.privacy_profile([1.0, math.nan], mu=1.0)
+
+
+@pytest.mark.parametrize("mu", SHIFTS)
+def test_the_total_variation_itself_needs_no_epsilon(mu):
+    delta = float(gaussian.privacy_profile(0.0, mu=mu))
+    if 0 < delta < 1:
+        assert gaussian.smallest_epsilon(delta, mu=mu) == 0.0

@@ -196,3 +196,17 @@ def test_notes_state_how_far_shares_are_from_one_discrete_gaussian():
     assert tau > 1e-6
     assert any(f"tau = {tau:.2g}:" in note for note in coarse.notes(1.0, 1))
     assert any("tau below 1e-300:" in note for note in IntegerPlan(**COMMON, placement="server").notes(1.0, 1))
+
+
+@pytest.mark.parametrize(("cohort", "dropout", "shares"), [(10, 0.25, 8), (10, 0.09, 10), (7, 0.3, 5), (3, 0.9, 1)])
+def test_shares_that_arrive_at_the_least(cohort, dropout, shares):
+    """Of 10 uploads a fraction of at most 0.25 missing is 2 missing."""
+    plan = IntegerPlan(clients=20, cohort=cohort, dimension=10, delta=1e-5, sampling="fixed", dropout=dropout)
+    assert plan.shares == shares
+
+
+@LAWS
+def test_a_share_that_is_whole_already_is_not_raised(law):
+    plan = IntegerPlan(clients=8, cohort=4, dimension=10, delta=1e-5, mechanism=law, sampling="fixed", scale=16)
+    assert plan.noise(1.0).share_variance == 64
+    assert plan.noise(1.001).share_variance == 65

@@ -139,3 +139,8 @@ def test_all_kinds_of_rounds_of_a_composition_count():
     high = pld.epsilon(Composed(parts=parts), delta=1e-5)
     assert 0.97 * high <= lower_bound.epsilon(Composed(parts=parts), delta=1e-5) <= high
     assert all(pld.epsilon(Composed(parts=(part,)), delta=1e-5) < 0.95 * high for part in parts)
+
+
+def test_a_delta_above_all_mass_shows_nothing():
+    law = LossLaw(spacing=0.5, lowest=1, masses=np.array([0.5, 0.4]), infinite=0.0)
+    assert lower_bound._shown_epsilon(law, 0.95) == 0.0

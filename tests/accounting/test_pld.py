@@ -186,6 +186,16 @@ def test_smallest_epsilon_inverts_a_falling_function(falls_to):
     assert loss_grid.smallest_epsilon(delta_at, 0.6) == 0.0
 
 
+def test_a_delta_that_is_reached_and_never_passed_has_an_epsilon():
+    assert 0.75 <= loss_grid.smallest_epsilon(lambda epsilon: max(1 - epsilon, 0.25), 0.25) <= 1.0
+
+
+@pytest.mark.parametrize("edge", [1e-60, 1e-9, 0.3, 1e5])
+def test_smallest_epsilon_of_a_step(edge):
+    found = loss_grid.smallest_epsilon(lambda epsilon: 0.5 if epsilon < edge else 1e-9, 1e-3)
+    assert found == pytest.approx(edge, rel=1e-12, abs=0)
+
+
 @pytest.mark.parametrize("bad", [0, 1, 1.5, -0.1, math.nan, math.inf, True, "0.1", None])
 def test_delta_must_be_inside_0_and_1(bad):
     with pytest.raises(InvalidParameter, match=r"delta=.*must be a number strictly between 0 and 1"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from accounting import Composed, Gaussian, PoissonSampling, Subsampled, accountant
+from accounting.discrete_gaussian import continuous
 from accounting.errors import UnsupportedMechanism
 from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.mechanisms import BernoulliChannel
@@ -86,3 +87,17 @@ def test_many_alike_added_at_once_cost_what_they_cost_one_by_one(name):
             singly.add(one)
     assert at_once.epsilon() == pytest.approx(singly.epsilon(), rel=1e-6)
     assert at_once.epsilon(other) == pytest.approx(singly.epsilon(other), rel=1e-6)
+
+
+def test_noise_that_is_felt_to_be_discrete():
+    """Shares of a standard deviation below one step: what they are away from a Gaussian costs in every round, once."""
+    noise = DiscreteGaussian(dimension=3, l2_bound=1.0, share_variance=0.7, shares=40, adjacency="zero-out")
+    release, rounds = Subsampled(mechanism=noise, sampling=SAMPLING), 20
+    running = Running(delta=1e-5, typical=release, rounds=rounds, accountant="pld")
+    running.add(release, rounds)
+    composed = Composed(parts=((release, rounds),))
+    twin = Subsampled(mechanism=continuous(composed).mechanism.parts[0][0].mechanism, sampling=SAMPLING)
+    smooth = accountant.epsilon(Composed(parts=((twin, rounds),)), delta=1e-5, accountant="pld")
+    expected = accountant.epsilon(composed, delta=1e-5, accountant="pld")
+    assert expected > 1.001 * smooth
+    assert running.epsilon() == pytest.approx(expected, rel=1e-4)

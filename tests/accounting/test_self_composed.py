@@ -85,3 +85,25 @@ def test_the_cut_leaves_1e15_and_keeps_little_more(count, p):
     last = law.lowest + len(law.masses) - 1
     assert binom.cdf(law.lowest - 1, count, p) + binom.sf(last, count, p) <= 1e-15 <= law.infinite
     assert len(law.masses) <= 2 * 8.6 * math.sqrt(count * p * (1 - p)) + 20
+
+
+@pytest.mark.parametrize("lowest", [-7, -1, 0, 1, 2, 5])
+@pytest.mark.parametrize("infinite", [0.0, 0.02])
+def test_smallest_epsilon_of_random_laws(lowest, infinite):
+    """delta(epsilon) as the sum it is, at the answer and just below: also where the answer lies below all losses."""
+    rng = np.random.default_rng(lowest + 10)
+    below_all = 0
+    for _ in range(60):
+        law = LossLaw(
+            spacing=float(10 ** rng.uniform(-2, 0.5)),
+            lowest=lowest,
+            masses=(1 - infinite) * rng.dirichlet(np.ones(rng.integers(1, 8))),
+            infinite=infinite,
+        )
+        for delta in rng.uniform(0.021, 0.99, 10):
+            epsilon = law.smallest_epsilon(delta)
+            assert delta_at(law, epsilon) <= delta * (1 + 1e-12)
+            least = law.spacing * lowest  # a law that always loses two steps or more may be left there
+            assert epsilon == 0 or delta_at(law, epsilon * (1 - 1e-6)) > delta or (epsilon == least and lowest > 1)
+            below_all += 0 < epsilon < least
+    assert (below_all > 10) == (lowest == 1)
