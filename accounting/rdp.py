@@ -5,8 +5,6 @@ known traps: noise multipliers are passed as Python floats, replace-one as a hal
 only, and never a nested event.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial, singledispatch
 from typing import Literal, TypeVar
@@ -245,19 +243,6 @@ def _knots(coins: BernoulliAggregate) -> Floats:
     return curve(coins, COIN_ORDERS)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """dp-accounting logs a line for each order that does not converge; here such an order is infinite."""
-    from absl import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
 def _fixed_size_curve(
     sampling: FixedSizeSampling, noise_per_shift: float, orders: tuple[float, ...]
 ) -> tuple[float, ...]:
@@ -271,7 +256,7 @@ def _fixed_size_curve(
         event = SampledWithoutReplacementDpEvent(
             sampling.clients, sampling.cohort, GaussianDpEvent(float(noise_per_shift))
         )
-        with _quiet(), np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
             accountant = RdpAccountant(given[inside].tolist(), NeighboringRelation.REPLACE_ONE)
             try:
                 accountant.compose(event)

@@ -3,13 +3,14 @@
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from reference import coin_majorant, poisson_binomial, product_law
 from scipy.optimize import minimize
 
-from accounting import subsampling
-from accounting.bernoulli import channel_rdp
+from accounting import bernoulli_sum, subsampling
+from accounting.bernoulli import Bound, channel_rdp
 from accounting.bernoulli_sum import aggregate_bound, aggregate_rdp
 from accounting.errors import InvalidParameter
 
@@ -186,3 +187,24 @@ def test_the_bound_is_the_hull_of_what_sums_show(l2, linf):
     sampled = d * np.interp(step, corners[:, 0], np.maximum.accumulate(corners[:, 1]))
     bound = float(aggregate_rdp(order, cohort=cohort, dimension=d, c=c, l2_sensitivity=l2, linf_sensitivity=linf))
     assert sampled * (1 - 1e-6) <= bound <= sampled * 1.015
+
+
+@pytest.mark.parametrize(("c", "sigma"), [(0.1, 0.3), (0.02, 0.1), (0.3, 1.0)])
+def test_noise_before_the_coins_is_counted_to_the_safe_side(monkeypatch, c, sigma):
+    """The floor handed to the coins' bound is not above g(c), the move not below g'(1/2) Delta, in 40 digits."""
+    given = {}
+
+    def majorant(sums, step, farthest):
+        given.update(floor=sums.c, move=math.sqrt(step * 7))
+        return np.full(len(sums.alpha), np.inf)
+
+    alone = Bound(rdp=np.array([9.0]), by=("floor",))
+    monkeypatch.setattr(bernoulli_sum, "channel_bound", lambda *_, **__: alone)
+    monkeypatch.setattr(bernoulli_sum, "_majorant", majorant)
+    aggregate_bound([2.0], cohort=3, dimension=7, c=c, noise_std=sigma, l2_sensitivity=0.1)
+    with mpmath.workdps(40):
+        ends = mpmath.mpf(c), 1 - mpmath.mpf(c)
+        slope = mpmath.ncdf(ends[1], 0.5, sigma) - mpmath.ncdf(ends[0], 0.5, sigma)
+        floor = ends[0] + mpmath.quad(lambda x: 1 - mpmath.ncdf(x, ends[0], sigma), list(ends))
+        assert 1 - mpmath.mpf("1e-11") < given["floor"] / floor < 1
+        assert 1 < given["move"] / (slope * mpmath.mpf(0.1)) < 1 + mpmath.mpf("1e-11")

@@ -144,3 +144,26 @@ def test_all_kinds_of_rounds_of_a_composition_count():
 def test_a_delta_above_all_mass_shows_nothing():
     law = LossLaw(spacing=0.5, lowest=1, masses=np.array([0.5, 0.4]), infinite=0.0)
     assert lower_bound._shown_epsilon(law, 0.95) == 0.0
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("interval", [0.02, 0.1])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 1.5])
+def test_rounding_down_costs_little_even_of_a_coarse_grid(adjacency, interval, epsilon):
+    """Cells are cut at the grid, so a grid shifted by half a step loses next to nothing. The shift is given back."""
+    pair = attack_pairs(poisson(0.3, 1.0, adjacency))[0]
+    delta = hockey_stick(list(pair.p), list(pair.q), math.exp(epsilon))
+    found = lower_bound._composed_epsilon([(pair, 1)], interval, delta)
+    assert epsilon - 0.2 * interval <= found <= epsilon
+
+
+@pytest.mark.parametrize("centre", [0.05, 0.3, 0.48, 0.7])
+def test_the_offset_that_loses_least(centre):
+    """Beside a dense grid of offsets, tried one by one."""
+    rng = np.random.default_rng(4)
+    steps, mass = rng.integers(-9, 10, 3000) + rng.normal(centre, 0.02, 3000), rng.dirichlet(np.ones(3000))
+
+    def lost(offset):
+        return float(mass @ (steps - offset - np.floor(steps - offset)))
+
+    assert lost(lower_bound._best_offset(steps, mass)) <= min(map(lost, np.linspace(0.01, 0.5, 200))) + 0.05

@@ -159,6 +159,8 @@ def test_hardly_anything_lies_beyond_the_largest_loss(q, sigma):
         (fixed(cohort, 100, sigma, "zero-out"), fixed_size.zeroing_profile),
     ):
         assert 0 < float(profile(loss_grid.largest_loss(mechanism), **setting)) <= 1e-19
+        for spacing in (0.01, 2.0):
+            assert all(law.infinite <= 1e-19 for law in pld._orders(mechanism, spacing))
 
 
 @pytest.mark.parametrize("spacing", [0.002, 0.02, 0.2, 1.0])
@@ -167,6 +169,13 @@ def test_every_grid_gives_an_upper_bound(spacing):
     fine = pld.epsilon(mechanism, delta=1e-6)
     coarse = pld.distribution(mechanism, spacing).get_epsilon_for_delta(1e-6)
     assert coarse >= fine * (1 - 1e-4)
+
+
+@pytest.mark.parametrize(("sigma", "rounds"), [(0.02, 1000), (0.02, 10), (0.1, 10_000), (0.5, 10)])
+def test_a_million_losses_hold_the_sum_of_plain_gaussians(sigma, rounds):
+    """Their summed loss is normal: mean T mu^2 / 2, variance T mu^2. Up to 20 deviations above must fit into memory."""
+    far = rounds / sigma**2 / 2 + 20 * math.sqrt(rounds) / sigma
+    assert far / loss_grid.interval(times(gaussian(sigma), rounds)) <= 1_000_001
 
 
 def test_grid_without_any_release_is_finite():
