@@ -2,13 +2,14 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from reference import integer_laws
 from scipy.stats import norm
 
-from accounting import fixed_point
+from accounting import IntegerPlan, fixed_point
 from accounting.errors import InvalidParameter
 
 RATES = {1000: (15, 18), 3000: (16, 20), 5000: (17, 21), 6000: (17, 21), 16384: (19, 22)}
@@ -173,3 +174,17 @@ def test_the_largest_clip_is_the_last_whole_number_of_a_double():
     assert fixed_point.sum_bits(**plan, scaled_clip=2.0**53) >= 54
     with pytest.raises(InvalidParameter, match=r"at most 2\^53"):
         fixed_point.sum_bits(**plan, scaled_clip=2.0**53 + 2)
+
+
+def test_a_sum_promises_by_default_what_a_plan_does():
+    """At a noise where a wrap-around of twice the probability would need one bit less."""
+    plan = IntegerPlan(
+        clients=100, cohort=50, dimension=64, delta=1e-5, sampling="fixed", placement="server", scale=20.0
+    )
+    z = 5.028937868102917
+    assert replace(plan, wrap_probability=2e-6).bits(z) < plan.bits(z)
+    bits = fixed_point.sum_bits(
+        law="discrete-gaussian", uploads=50, dimension=64, scaled_clip=20.0, rotate=True,
+        noise_variance=plan.noise(z).share_variance,
+    )  # fmt: skip
+    assert bits == plan.bits(z)
