@@ -296,7 +296,7 @@ class RoundsAwayFromZero(Delegating):
     """Rounds every entry up in magnitude, and redraws nothing."""
 
     def encode(self, rows, *, clip_norm, rotation_seed, randomness, clients, round):
-        signs = self._inner._signs(rotation_seed)
+        signs = self._inner._signs(rotation_seed, rows)
         turned = torch.stack([self._inner._rotated(row, signs) for row in rows]) * self._inner.steps_per_unit
         return Encoded(integers=(turned.sign() * turned.abs().ceil()).int(), gave_up=0)
 
