@@ -34,5 +34,5 @@ def _run(file: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # the file is the user's: it may raise anything
         raise ConfigError(f"${VARIABLE}: {file} fails: {type(error).__name__}: {error}") from error
