@@ -101,8 +101,9 @@ class Record(_Table):
 class Local(_Table):
     """[local] How a client trains; exactly one of epochs and steps.
 
-    strategy: one client after the other (loop), side by side (vmap), or what should be faster; chunk: how many side by
-    side at a time, by default as many as fit into `memory` megabytes. None of them changes a result beyond rounding.
+    strategy: one client after the other (loop), side by side in one pass (vmap) or from CUDA graphs (graphs), or what
+    should be faster; chunk: how many side by side at a time, by default as many as fit into `memory` megabytes. None of
+    them changes a result beyond rounding.
     precision: of gradients; weights and sums are float32 throughout. bf16 and tf32 (CUDA only) are faster and rounder.
     """
 
@@ -113,7 +114,7 @@ class Local(_Table):
     epochs: Count | None = None
     steps: Count | None = None
     batch_size: Count
-    strategy: Literal["auto", "loop", "vmap"] = "auto"
+    strategy: Literal["auto", "loop", "vmap", "graphs"] = "auto"
     chunk: Count | None = None
     memory: Count | None = None
     precision: Literal["float32", "bf16", "tf32"] = "float32"

@@ -17,11 +17,19 @@ if TYPE_CHECKING:
     from dpfed.local.training import LocalTraining
 
 
+_TOGETHER: tuple[Strategy, ...] = ("vmap", "graphs")
+
+
 def check_training(training: LocalTraining) -> None:
     """ConfigError for values that cannot work."""
     if training.strategy not in get_args(Strategy):
         raise ConfigError(
             f"strategy={training.strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one."
+        )
+    if training.strategy == "graphs" and training.inputs.device.type != "cuda":
+        raise ConfigError(
+            f"strategy='graphs' on {training.inputs.device}: CUDA graphs are for CUDA GPUs. Use strategy 'auto', or "
+            "run.device='cuda'."
         )
     _check_period(training)
     _check_fused_layers(training)
@@ -44,21 +52,21 @@ def _check_period(training: LocalTraining) -> None:
 
 
 def _check_fused_layers(training: LocalTraining) -> None:
-    if training.model.has_fused_layers and (training.strategy == "vmap" or training.record is not None):
+    if training.model.has_fused_layers and (training.strategy in _TOGETHER or training.record is not None):
         raise ConfigError(
             "model: has torch's LSTM, GRU or RNN, whose fused kernels hide single clients or records: neither "
-            "strategy='vmap' nor private records work. Use strategy 'auto' without [local.record], or build the "
-            "network from dpfed.models.char_lstm.LstmLayer, where both do."
+            "strategy='vmap' or 'graphs' nor private records work. Use strategy 'auto' without [local.record], or "
+            "build the network from dpfed.models.char_lstm.LstmLayer, where all do."
         )
 
 
 def _check_records(training: LocalTraining) -> None:
     if training.record is None:
         return
-    if training.strategy == "vmap":
+    if training.strategy in _TOGETHER:
         raise ConfigError(
-            "strategy='vmap' with private records: per-record gradients are taken one client after the other. Use "
-            "'loop' or 'auto'."
+            f"strategy={training.strategy!r} with private records: per-record gradients are taken one client after the "
+            "other. Use 'loop' or 'auto'."
         )
     if training.model.has_statistics:
         raise ConfigError(
@@ -79,10 +87,10 @@ def _check_precision(training: LocalTraining) -> None:
         raise ConfigError(
             f"precision='tf32' on {device}: only CUDA GPUs have it. Use 'float32' or 'bf16', or run.device='cuda'."
         )
-    if precision == "bf16" and training.model.has_statistics and training.strategy == "vmap":
+    if precision == "bf16" and training.model.has_statistics and training.strategy in _TOGETHER:
         raise ConfigError(
-            "precision='bf16' with strategy='vmap': the model has BatchNorm, whose variances would be taken in bf16. "
-            "Use strategy 'auto' or 'loop', or 'float32'."
+            f"precision='bf16' with strategy={training.strategy!r}: the model has BatchNorm, whose variances would be "
+            "taken in bf16. Use strategy 'auto' or 'loop', or 'float32'."
         )
 
 

@@ -131,7 +131,8 @@ def _private_slope(
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:
-    """The client's batches in order, each an int64 tensor of its real rows."""
-    for step in range(task.schedule.steps[client]):
-        real = task.schedule.real[client, step]
-        yield torch.from_numpy(task.schedule.samples[client, step][real]).to(task.labels.device)
+    """The client's batches in order, each an int64 tensor of its real rows; they go to the device together."""
+    steps = int(task.schedule.steps[client])
+    samples, real = task.schedule.samples[client, :steps], task.schedule.real[client, :steps]
+    rows = torch.from_numpy(samples[real]).to(task.labels.device)
+    yield from torch.split(rows, real.sum(axis=1).tolist())

@@ -12,6 +12,7 @@ from torch import Tensor
 from accounting.ledger import LocalRelease
 from dpfed.data.partition import Holdings, Partition
 from dpfed.local.checks import check_call, check_training
+from dpfed.local.graphs import MOST_RECORDED, RecordedGradients
 from dpfed.local.layout import takes_channels_last
 from dpfed.local.loop import train_in_turn
 from dpfed.local.memory import Chunk, chunk_within, default_budget
@@ -19,7 +20,7 @@ from dpfed.local.plan import Plan, Strategy, cheapest, cost_of
 from dpfed.local.precision import Precision, matrix_products
 from dpfed.local.records import RecordLevel
 from dpfed.local.schedule import PoissonBatches, count_steps, draw_schedule
-from dpfed.local.side_by_side import train_side_by_side
+from dpfed.local.side_by_side import Gradients, in_one_pass, train_side_by_side
 from dpfed.local.task import Course, LocalTask
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
@@ -33,10 +34,11 @@ class LocalTraining:
     client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
 
     inputs, labels: float32 [N, ...] and int64 [N], on the device to train on
-    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto" takes
-                    what should be faster (`plan`). Both give the same up to float rounding.
-    chunk:          clients side by side at a time under vmap; None: as many as fit into `memory` and are fast. Results
-                    agree up to rounding. Halved whenever memory runs out.
+    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "graphs" records
+                    the steps of clients side by side as CUDA graphs, "auto" takes what should be faster (`plan`). All
+                    give the same up to float rounding.
+    chunk:          clients side by side at a time, but in a loop; None: as many as fit into `memory` and are fast.
+                    Results agree up to rounding. Halved whenever memory runs out.
     memory:         megabytes for clients side by side; None: a quarter of main memory, half of a GPU's that is free
     at_once:        clients that `train` is about to be given at a time, for the choice of a strategy
     precision:      of gradients (`dpfed.local.precision`): "bf16" is faster where processors know it, "tf32" is for
@@ -152,7 +154,9 @@ class LocalTraining:
             precision=self.precision,
         )
         with matrix_products(self.precision, self.inputs.device):
-            return train_in_turn(task) if self._chunk is None else train_side_by_side(task, self._chunk)
+            if self._chunk is None:
+                return train_in_turn(task)
+            return train_side_by_side(task, self._chunk, self._gradients)
 
     @cached_property
     def _channels_last(self) -> bool:
@@ -166,6 +170,10 @@ class LocalTraining:
     @cached_property
     def _chunk(self) -> Chunk | None:
         return None if self._planned.chunk is None else Chunk(self._planned.chunk)
+
+    @cached_property
+    def _gradients(self) -> Gradients:
+        return RecordedGradients() if self._planned.strategy == "graphs" else in_one_pass
 
     @cached_property
     def _planned(self) -> Plan:
@@ -182,6 +190,7 @@ class LocalTraining:
         cost, device = cost_of(self.model, self.inputs, width), self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
-        if self.strategy == "vmap":
-            return Plan(strategy="vmap", chunk=chunk, why="as local.strategy says")
-        return cheapest(cost, self.at_once, chunk)
+        plan = cheapest(cost, self.at_once, chunk, device)
+        if self.strategy != "auto":
+            plan = Plan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
+        return replace(plan, chunk=min(chunk, self.chunk or MOST_RECORDED)) if plan.strategy == "graphs" else plan

@@ -113,6 +113,12 @@ class FlatModel:
         logits, statistics = self._train_clients(weights, inputs, shares)
         return logits, statistics
 
+    def train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """`train_clients` for one: logits [b, classes] and the statistics [d - parameters_size] after the batch."""
+        if not self.has_statistics:
+            return self._forward_client(weights, inputs), weights[self.parameters_size :]
+        return self._train_client(weights, inputs, shares)
+
     def bind(self, weights: Tensor) -> nn.Module:
         """A new module for training, whose parameters and statistics are views of weights [d]: changing either in place
         changes the other."""

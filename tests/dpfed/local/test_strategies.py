@@ -186,7 +186,7 @@ def test_clients_beyond_the_failed_ones_are_trained_once() -> None:
 def test_small_steps_of_many_clients_go_side_by_side(name: str, batch: int, clients: int, strategy: str) -> None:
     model, shape = (build("mlp", (8, 8), 10, hidden=(32,)), (8, 8)) if name == "mlp" else (network(), (1, 10, 10))
     cost = cost_of(model, torch.zeros(1, *shape), batch)
-    assert cheapest(cost, clients, 100).strategy == strategy
+    assert cheapest(cost, clients, 100, torch.device("cpu")).strategy == strategy
 
 
 def test_the_cost_counts_layers_and_multiplications() -> None:
