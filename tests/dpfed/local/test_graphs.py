@@ -6,11 +6,13 @@ reads and writes the memory that was recorded, and that this memory is filled an
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpfed.compress.masked_noise import random_noise
 from dpfed.data import Partition
@@ -20,7 +22,8 @@ from dpfed.local.graphs import MOST_RECORDED, RecordedGradients, Work
 from dpfed.local.masked_noise import MaskedNoise
 from dpfed.local.masks import MaskTraining
 from dpfed.local.plan import cheapest, cost_of
-from dpfed.local.task import Course
+from dpfed.local.schedule import Schedule
+from dpfed.local.task import Course, LocalTask
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze
@@ -192,6 +195,72 @@ def test_a_gpu_records_convolutions(name: str, strategy: str) -> None:
     plan = cheapest(cost, 100, 1000, torch.device("cuda"))
     assert plan.strategy == strategy
     assert "ms recorded, 100 side by side" in plan.why
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what a CUDA graph cannot hold: results whose values or shape the host must learn from the device."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique")
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert operation.overloadpacket.__name__.strip("_") not in [name.strip("_") for name in self.WAITS], operation
+        return operation(*args, **(kwargs or {}))
+
+
+MODELS = {
+    "mlp": (1, 28, 28),
+    "fed-smp-cnn": (1, 28, 28),
+    "strided-cnn": (1, 28, 28),
+    "cnn-4-bn": (3, 32, 32),
+    "conv-4": (3, 32, 32),
+}
+
+
+def recorded_step(model: FlatModel, shape: tuple[int, ...]) -> None:
+    """One step of two clients, replayed under `NoWaiting`."""
+
+    def record(work: Work, clients: int) -> Callable[[], None]:
+        def replay() -> None:
+            with NoWaiting():
+                for client in range(clients):
+                    work(client)
+
+        return replay
+
+    task = LocalTask(
+        model=model,
+        course=Sgd(size=model.size, learning_rate=0.1),
+        broadcast=model.initial(0),
+        inputs=torch.randn(6, *shape, generator=torch.Generator().manual_seed(0)),
+        labels=torch.arange(6) % 3,
+        clients=np.arange(2),
+        schedule=Schedule(
+            samples=np.arange(6).reshape(2, 1, 3),
+            real=np.ones((2, 1, 3), dtype=np.bool_),
+            steps=np.ones(2, dtype=np.int64),
+        ),
+        round=0,
+        seeds=SEEDS,
+    )
+    weights, rows, shares = task.broadcast.repeat(2, 1), torch.arange(6).view(2, 3), torch.full((2, 3), 1 / 3)
+    gradients = RecordedGradients(record)
+    expected = gradients(task, weights.clone(), rows, shares)
+    for _ in range(2):  # recorded, then replayed
+        assert torch.allclose(gradients(task, weights.clone(), rows, shares), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_recorded_waits_for_the_device(name: str) -> None:
+    recorded_step(build(name, MODELS[name], 10), MODELS[name])
+
+
+def test_a_network_that_waits_would_be_noticed() -> None:
+    class Waits(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs.flatten(1)) * float(inputs.abs().max())
+
+    with pytest.raises(AssertionError, match="_local_scalar_dense"):
+        recorded_step(FlatModel(lambda: Waits(8, 3)), (8,))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
