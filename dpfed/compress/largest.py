@@ -33,13 +33,26 @@ def largest_indices(x: Tensor, kept: int) -> Tensor:
 
 def _of_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
     """The same of one row [d], int64 [kept]."""
-    last = len(magnitudes) - kept
-    threshold = np.partition(magnitudes, last)[last]
-    chosen: NDArray[np.int64] = np.flatnonzero(magnitudes >= threshold)
-    if len(chosen) > kept:  # the last of those equal to the threshold stay out
-        equal = np.flatnonzero(magnitudes[chosen] == threshold)
-        chosen = np.delete(chosen, equal[kept - len(chosen) :])
+    threshold = _kth_largest(magnitudes, kept)
+    mask = magnitudes >= threshold
+    over = int(np.count_nonzero(mask)) - kept
+    if over:  # the last of those equal to the threshold stay out
+        mask[np.flatnonzero(magnitudes == threshold)[-over:]] = False
+    chosen: NDArray[np.int64] = np.flatnonzero(mask)
     return chosen
+
+
+def _kth_largest(magnitudes: NDArray[np.float32], kept: int) -> np.float32:
+    """Without the zeros of a pruned model: numpy takes ten times as long where many numbers are equal."""
+    positive = magnitudes > 0
+    held = int(np.count_nonzero(positive))
+    if held < kept:
+        return np.float32(0.0)
+    if held < len(magnitudes):
+        magnitudes = magnitudes[np.flatnonzero(positive)]
+    last = held - kept
+    threshold: np.float32 = np.partition(magnitudes, last)[last]
+    return threshold
 
 
 def scattered(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
