@@ -57,18 +57,31 @@ def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: s
         return draw(law, count, randomness, purpose, *path)
     heads = randomness.bits(-(-count // 4), purpose, *path).view(np.uint16)[:count]
     drawn = np.empty(count, dtype=np.int64)
-    unsure: list[NDArray[np.int64]] = []
+    unsure = np.empty(count, dtype=np.bool_)
     for first in range(0, count, _AT_ONCE):
-        part = short[heads[first : first + _AT_ONCE]]
-        drawn[first : first + _AT_ONCE] = part
-        unsure.append(np.flatnonzero(part == _UNDECIDED) + first)
-    undecided = np.concatenate(unsure) if unsure else np.empty(0, dtype=np.int64)
+        place = slice(first, first + _AT_ONCE)
+        part = short.take(heads[place], mode="wrap")  # the fastest mode, and nothing wraps
+        drawn[place] = part
+        np.equal(part, _UNDECIDED, out=unsure[place])
+    undecided = _positions(unsure)
     if len(undecided):
         few = heads[undecided].astype(np.int64)
         more = (randomness.bits(len(few), purpose + ".rest", *path) >> np.uint64(WORD - _REST)).view(np.int64)
         magnitudes = _looked_up(law, (few >> 1) << _REST | more, FIRST_BITS, randomness, purpose, *path)
-        drawn[undecided] = np.where(few & 1, -magnitudes, magnitudes)
+        drawn[undecided] = _signed(magnitudes, few.view(np.uint64))
     return drawn
+
+
+def _positions(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """np.flatnonzero, at twice its speed where a few per cent are set: first which eight hold one, then which of them.
+
+    numpy jumps from one to the next up to a tenth of them, and a jump costs as much as ten places.
+    """
+    eights = np.packbits(mask)
+    holding = np.flatnonzero(eights != 0)
+    inside = np.flatnonzero(np.unpackbits(eights[holding]).view(np.bool_))
+    positions: NDArray[np.int64] = (holding[inside >> 3] << 3) + (inside & 7)
+    return positions
 
 
 def _looked_up(
@@ -128,7 +141,7 @@ class _Table:
     """`floors` [n+2]: -1, then the integer parts of G(k) 2^bits, k = 0 ... n, up to the first that is 2^bits - 1.
 
     `guide` [2^g]: for the first g bits of u, how many integer parts are at most the smallest such u (an indexed
-    search: Chen and Asau 1974).
+    search: Chen and Asau 1974). At most one more is at or below most u; the search is for the others.
     """
 
     floors: NDArray[np.int64]
@@ -138,10 +151,10 @@ class _Table:
     def look_up(self, heads: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The k of every u, and the positions of those u that are an integer part themselves (their k is not)."""
         found = self.guide[heads >> self.shift].astype(np.int64)
-        ahead = np.minimum(found + 1, len(self.floors) - 1)
-        further = np.flatnonzero(self.floors[ahead] <= heads)
+        found += self.floors.take(found + 1, mode="clip") <= heads
+        further = np.flatnonzero(self.floors.take(found + 1, mode="clip") <= heads)
         found[further] = np.searchsorted(self.floors[1:], heads[further], side="right")
-        return found, np.flatnonzero(self.floors[found] == heads)
+        return found, np.flatnonzero(self.floors.take(found, mode="clip") == heads)
 
 
 @lru_cache(maxsize=8)

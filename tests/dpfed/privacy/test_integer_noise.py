@@ -193,8 +193,11 @@ def test_the_law_does_not_depend_on_the_bits_of_the_table(law, bits, variance):
     assert p_value(draws, double_masses(law, variance, int(12 * variance**0.5) + 3)) > ALPHA
 
 
-@every_law
-@pytest.mark.parametrize("variance", [1, 50, 700])
+@pytest.mark.parametrize(
+    ("law", "variance"),
+    [*((law, variance) for law in LAWS for variance in (1, 50, 700)), (DiscreteGaussianLaw, 662_480)],
+    ids=lambda given: getattr(given, "__name__", given),
+)
 def test_every_short_draw_is_the_first_k_whose_sum_exceeds_the_uniform(law, variance):
     """The definition, in exact arithmetic, for each of the 2^16 words that a draw can begin with.
 
@@ -232,6 +235,48 @@ def test_a_short_table_that_decides_too_much_is_seen():
     right = np.bincount(np.abs(np.where(short == inversion._UNDECIDED, 0, short)), minlength=1601)[:1601] / (1 << 16)
     assert np.abs(tail - exact).sum() > 1e-3
     assert (right[1:] <= exact[1:] + 1e-12).all()  # what is decided never exceeds the law
+
+
+def wrong_look_ups(table, bits):
+    """How many of all u at which k changes, or may, are not looked up as counting the integer parts tells."""
+    floors = table.floors[1:].tolist()
+    near = {floor + move for floor in floors for move in (-1, 0, 1)} | {0, (1 << bits) - 1}
+    heads = sorted(head for head in near if 0 <= head < 1 << bits)
+    found, open_cells = table.look_up(np.array(heads, dtype=np.int64))
+    undecided = set(open_cells.tolist())
+    held = set(floors)
+    wrong = 0
+    for place, head in enumerate(heads):
+        right = place in undecided if head in held else found[place] == bisect_right(floors, head)
+        wrong += not right or (place in undecided) != (head in held)
+    return wrong
+
+
+@every_law
+@pytest.mark.parametrize("bits", [3, 8, 20, 63])
+@pytest.mark.parametrize("variance", [1, 50, 30_000])
+def test_every_place_where_k_changes_is_looked_up_rightly(law, variance, bits):
+    assert not wrong_look_ups(inversion._table(law(variance), bits), bits)
+
+
+def test_a_search_that_goes_one_step_and_no_further_is_seen():
+    """The planted fault: in the tail many integer parts share the first bits, and one step does not pass them all."""
+    table = inversion._table(DiscreteGaussianLaw(30_000), 63)
+
+    def one_step(heads):
+        found = table.guide[heads >> table.shift].astype(np.int64)
+        found += table.floors.take(found + 1, mode="clip") <= heads
+        return found, np.flatnonzero(table.floors[found] == heads)
+
+    faulty = type("OneStep", (), {"floors": table.floors, "look_up": staticmethod(one_step)})
+    assert wrong_look_ups(faulty, 63) > 1000
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.07, 0.5, 1.0])
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1000])
+def test_positions_are_those_that_are_set(count, share):
+    mask = np.random.default_rng(count).random(count) < share
+    assert inversion._positions(mask).tolist() == [place for place in range(count) if mask[place]]
 
 
 def test_a_variance_too_large_for_short_draws_has_words_from_the_start():
