@@ -1,7 +1,10 @@
 """The limit against the binomial law itself."""
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
+from mpmath import mp
 from scipy.stats import binom
 
 from accounting.errors import InvalidParameter
@@ -14,7 +17,24 @@ from dpfed.errors import ConfigError
 def test_so_few_successes_have_probability_alpha_at_the_limit(trials, alpha):
     successes = np.unique(np.geomspace(1, trials, 9).astype(int) - 1)
     limits = upper_limit(successes, trials, alpha=alpha)
-    assert binom.cdf(successes, trials, limits) == pytest.approx(np.full(len(successes), alpha), rel=1e-6)
+    ends = limits - 4 * np.spacing(limits), np.minimum(limits + 4 * np.spacing(limits), 1)  # 1 - limit may be tiny
+    most, least = (binom.cdf(successes, trials, end) for end in ends)
+    assert (least <= alpha * (1 + 1e-12)).all()
+    assert (most >= alpha * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("trials", [10**6, 10**8])
+@pytest.mark.parametrize("alpha", [0.05, 1e-9])
+@pytest.mark.parametrize("successes", [998, 999, 1000])
+def test_a_thousand_of_very_many_too(successes, alpha, trials):
+    (limit,) = upper_limit([successes], trials, alpha=alpha)
+    with mp.workdps(40):
+        p = mp.mpf(float(limit))
+        terms = accumulate(
+            range(successes), lambda term, k: term * (trials - k) / (k + 1) * p / (1 - p), initial=(1 - p) ** trials
+        )
+        tail = float(mp.fsum(terms) / alpha)
+    assert 1 - 1e-9 < tail <= 1
 
 
 def test_no_failure_seen_bounds_nothing():
