@@ -1,15 +1,18 @@
-"""Epsilon of Poisson-sampled Gaussian rounds for whole arrays of settings: tables, heat maps, searches."""
+"""Epsilon of sampled Gaussian rounds for whole arrays of settings: tables, heat maps, searches."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import poisson_rdp, rdp, require
+from accounting import fixed_size_rdp, poisson_rdp, rdp, require
 from accounting.errors import InvalidParameter
 from accounting.rdp import Conversion, Floats
 
 Indices = NDArray[np.int64]
+Sampling = Literal["poisson", "fixed"]
+_CURVES = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
 
 
 def epsilons(
@@ -18,20 +21,24 @@ def epsilons(
     rounds: ArrayLike,
     delta: ArrayLike,
     *,
+    sampling: Sampling = "poisson",
     orders: ArrayLike = rdp.ORDERS,
     conversion: Conversion = "improved",
 ) -> Floats:
     """The smallest epsilon over `orders` of T rounds at delta, one for each cell; the arguments broadcast.
 
-    Claim: T adaptive rounds with Poisson sampling q, vectors of norm at most C and noise sigma C are
-    (epsilon, delta)-DP for add-remove and zero-out neighbours. Each cell is that of `accounting.rdp`
-    (`accounting.poisson_rdp`, then `rdp.epsilon_from_curve`), up to rounding. Only a dozen orders of a cell are looked
-    at: epsilon(alpha) (alpha - 1) is convex in alpha (T (alpha-1) rho(alpha) is, and the conversion adds
-    (alpha-1) log(alpha-1) - alpha log alpha - log delta), so epsilon(alpha) falls and then grows, and Fibonacci's
-    search finds its least value.
+    Claim: T adaptive rounds with sampling probability q, vectors of norm at most C and noise sigma C are
+    (epsilon, delta)-DP, with `sampling` poisson for add-remove and zero-out neighbours (`accounting.poisson_rdp`), with
+    fixed (q = cohort / clients) for replace-one and zero-out (`accounting.fixed_size_rdp`). Each cell is that of
+    `accounting.rdp`, up to rounding. Only a dozen orders of a cell are looked at: T (alpha-1) rho(alpha) is convex in
+    alpha (of fixed sizes the bound on it is, but for large q), and the conversion adds
+    (alpha-1) log(alpha-1) - alpha log alpha - log delta, so epsilon(alpha) falls and then grows, and Fibonacci's search
+    finds its least value.
     Direction of error: upper bound for every set of orders, also where the search should miss the least.
     Errors: InvalidParameter for values outside the domain or shapes that do not broadcast.
     """
+    if sampling not in _CURVES:
+        raise InvalidParameter(f"sampling={sampling!r}: must be one of {', '.join(_CURVES)}.")
     alpha = np.unique(np.atleast_1d(rdp.checked_orders(orders)))
     try:
         cells = np.broadcast_arrays(
@@ -46,7 +53,7 @@ def epsilons(
 
     def at(index: Indices) -> Floats:
         a = alpha[np.minimum(index, len(alpha) - 1)]
-        rho = count * poisson_rdp.renyi(a, sampling_probability=q, noise_multiplier=sigma)
+        rho = count * _CURVES[sampling](a, sampling_probability=q, noise_multiplier=sigma)
         return np.where(index < len(alpha), rdp.converted(a, rho, target, conversion), np.inf)
 
     # Where the total variation alone settles it, it does so at the first order, on its own.

@@ -1,9 +1,4 @@
-"""Renyi differential privacy: curves of the mechanisms, and conversion of a curve to epsilon.
-
-The curve of fixed-size sampling comes from dp-accounting (imported when first needed), behind guards for its
-known traps: noise multipliers are passed as Python floats, replace-one as a halved noise multiplier, orders up to 256
-only, and never a nested event.
-"""
+"""Renyi differential privacy: curves of the mechanisms, and conversion of a curve to epsilon."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial, singledispatch
@@ -12,7 +7,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import discrete_gaussian, poisson_rdp, require, skellam, subsampling
+from accounting import discrete_gaussian, fixed_size_rdp, poisson_rdp, require, skellam, subsampling
 from accounting.adjacency import Adjacency
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -30,9 +25,6 @@ from accounting.mechanisms import (
 
 Floats = NDArray[np.float64]
 Conversion = Literal["improved", "classical"]
-
-# Above this order dp-accounting's fixed-size bound falls back to a far weaker one (48 times at q=1/60, sigma=20).
-_FIXED_SIZE_LARGEST_ORDER = 256
 
 ORDERS: Floats = np.concatenate(
     [
@@ -79,7 +71,7 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     Orders above 1; the result has their shape. An order at which no bound is known or none could be computed
     is infinite, which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7).
     Poisson: `accounting.poisson_rdp` (add-remove; zero-out has the same pair of output laws).
-    Fixed size: Wang, Balle, Kasiviswanathan 2019, Thm 27 (replace-one, shift 2C; zero-out is a special case).
+    Fixed size: `accounting.fixed_size_rdp` (replace-one, shift 2C; zero-out is a special case).
     Integer noise: `accounting.discrete_gaussian`, `accounting.skellam`; sampled, the first is a Gaussian nearly and the
     second has the generic bounds of `accounting.subsampling`. Composition: the sum.
     """
@@ -188,9 +180,10 @@ def _sampled_gaussian_curve(
             _refuse_replacement_under_poisson(mechanism, "Use accountant 'pld' (exact for this case), or")
             rho = poisson_rdp.renyi(orders, sampling_probability=q, noise_multiplier=noise_multiplier)
             return tuple(rho.tolist())
-        case FixedSizeSampling() as sampling:
+        case FixedSizeSampling(probability=q):
             # Under zero-out the displaced client still moves the sum by 2C, so both adjacencies use 2C here.
-            return _fixed_size_curve(sampling, noise_multiplier / 2, orders)
+            rho = fixed_size_rdp.renyi(orders, sampling_probability=q, noise_multiplier=noise_multiplier)
+            return tuple(rho.tolist())
     raise UnsupportedMechanism(f"sampling={mechanism.sampling!r}: no Renyi curve is implemented.")
 
 
@@ -241,35 +234,6 @@ def _chords(coins: BernoulliAggregate) -> subsampling.RenyiCurve:
 @lru_cache(maxsize=64)
 def _knots(coins: BernoulliAggregate) -> Floats:
     return curve(coins, COIN_ORDERS)
-
-
-def _fixed_size_curve(
-    sampling: FixedSizeSampling, noise_per_shift: float, orders: tuple[float, ...]
-) -> tuple[float, ...]:
-    from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    given = np.array(orders)
-    inside = given <= _FIXED_SIZE_LARGEST_ORDER
-    result = np.full(len(given), np.inf)
-    if inside.any():
-        event = SampledWithoutReplacementDpEvent(
-            sampling.clients, sampling.cohort, GaussianDpEvent(float(noise_per_shift))
-        )
-        with np.errstate(all="ignore"):
-            accountant = RdpAccountant(given[inside].tolist(), NeighboringRelation.REPLACE_ONE)
-            try:
-                accountant.compose(event)
-            except (ValueError, OverflowError, ZeroDivisionError):  # logarithm of a term that is 0: q tiny, noise huge
-                return tuple(result.tolist())
-        result[inside] = _clean(accountant.rdp)
-    return tuple(result.tolist())
-
-
-def _clean(values: Floats) -> tuple[float, ...]:
-    """NaN and tiny negative values (rounding) made safe: infinite, and zero."""
-    cleaned = np.maximum(np.where(np.isnan(values), np.inf, values), 0.0)
-    return tuple(float(value) for value in cleaned)
 
 
 @dataclass(frozen=True, kw_only=True)

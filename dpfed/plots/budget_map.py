@@ -87,14 +87,9 @@ def budget_map(
 ) -> BudgetMap:
     """Epsilon over `axes`; `fixed` has the noise multiplier or the rounds that is no axis (and no cohort: the plan's).
 
-    Renyi accounts of Poisson-sampled Gaussians are computed all at once, on a fine grid; the others cell by cell.
+    Renyi accounts of sampled Gaussians are computed all at once, on a fine grid; the others cell by cell.
     """
-    quick = (
-        accountant == "rdp"
-        and isinstance(plan, Plan)
-        and plan.sampling == "poisson"
-        and plan.adjacency is not Adjacency.REPLACE_ONE
-    )
+    quick = accountant == "rdp" and isinstance(plan, Plan) and _on_a_grid(plan)
     x, y = (axis.points(_POINTS_OF_A_GRID if quick else _POINTS) for axis in axes)
     across, up = np.meshgrid(x, y)
     values = {axes[0].name: across, axes[1].name: up}
@@ -104,7 +99,14 @@ def budget_map(
     if cohort.max() > plan.clients:
         raise ConfigError(f"--over cohort: at most {plan.clients}, the number of clients.")
     if quick:
-        epsilon = grid.epsilons(cohort / plan.clients, noise, rounds, float(plan.delta or 0), conversion=conversion)
+        epsilon = grid.epsilons(
+            cohort / plan.clients,
+            noise * math.sqrt(plan.noise_kept),
+            rounds,
+            float(plan.delta or 0),
+            sampling="fixed" if plan.sampling == "fixed" else "poisson",
+            conversion=conversion,
+        )
     else:
         cells = zip(noise.flat, rounds.flat, cohort.flat, strict=True)
         each = [_cell(plan, float(z), int(t), int(r), accountant, conversion) for z, t, r in cells]
@@ -112,6 +114,12 @@ def budget_map(
     return BudgetMap(
         plan=plan, across=axes[0], up=axes[1], x=x, y=y, epsilon=epsilon, fixed=fixed, accountant=accountant
     )
+
+
+def _on_a_grid(plan: Plan) -> bool:
+    """Whether `accounting.grid` has the plan's account."""
+    poisson = plan.sampling == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
+    return plan.before is None and (poisson or plan.sampling == "fixed")
 
 
 def _cell(plan: NoisePlan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion) -> float:

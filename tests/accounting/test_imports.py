@@ -51,20 +51,22 @@ def test_closed_forms_do_not_load_the_library(code):
     assert "dp_accounting" not in modules_after(code)
 
 
-def test_a_budget_under_poisson_sampling_is_worked_out_without_the_library():
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
+def test_a_budget_is_worked_out_without_the_library(sampling):
     """Nor with the parts of scipy that take longest to load."""
     loaded = modules_after(
         "from accounting import Plan, budget\n"
-        "budget.epsilon(Plan(clients=100, cohort=10), noise_multiplier=2.0, rounds=5)"
+        f"budget.epsilon(Plan(clients=100, cohort=10, sampling={sampling!r}), noise_multiplier=2.0, rounds=5)"
     )
     assert not {"dp_accounting", "scipy.stats", "scipy.signal", "torch", "opacus", "dpfed"} & loaded
 
 
-def test_a_sampled_budget_never_loads_torch():
+def test_a_composition_of_different_rounds_never_loads_torch():
     """Where the library is asked, it is the library alone."""
     loaded = modules_after(
         "from accounting import Plan, budget\n"
-        "plan = Plan(clients=100, cohort=10, sampling='fixed')\n"
+        "before = Plan(clients=100, cohort=10, sampling='fixed').run(3.0, 4)\n"
+        "plan = Plan(clients=100, cohort=10, sampling='fixed', before=before)\n"
         "budget.epsilon(plan, noise_multiplier=2.0, rounds=5)"
     )
     assert "dp_accounting" in loaded
