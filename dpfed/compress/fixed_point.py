@@ -27,6 +27,8 @@ DRAWS = 20
 _LONGEST = float(1 << 31)
 _AT_ONCE = 1 << 15  # numbers rounded together: their scratch stays in a core's cache
 _ROOM_FOR_FLOATS = 2.0**-50
+_COIN = 2.0**-8  # of the first bits of a coin
+_DOUBT = 2.0**-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,7 +95,7 @@ class FixedPoint:
         """Rows [c, size] of norm at most `clip_norm` to integers whose mean over the draws is s R x.
 
         Claim: every returned row y has ||y||² <= `largest_squared_norm(clip_norm)`, checked in integers, whatever came
-        in. Each entry is rounded down, or up with the probability of its fraction (to 2^-32), by the client's own
+        in. Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by the client's own
         randomness. A row that is too long is drawn again, at most 20 times, and then becomes zero; so does one that is
         not finite. Let a draw be too long with probability b: at most e^-1/2 at norm C, so that less than 5e-5 of such
         rows are lost, in practice none. Drawing again moves the mean by at most √n b / (1 - b). A row longer than
@@ -157,38 +159,65 @@ def _round_within(
 ) -> bool:
     """Whether a rounding of steps · values of squared norm at most `largest` was found, which then is in `out`."""
     for attempt in range(DRAWS):
-        coins = randomness.bits(-(-len(values) // 2), purpose, *path, attempt).view(np.uint32)
-        squares = 0
+        heads = randomness.bits(-(-len(values) // 8), purpose, *path, attempt).view(np.uint8)[: len(values)]
+        squares, unsure = 0, []
         for first in range(0, len(values), _AT_ONCE):
             place = slice(first, first + _AT_ONCE)
-            rounded = _rounded(values[place] * np.float64(steps), coins[place])
-            out[place] = rounded
-            squares += _square(rounded, largest)
-            if squares > largest:
-                break
-        else:
+            out[place], square, open_places = _rounded(values[place], heads[place], steps)
+            squares += square
+            unsure.append(open_places + first)
+        chosen = np.concatenate(unsure)
+        rest = randomness.bits(len(chosen), purpose + ".rest", *path, attempt)
+        settled = _settled(values[chosen], heads[chosen], rest, steps)
+        squares += _square(settled) - _square(out[chosen].astype(np.int64))
+        out[chosen] = settled
+        if squares <= largest:
             return True
     out[:] = 0
     return False
 
 
-def _rounded(values: NDArray[np.float64], coins: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Each down, or up where its coin of 32 bits is below its fraction."""
-    down = np.floor(values)
-    fractions = np.multiply(values - down, 2.0**32)
-    down += coins[: len(values)] < fractions
-    return down
+def _rounded(
+    values: NDArray[np.floating[Any]], heads: NDArray[np.uint8], steps: float
+) -> tuple[NDArray[np.floating[Any]], int, NDArray[np.int64]]:
+    """v = steps · values, up where a coin U is below its fraction, else down: the first whole number from v - U on.
 
+    Of U the first 8 bits are known. Returned are the whole numbers, the sum of their squares, and the places where the
+    other bits of U may change the number, or floats may have done so.
 
-def _square(rounded: NDArray[np.float64], largest: int) -> int:
-    """The squared norm of whole numbers below 2^31, or what is above `largest` as well.
-
-    Doubles add whole numbers exactly up to 2^53, and what is larger does not become smaller than that.
+    v - U is above `lower` and at most lower + W, W = 2^-8 + 2 · _DOUBT, so that the next whole number is right where it
+    is farther than W. In float32 `lower` is wrong by less than 5 |v| 2^-24 + 2^-22, less than _DOUBT up to |v| = 2^12 + 2;
+    and no |v| is larger where squares add up to less than 2^24. Until there floats also add them exactly, and what is
+    larger does not become smaller than that. Otherwise doubles, the same with 2^53 and with |v| < 2^31.
     """
-    if largest < 1 << 53:
-        return int(rounded @ rounded)
-    integers = rounded.astype(np.int64)
-    return int(integers @ integers)  # below 2^62: see largest_squared_norm
+    small = 1e-30 < steps < 1e30  # float32 has both it and its products with all that matters
+    for kind, exact in ((np.float32, 1 << 24), (np.float64, 1 << 53))[0 if small else 1 :]:
+        lower: NDArray[Any] = heads.astype(kind)
+        lower *= kind(-_COIN)
+        lower += np.multiply(values, kind(steps), dtype=kind)
+        lower -= kind(_COIN + _DOUBT)
+        rounded: NDArray[Any] = np.ceil(lower)
+        square = float(np.einsum("i,i->", rounded, rounded))  # not by BLAS, which may start threads for it
+        if square < exact:
+            break
+    np.subtract(rounded, lower, out=lower)
+    whole = int(square) if square < exact else _square(rounded.astype(np.int64))
+    return rounded, whole, np.flatnonzero(lower <= _COIN + 2 * _DOUBT)
+
+
+def _settled(
+    values: NDArray[np.floating[Any]], heads: NDArray[np.uint8], rest: NDArray[np.uint64], steps: float
+) -> NDArray[np.int64]:
+    """The same in doubles, with coins U of 53 bits, the first 8 of them `heads`."""
+    scaled = values * np.float64(steps)
+    down = np.floor(scaled)
+    coins = np.ldexp((heads.astype(np.uint64) << np.uint64(45) | rest >> np.uint64(19)).astype(np.float64), -53)
+    return (down + (coins < scaled - down)).astype(np.int64)
+
+
+def _square(integers: NDArray[np.int64]) -> int:
+    """The squared norm; below 2^62: see largest_squared_norm."""
+    return int(integers @ integers)
 
 
 def saturated(total: Tensor, bits: int) -> int:
