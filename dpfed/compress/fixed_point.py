@@ -186,9 +186,9 @@ def _rounded(
     other bits of U may change the number, or floats may have done so.
 
     v - U is above `lower` and at most lower + W, W = 2^-8 + 2 · _DOUBT, so that the next whole number is right where it
-    is farther than W. In float32 `lower` is wrong by less than 5 |v| 2^-24 + 2^-22, less than _DOUBT up to |v| = 2^12 + 2;
-    and no |v| is larger where squares add up to less than 2^24. Until there floats also add them exactly, and what is
-    larger does not become smaller than that. Otherwise doubles, the same with 2^53 and with |v| < 2^31.
+    is farther than W. In float32 `lower` is wrong by less than 5 |v| 2^-24 + 2^-22, and that is less than _DOUBT up to
+    |v| = 2^12 + 2; no |v| is larger where squares add up to less than 2^24. Until there floats also add them exactly,
+    and what is larger does not become smaller than that. Otherwise doubles, the same with 2^53 and with |v| < 2^31.
     """
     small = 1e-30 < steps < 1e30  # float32 has both it and its products with all that matters
     for kind, exact in ((np.float32, 1 << 24), (np.float64, 1 << 53))[0 if small else 1 :]:
