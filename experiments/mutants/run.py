@@ -72,6 +72,7 @@ TESTS = {
     "poisson": ["test_poisson", "test_pld", "test_number_types"],
     "profiles": ["test_profiles", "test_ends_of_domains"],
     "subsampling": ["test_subsampling", "test_number_types"],
+    "round_settings": ["test_poisson_rdp", "test_fixed_size_rdp"],
     "require": ["test_mechanisms", "test_gaussian", "test_budget", "test_ledger"],
 }
 LOADED = [

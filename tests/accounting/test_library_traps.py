@@ -98,6 +98,23 @@ class TestFixedSizeOrdersAbove256:
         assert "order 256 is an end of the grid" in answer.notes[0]
 
 
+class TestFixedSizeDifferences:
+    """Where the noise is large only rounding is left of its alternating sums."""
+
+    def test_upstream_is_far_too_large(self):
+        upstream = RdpAccountant([17, 64], REPLACE)
+        upstream.compose(SampledWithoutReplacementDpEvent(1000, 700, GaussianDpEvent(200.0)))
+        ours = rdp.curve(fixed(700, 1000, 400.0), [17.0, 64.0])
+        assert upstream.rdp[0] == pytest.approx(ours[0], rel=1e-6)
+        assert upstream.rdp[1] > 100 * ours[1]
+
+    def test_upstream_fails_at_huge_noise(self):
+        upstream = RdpAccountant([64], REPLACE)
+        with pytest.raises(ValueError, match=r"math domain|positive input"), np.errstate(all="ignore"):
+            upstream.compose(SampledWithoutReplacementDpEvent(10**6, 1, GaussianDpEvent(1e9)))
+        assert accountant.epsilon(fixed(1, 10**6, 1e9), delta=1e-5, accountant="rdp") == 0.0
+
+
 class TestFixedSizeCalibration:
     def test_upstream_divides_by_zero_without_a_bracket(self):
         def event(sigma):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,32 @@ def test_cells_are_the_accountants(capsys, accounted):
         run = Plan(clients=600, cohort=30, delta=1e-4).run(noise[column], rounds[row])
         exact = accountant.epsilon(run, delta=1e-4, accountant=accounted)
         assert found["epsilon"][row][column] == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("mechanism", [[], ["--mechanism", "distributed-gaussian", "--dropout", "0.2"]])
+def test_renyi_cells_of_fixed_sizes_are_the_accountants(capsys, mechanism):
+    over = ["--over", "noise-multiplier=.8:3", "--over", "cohort=10:12", "--rounds", "5", "--sampling", "fixed"]
+    found = map_of(capsys, *over, "--accountant", "rdp", *mechanism)
+    noise, cohorts = found["axes"]["noise-multiplier"], found["axes"]["cohort"]
+    assert len(noise) == 81
+    shares = {"mechanism": "distributed-gaussian", "dropout": 0.2} if mechanism else {}
+    for row, column in ((0, 0), (2, 40), (1, -1)):
+        plan = Plan(clients=600, cohort=cohorts[row], delta=1e-4, sampling="fixed", **shares)
+        exact = accountant.epsilon(plan.run(noise[column], 5), delta=1e-4, accountant="rdp")
+        assert found["epsilon"][row][column] == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_what_was_released_before_is_counted(sampling):
+    from dpfed.plots.budget_map import Axis, budget_map
+
+    plan = Plan(clients=600, cohort=30, delta=1e-4, sampling=sampling)
+    after = replace(plan, before=plan.run(1.0, 50))
+    axes = (Axis(name="noise-multiplier", low=2, high=3), Axis(name="rounds", low=1, high=2))
+    found = budget_map(after, axes, fixed={}, accountant="rdp")
+    exact = accountant.epsilon(after.run(2.0, 1), delta=1e-4, accountant="rdp")
+    assert found.epsilon[0, 0] == pytest.approx(exact, rel=1e-9)
+    assert exact > 1.5 * accountant.epsilon(plan.run(2.0, 1), delta=1e-4, accountant="rdp")
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
