@@ -166,10 +166,10 @@ class Upload:
         scheme, seeds = self._for_round(round, clients)
         if self.dense is None:
             return _Encoded(rest=self._payloads(scheme, rows, clients, seeds))
-        places = self._rest(rows.shape[1])
+        between = _between(self.dense, rows.shape[1])
         return _Encoded(
-            rest=self._payloads(scheme, rows[:, places], clients, seeds),
-            places=places,
+            rest=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), clients, seeds),
+            between=between,
             dense=Dense().encode(rows[:, self.dense], seed=seeds),
             dense_places=self.dense,
         )
@@ -201,17 +201,10 @@ class Upload:
             return _parsed(scheme, messages, len(origin)).to(origin.device)
         exempt = most_bytes(Dense(), len(self.dense))
         rows = torch.empty(len(messages), len(origin), device=origin.device)
-        rest = self._rest(len(origin))
         rows[:, self.dense] = _parsed(Dense(), [message[:exempt] for message in messages], len(self.dense)).to(rows)
-        rows[:, rest] = _parsed(scheme, [message[exempt:] for message in messages], len(rest)).to(rows)
+        rest = _parsed(scheme, [message[exempt:] for message in messages], len(origin) - len(self.dense)).to(rows)
+        _put(rest, rows, _between(self.dense, len(origin)))
         return rows
-
-    def _rest(self, size: int) -> Tensor:
-        """The entries that go through the scheme."""
-        assert self.dense is not None
-        chosen = torch.ones(size, dtype=torch.bool, device=self.dense.device)
-        chosen[self.dense] = False
-        return chosen.nonzero()[:, 0]
 
     def _remembered(self, rows: Tensor) -> Tensor:
         assert self.feedback is not None
@@ -228,10 +221,10 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Encoded:
-    """Payloads of a scheme; where entries are exempt, those of the entries `places`, and of the others as floats."""
+    """Payloads of a scheme; where entries are exempt, of those `between` them, and of them as floats."""
 
     rest: Payloads
-    places: Tensor | None = None
+    between: Sequence[slice] = ()
     dense: Payloads | None = None
     dense_places: Tensor | None = None
 
@@ -249,12 +242,28 @@ class _Encoded:
         """The rows of those who send one."""
         rest = _some(self.rest, comes)
         rows = rest.scheme.decode(rest) if len(rest) else torch.zeros(0, rest.dimension, device=comes.device)
-        if self.places is None or self.dense is None or self.dense_places is None:
+        if self.dense is None or self.dense_places is None:
             return rows
-        whole = rows.new_empty(len(rows), len(self.places) + len(self.dense_places))
-        whole[:, self.places] = rows
+        whole = rows.new_empty(len(rows), rows.shape[1] + len(self.dense_places))
+        _put(rows, whole, self.between)
         whole[:, self.dense_places] = self.dense.fields["values"][comes]
         return whole
+
+
+def _between(exempt: Tensor, size: int) -> list[slice]:
+    """The entries that go through the scheme, as the stretches between those that do not: faster than by index."""
+    edges = torch.cat([exempt.new_tensor([-1]), exempt.sort().values, exempt.new_tensor([size])])
+    wide = (edges.diff() > 1).nonzero()[:, 0]
+    return [
+        slice(before + 1, after) for before, after in zip(edges[wide].tolist(), edges[wide + 1].tolist(), strict=True)
+    ]
+
+
+def _put(rows: Tensor, whole: Tensor, stretches: Sequence[slice]) -> None:
+    """Rows [c, k] into these stretches, together k long, of whole rows [c, d]."""
+    lengths = [place.stop - place.start for place in stretches]
+    for place, part in zip(stretches, torch.split(rows, lengths, dim=1), strict=True):
+        whole[:, place] = part
 
 
 def _some(payloads: Payloads, chosen: Tensor) -> Payloads:
