@@ -16,7 +16,7 @@ from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, che
 from dpfed.errors import ConfigError
 
 _DIRECTIONS = {"rademacher": counter.rademacher, "gaussian": counter.normal}
-_AT_ONCE = 1 << 17  # numbers of a direction drawn together: they stay in a core's cache
+_AT_ONCE = 1 << 20  # numbers of a direction drawn together: fewer calls are worth more than a core's cache
 _AT_ONCE_GPU = 1 << 24
 _NEXT_DIRECTION = 1 << 32  # direction k takes numbers k 2^32 ... of the stream
 
@@ -100,7 +100,7 @@ class FedScalar:
         """A few clients, a range of coordinates, the direction's number, and it: [rows or 1, coordinates]."""
         draw = _DIRECTIONS[self.vectors]
         room = _AT_ONCE if seeds.device.type == "cpu" else _AT_ONCE_GPU
-        width = min(dimension, 1 << 16)
+        width = min(dimension, max(room, 1 << 16))
         height = max(1, room // width)
         for row in range(0, clients, height):
             rows = slice(row, min(row + height, clients))

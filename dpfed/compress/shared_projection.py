@@ -11,6 +11,7 @@ from torch import Tensor
 from dpfed.compress.maps import Map
 from dpfed.compress.payload import Payloads
 from dpfed.compress.projection import FedScalar
+from dpfed.privacy.clip import largest_magnitudes
 from dpfed.seeds import Seeds
 
 _FLOAT_BITS, _SEED_BITS = 32, 64
@@ -51,7 +52,9 @@ class _Directions:
         return self.scheme.projections
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
-        wrong = ~updates.isfinite().all(dim=1)
+        wrong = ~largest_magnitudes(updates).isfinite()
+        if not bool(wrong.any()):
+            return self.scheme.products(updates)
         products = self.scheme.products(updates.masked_fill(wrong[:, None], 0.0))
         return products.masked_fill(wrong[:, None], float("nan"))
 
