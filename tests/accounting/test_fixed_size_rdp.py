@@ -178,8 +178,8 @@ def test_between_whole_orders_it_is_a_chord():
 
 def test_ends_of_the_domain():
     assert ours(5.0, 0.0, 1e-9) == 0.0
-    assert ours(5.0, 1.0, 2.0) == 5 / 2
-    assert ours(5000.0, 1.0, 2.0) == 5000 / 2
+    assert ours(5.0, 1.0, 4.0) == 5 / 8
+    assert ours(5000.0, 1.0, 4.0) == 5000 / 8
     assert ours(5000.0, 0.0, 2.0) == 0.0
     assert ours(2.0, 1e-300, 1e9) == pytest.approx(4 * 4e-18 * 1e-200, rel=1e-9)  # 4 q^2 s^2 at q = 1e-100
     assert ours(2.0, 1e-9, 1e9) == pytest.approx(4 * 4e-18 * 1e-18, rel=1e-9)
@@ -211,12 +211,23 @@ def test_arguments_broadcast_and_the_company_changes_nothing():
     assert np.shape(fixed_size_rdp.renyi(2.0, sampling_probability=0.1, noise_multiplier=1.0)) == ()
 
 
+@pytest.mark.parametrize("largest", [3, 10, 64, 256])
+def test_moments_of_many_settings_are_those_of_each(largest):
+    """Settings of as many moments share their nodes, which must reach as far as the largest shift needs."""
+    s = np.geomspace(2e-9, 2.0, 60)
+    together = fixed_size_rdp._log_even_moments(s, largest)
+    for i in range(len(s)):
+        alone = fixed_size_rdp._log_even_moments(s[i : i + 1], largest)[0]
+        assert together[i] == pytest.approx(alone, rel=1e-12, abs=1e-11)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"orders": 1.0}, r"orders=1.0: must be finite numbers above 1"),
+        ({"orders": math.inf}, r"orders=inf: must be finite numbers above 1"),
         ({"sampling_probability": 1.5}, r"sampling_probability=1.5: must be probabilities"),
-        ({"noise_multiplier": 1e10}, r"noise_multiplier=10000000000.0: must be numbers from 1e-09 to 1e\+09"),
+        ({"noise_multiplier": 1.5e9}, r"noise_multiplier=1500000000.0: must be numbers from 1e-09 to 1e\+09"),
         ({"orders": [2.0, 3.0], "noise_multiplier": [1.0, 2.0, 3.0]}, r"shapes broadcast"),
     ],
 )
