@@ -1,7 +1,7 @@
 """Seconds a round of local training, clipping, summing and noise: dpfed, a plain loop, pfl 0.6.0, Flower's simulation.
 
     python benchmarks/local_training.py [--pfl-python VENV/bin/python] [--flower-python VENV/bin/python] [--threads 2]
-                                        [--task "MLP 2.4k"] [--force]
+                                        [--task "MLP 2.4k"] [--device cuda] [--force]
 
 Prints a Markdown table: median, quartiles, peak memory. Every contender runs in processes of its own, in turns, so
 that a busy moment hits all of them; Flower, whose start takes longest, has one turn. Refuses to measure, and to report,
@@ -37,9 +37,9 @@ from dpfed.seeds import Seeds
 _TURNS = 3
 
 
-def dpfed_rounds(task: Task) -> list[float]:
+def dpfed_rounds(task: Task, device: str) -> list[float]:
     """Seconds of each round of this package."""
-    inputs, labels = (torch.from_numpy(array).flatten(0, 1) for array in client_data(task))
+    inputs, labels = (torch.from_numpy(array).flatten(0, 1).to(device) for array in client_data(task))
     ends = np.arange(task.clients + 1) * task.samples
     model, seeds = build(task.model, task.input_shape, task.classes), Seeds(root=0)
     trainer = LocalTraining(
@@ -56,13 +56,13 @@ def dpfed_rounds(task: Task) -> list[float]:
         for group in np.arange(task.clients).reshape(-1, task.group):
             yield trainer.train(weights, group, round=round, seeds=seeds)
 
-    return timed(task, model.initial(0), train)
+    return timed(task, model.initial(0).to(device), train)
 
 
-def plain_rounds(task: Task) -> list[float]:
+def plain_rounds(task: Task, device: str) -> list[float]:
     """Seconds of each round of the loop one would write first: a module and a torch.optim.SGD a client."""
-    inputs, labels = (torch.from_numpy(array) for array in client_data(task))
-    module = network(task)
+    inputs, labels = (torch.from_numpy(array).to(device) for array in client_data(task))
+    module = network(task).to(device)
 
     def train(weights: Tensor, round: int) -> Iterator[Tensor]:
         for client in range(task.clients):
@@ -94,13 +94,16 @@ def timed(task: Task, weights: Tensor, train: Callable[[Tensor, int], Iterator[T
             updates *= (task.clip_norm / updates.norm(dim=1, keepdim=True)).clamp(max=1)
             total += updates.sum(dim=0)
         weights = weights + total / task.clients
+        if weights.is_cuda:
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
     return seconds[1:]
 
 
 @dataclass
 class Contender:
-    """command: prints the seconds of its rounds as a JSON list on its last line, for the task and threads appended"""
+    """command: prints the seconds of its rounds as a JSON list on its last line, for the task, threads and device
+    appended"""
 
     name: str
     command: list[str]
@@ -108,11 +111,11 @@ class Contender:
     seconds: list[float] = field(default_factory=list)
     megabytes: float = 0.0
 
-    def run(self, task: str, threads: int) -> None:
+    def run(self, task: str, threads: int, device: str) -> None:
         with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complaints:
             environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
             process = subprocess.Popen(
-                [*self.command, task, str(threads)], stdout=said, stderr=complaints, env=environment
+                [*self.command, task, str(threads), device], stdout=said, stderr=complaints, env=environment
             )
             while process.poll() is None:
                 self.megabytes = max(self.megabytes, megabytes(process.pid))
@@ -173,6 +176,7 @@ def main() -> None:
     parser.add_argument("--pfl-python", help="Python of an environment with pfl 0.6.0; left out: pfl is not run")
     parser.add_argument("--flower-python", help="Python of an environment with flwr and ray; left out: not run")
     parser.add_argument("--threads", type=int, default=2, help="threads of every contender")
+    parser.add_argument("--device", default="cpu", help="of every contender but Flower")
     parser.add_argument("--task", choices=list(TASKS), action="append", help="only these; left out: all")
     parser.add_argument("--force", action="store_true", help="report although others are working")
     given = parser.parse_args()
@@ -184,7 +188,7 @@ def main() -> None:
             for one in ran:
                 if turn < one.turns:
                     busy = max(busy, other_work_now())
-                    one.run(task, given.threads)
+                    one.run(task, given.threads, given.device)
         lines += list(table(task, ran))
         print("\n".join(lines[-len(ran) :]), file=sys.stderr, flush=True)
     refuse(busy, force=given.force)
@@ -194,8 +198,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rounds-of"]:
-        _, _, whose, name, threads = sys.argv
+        _, _, whose, name, threads, device = sys.argv
         torch.set_num_threads(int(threads))
-        print(json.dumps({"dpfed": dpfed_rounds, "plain": plain_rounds}[whose](TASKS[name])))
+        print(json.dumps({"dpfed": dpfed_rounds, "plain": plain_rounds}[whose](TASKS[name], device)))
     else:
         main()

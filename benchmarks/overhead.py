@@ -211,6 +211,7 @@ def tables(name: str, model: str, options: argparse.Namespace) -> dict[str, Any]
         "federation": {"clients": 1000, "cohort": options.cohort, "rounds": options.rounds + 1, "sampling": "fixed"},
         "local": {"learning_rate": 0.05, "batch_size": work.batch, "epochs": work.epochs},
         "method": {"name": name.split(",")[0], **extra.get("method", {})},
+        "run": {"device": options.device},
     }
     return result | ({"privacy": extra["privacy"]} if "privacy" in extra else {})
 
@@ -244,6 +245,7 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="on cuda also --clock wall, and CUDA_LAUNCH_BLOCKING=1 before")
     parser.add_argument("--clock", choices=["processor", "wall"], default="processor")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

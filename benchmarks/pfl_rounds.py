@@ -1,8 +1,9 @@
 """Rounds of pfl 0.6.0, run by its own Python: prints the seconds of each as a JSON list.
 
-    PFL_PYTHON benchmarks/pfl_rounds.py TASK THREADS
+    PFL_PYTHON benchmarks/pfl_rounds.py TASK THREADS DEVICE
 
 Clipping and central Gaussian noise on, evaluation off; the first round is a warm-up and is not counted.
+pfl takes a GPU by itself where there is one, so the device only says where the data are.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class Clock(TrainingProcessCallback):
         return False, Metrics()
 
 
-def rounds(task: Task) -> list[float]:
+def rounds(task: Task, device: str) -> list[float]:
     """Seconds of each round after the first."""
-    inputs, labels = (torch.from_numpy(array) for array in client_data(task))
+    inputs, labels = (torch.from_numpy(array).to(device) for array in client_data(task))
     users = {client: (inputs[client], labels[client]) for client in range(task.clients)}
     population = FederatedDataset.from_slices(users, get_user_sampler("minimize_reuse", list(users)))
     noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(task.clip_norm, task.noise_multiplier))
@@ -83,4 +84,4 @@ def rounds(task: Task) -> list[float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(int(sys.argv[2]))
-    print(json.dumps(rounds(TASKS[sys.argv[1]])))
+    print(json.dumps(rounds(TASKS[sys.argv[1]], sys.argv[3])))
