@@ -7,8 +7,7 @@ stranger cannot make it fail. Weights are integers below 2^53, exact in float64,
 
 from __future__ import annotations
 
-from functools import lru_cache
-from itertools import product
+from typing import Any
 
 import constriction
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpfed.errors import WireError
 
-_TOTAL = 1 << 40
+_TOTAL = 2.0**40
 _AT_ONCE = 1 << 16
 
 
@@ -27,29 +26,22 @@ def entropy_bits(counts: NDArray[np.int64]) -> float:
     return float(-(present * np.log2(present / total)).sum()) if len(present) else 0.0
 
 
-def group_weights(counts: NDArray[np.int64], group: int) -> NDArray[np.float64]:
-    """Weights [alphabet^group] of `group` symbols coded as one, the first symbol the lowest digit.
+def group_weights(counts: NDArray[np.int64], together: int) -> NDArray[np.float64]:
+    """Weights [m^together] of that many symbols coded as one, the first the lowest digit; a power of two of them.
 
-    The product of the symbols' counts over n^group, in units of 2^-40, at least one unit; in integers throughout.
+    The product of the symbols' shares in units of 2^-40, rounded down, at least one unit. A share is one division, and
+    the products have a fixed order: IEEE arithmetic rounds each alike everywhere.
     """
-    if group == 1:
+    if together == 1:
         return np.maximum(counts, 1).astype(np.float64)
-    return _products(tuple(counts.tolist()), group)
-
-
-@lru_cache(maxsize=64)
-def _products(counts: tuple[int, ...], group: int) -> NDArray[np.float64]:
-    """Remembered from the encoder to the decoder of one process."""
-    table = [1]
-    for _ in range(group):
-        table = [low * count for count, low in product(counts, table)]
-    scale = sum(table)
-    weights = np.array([max(1, weight * _TOTAL // scale) for weight in table], dtype=np.float64)
-    weights.flags.writeable = False
+    weights: NDArray[np.float64] = counts / counts.sum()
+    for _ in range(together.bit_length() - 1):
+        weights = np.multiply.outer(weights, weights).reshape(-1)
+    weights = np.maximum(np.floor(weights * _TOTAL), 1.0)
     return weights
 
 
-def encode(symbols: NDArray[np.uint8] | NDArray[np.uint16], weights: NDArray[np.float64]) -> NDArray[np.uint32]:
+def encode(symbols: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.uint32]:
     """Symbols [n], each below len(weights), to words."""
     coder = constriction.stream.stack.AnsCoder()
     coder.encode_reverse(symbols.astype(np.int32), _model(weights))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.compress import entropy
+from dpfed.compress.symbol_groups import SymbolGroups
 from dpfed.errors import WireError
 
 Values = NDArray[Any]
@@ -23,7 +24,7 @@ LARGEST = 1e31
 """The largest magnitude on the wire: its product with d/k and the sum of a round's payloads stay finite in float32."""
 
 _PACKED, _CODED = 0, 1
-_FEW = 32  # symbols that are counted one after the other: faster then than numpy.bincount, which makes int64 of them
+_FEW = 16  # symbols that are counted one after the other: faster then than numpy.bincount, which makes int64 of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,8 @@ class Symbols:
     """`count` integers from 0 to alphabet - 1, alphabet <= 65,536.
 
     Either packed, as many to a byte as fit (8 bits, 5 trits, 4 of 2 bits ...) or ceil(log2 alphabet) bits each,
-    or entropy-coded with their own counts, whichever is smaller; a byte in front says which.
+    or entropy-coded with their own counts, several at once (`SymbolGroups`), whichever is smaller; a byte in front
+    says which.
     """
 
     alphabet: int
@@ -178,18 +180,18 @@ class Symbols:
 
     def _packed(self, values: Values) -> bytes:
         if self._whole_bytes:
-            return self._grouped(values, pad=0).tobytes()
+            return self._grouped(values).tobytes()
         return pack_bits(values, self._bits)
 
     def _unpacked(self, content: bytes) -> Values:
         if not self._whole_bytes:
             return unpack_bits(content, self._bits, self.count).astype(self.dtype)
-        return self._ungrouped(np.frombuffer(content, dtype=np.uint8), pad=0)
+        return self._ungrouped(np.frombuffer(content, dtype=np.uint8))
 
     def _coded(self, values: Values, counts: NDArray[np.int64]) -> bytes:
-        words = entropy.encode(
-            self._grouped(values, pad=int(counts.argmax())), entropy.group_weights(counts, self._group)
-        )
+        groups = SymbolGroups.of(counts)
+        joined = groups.join(values, fill=int(counts.argmax()))
+        words = entropy.encode(joined, entropy.group_weights(counts[groups.held], groups.together))
         table = b"".join(int(count).to_bytes(self._count_width, "little") for count in counts[:-1])
         return table + len(words).to_bytes(4, "little") + words.astype("<u4").tobytes()
 
@@ -203,19 +205,21 @@ class Symbols:
         model = np.array(counts, dtype=np.int64)
         length = reader.integer(4, f"the length of {what}")
         words = np.frombuffer(reader.take(4 * length, what), dtype="<u4").astype(np.uint32)
-        coded = entropy.decode(words, entropy.group_weights(model, self._group), self._groups)
-        values = self._ungrouped(coded, pad=int(model.argmax()))
+        groups = SymbolGroups.of(model)
+        weights = entropy.group_weights(model[groups.held], groups.together)
+        joined = entropy.decode(words, weights, -(-self.count // groups.together))
+        values = groups.split(joined, self.count, fill=int(model.argmax())).astype(self.dtype)
         if not np.array_equal(_occurrences(values, self.alphabet), model):
             raise WireError(f"{what}: they do not occur as often as their counts say; the message is forged.")
         return values
 
-    def _grouped(self, values: Values, *, pad: int) -> Values:
-        """Symbols [count] to one number a group, the first symbol the lowest digit, filled up with `pad`."""
+    def _grouped(self, values: Values) -> Values:
+        """Symbols [count] to bytes of `_group` each, the first symbol the lowest digit, filled up with 0."""
         group = self._group
         if group == 1:
             return values
         missing = -self.count % group
-        full = np.concatenate([values, np.full(missing, pad, dtype=np.uint8)]) if missing else values
+        full = np.concatenate([values, np.zeros(missing, dtype=np.uint8)]) if missing else values
         if self.alphabet == 2:
             return np.packbits(full, bitorder="little")
         digits = full.reshape(-1, group)
@@ -225,18 +229,18 @@ class Symbols:
             grouped += digits[:, place]
         return grouped
 
-    def _ungrouped(self, grouped: Values, *, pad: int) -> Values:
-        """The inverse; WireError unless what fills up is `pad` and every number stands for a group."""
+    def _ungrouped(self, grouped: NDArray[np.uint8]) -> Values:
+        """The inverse; WireError unless what fills up is 0 and every byte stands for a group."""
         group = self._group
         if group == 1:
-            return grouped.astype(self.dtype)
+            return grouped
         if self.alphabet == 2:
-            full = np.unpackbits(grouped.astype(np.uint8), bitorder="little")
+            full = np.unpackbits(grouped, bitorder="little")
         else:
             if len(grouped) and int(grouped.max()) >= self.alphabet**group:
                 raise WireError(f"a byte {int(grouped.max())} does not stand for {group} symbols of {self.alphabet}.")
-            full = self._digits[grouped].reshape(-1)
-        if (full[self.count :] != pad).any():
+            full = np.take(self._digits, grouped, axis=0).reshape(-1)
+        if full[self.count :].any():
             raise WireError(
                 f"{self.count} symbols of {self.alphabet}: the bits that fill up the last byte are not fill."
             )
@@ -305,10 +309,16 @@ class Indices:
 
 def _occurrences(values: Values, alphabet: int) -> NDArray[np.int64]:
     """How often each symbol of 0 .. alphabet - 1 occurs; int64 [alphabet]."""
-    if alphabet > _FEW or values.dtype.itemsize > 1:
+    counts = np.zeros(alphabet, dtype=np.int64)
+    if not len(values):
+        return counts
+    low, high = int(values.min()), int(values.max())
+    if high - low >= _FEW:
         return np.bincount(values, minlength=alphabet).astype(np.int64)
-    counts = [np.count_nonzero(values == symbol) for symbol in range(1, alphabet)]
-    return np.array([len(values) - sum(counts), *counts], dtype=np.int64)
+    for symbol in range(low, high):
+        counts[symbol] = np.count_nonzero(values == symbol)
+    counts[high] = len(values) - counts.sum()
+    return counts
 
 
 def packed_bytes(count: int, bits: int) -> int:

@@ -20,7 +20,7 @@ from dpfed.errors import ConfigError, WireError
 Option = bool | int | float | str | None
 
 MAGIC = b"DPfC"
-VERSION = 1
+VERSION = 2
 LARGEST_DIMENSION = 1 << 24
 """The largest d that is believed when the receiver does not say which d it expects."""
 
