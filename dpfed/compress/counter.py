@@ -89,6 +89,16 @@ def rademacher(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Te
     return _draw(seeds, purpose, start, count, _SIGNS)
 
 
+def with_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
+    """values [c, count], float32, times `rademacher`, bit for bit: a new tensor, whose sign bits are flipped."""
+    flipped = torch.empty(values.shape, dtype=torch.int32, device=values.device)
+    before = values.view(torch.int32)
+    for rows, first, last, flips in _drawn(seeds, purpose, start, values.shape[1], _FLIPS):
+        place = rows, slice(first - start, last - start)
+        torch.bitwise_xor(before[place], flips, out=flipped[place])
+    return flipped.view(torch.float32)
+
+
 def normal(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
     """Standard normal by Box and Muller (1958), float32 [c, count], |value| < 6.7.
 
@@ -182,11 +192,20 @@ def _uniform_of(words: Tensor) -> Tensor:
     return _steps_of_24_bits(words).mul_(2.0**-24)
 
 
-def _signs_of(words: Tensor) -> Tensor:
+def _flips_of(words: Tensor) -> Tensor:
+    """The sign bits of `_signs_of`, int32, zero elsewhere."""
     lanes = words.view(torch.int32).view(len(words), -1, 1, _SIGN_LANES)
-    shifts = torch.arange(32, dtype=torch.int32, device=words.device)[:, None]
-    signs = torch.bitwise_left_shift(lanes, shifts).bitwise_and_(_SIGN_BIT).bitwise_or_(_ONE)
-    return signs.view(torch.float32).view(len(words), -1)
+    flips = torch.bitwise_left_shift(lanes, _shifts(words.device)).bitwise_and_(_SIGN_BIT)
+    return flips.view(len(words), -1)
+
+
+def _signs_of(words: Tensor) -> Tensor:
+    return _flips_of(words).bitwise_or_(_ONE).view(torch.float32)
+
+
+@lru_cache(maxsize=4)
+def _shifts(device: torch.device) -> Tensor:
+    return torch.arange(32, dtype=torch.int32, device=device)[:, None]
 
 
 def _normals_of(words: Tensor) -> Tensor:
@@ -201,6 +220,7 @@ _STEPS_OF_24_BITS = _Kind(words=1, numbers=2, dtype=torch.float32, make=_steps_o
 _UNIFORM = _Kind(words=1, numbers=2, dtype=torch.float32, make=_uniform_of)
 _NORMAL = _Kind(words=1, numbers=2, dtype=torch.float32, make=_normals_of)
 _SIGNS = _Kind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.float32, make=_signs_of)
+_FLIPS = _Kind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.int32, make=_flips_of)
 
 
 def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Kind) -> Tensor:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,7 +55,7 @@ class TernGrad:
         if self.clip is not None:
             x = clipped(x, self.clip)
         scale = x.abs().amax(dim=1, keepdim=True)
-        trits = rounded_levels(x, scale, 1, seeds, "terngrad")
+        trits = rounded_levels(x, _divisors(scale), 1, seeds, "terngrad")
         return Payloads.of(self, x.shape[1], scale=scale, trits=trits)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
@@ -93,7 +94,7 @@ class Qsgd:
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         norms = self._norms(x)
-        spread = self._spread(norms, x.shape[1])
+        spread = self._spread(_divisors(norms), x.shape[1])
         return Payloads.of(self, x.shape[1], norms=norms, levels=rounded_levels(x, spread, self.levels, seeds, "qsgd"))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
@@ -123,16 +124,28 @@ class Qsgd:
 
 
 def rounded_levels(x: Tensor, norms: Tensor, levels: int, seeds: Tensor, purpose: str) -> Tensor:
-    """levels + sign(x) q [c, d], q the random rounding of u = levels |x| / norm, with norm >= |x| (0 where it is 0).
+    """levels + sign(x) q [c, d], q the random rounding of u = levels |x| / norm, with norm >= |x| and norm > 0.
 
     From 0 to 2 levels: uint8 up to 127 levels, else int32. Rounding up is a coin of u's fraction, not floor(u + U),
     whose sum would be rounded itself.
     """
-    steps = torch.where(norms > 0, x.abs() / norms, 0.0).mul_(levels)
+    steps = (x.abs() / norms).mul_(levels)
     whole = steps.floor()
-    up = coins(steps.sub_(whole), seeds, purpose)
-    signed = whole.add_(up).copysign_(x).add_(levels)
-    return signed.to(torch.uint8 if levels <= 127 else torch.int32)
+    up = coins(steps.sub_(whole), seeds, purpose).view(torch.uint8)
+    signed = whole.add_(up.to(torch.float32)).copysign_(x).add_(levels)
+    return _whole_numbers(signed, torch.uint8 if levels <= 127 else torch.int32)
+
+
+def _divisors(norms: Tensor) -> Tensor:
+    """1 in place of a norm of zeros."""
+    return torch.where(norms > 0, norms, 1.0)
+
+
+def _whole_numbers(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Small whole numbers as integers: by numpy on a CPU, where it is several times as fast."""
+    if values.device.type == "cpu":
+        return torch.from_numpy(values.numpy().astype(np.uint8 if dtype == torch.uint8 else np.int32))
+    return values.to(dtype)
 
 
 def clipped(x: Tensor, deviations: float) -> Tensor:

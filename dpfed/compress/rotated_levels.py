@@ -93,14 +93,19 @@ class RotatedLevels:
         # The one threshold of two levels is zero, whatever they are multiplied by.
         standardised = rows if len(self.levels) == 2 else rows * _standardising(whole, block.size)[:, None]
         symbols = nearest(standardised, self.levels)
-        levels = self._levels(symbols)
-        overlap = row_sums(levels * rows)
         if self.scale == UNBIASED:
             squares = whole if kept == block.size else row_sums(rows.square())
+            overlap = self._overlap(symbols, rows)
             scale = squares / torch.where(overlap > 0, overlap, 1.0) * (block.size / kept)
         else:
-            scale = overlap / row_sums(levels.square())
+            scale = self._overlap(symbols, rows) / row_sums(self._levels(symbols).square())
         return symbols.view(len(rotated), -1), scale
+
+    def _overlap(self, symbols: Tensor, rows: Tensor) -> Tensor:
+        """<c, y> of every row, float64."""
+        if len(self.levels) == 2:
+            return self.levels[1] * row_sums(rows.abs())
+        return row_sums(self._levels(symbols) * rows)
 
     def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: Block) -> Tensor:
         """A block, or several, [c, length]."""

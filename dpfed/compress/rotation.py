@@ -22,6 +22,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dpfed.compress import counter
 from dpfed.errors import ConfigError
@@ -128,12 +129,11 @@ def rounds_of(size: int, rounds: int) -> int:
 
 def rotate(coordinates: Tensor, seeds: Tensor, block: Block, rounds: int) -> Tensor:
     """Coordinates of a block, or several, [c, length], to R of them [c, count · size], float32; a new tensor."""
-    rotated = coordinates.new_zeros(len(coordinates), block.count * block.size)
-    rotated[:, : block.length] = coordinates
+    rotated = pad(coordinates, (0, block.count * block.size - block.length))
     if block.size == 1:
-        return rotated
+        return rotated.clone()
     for round in range(rounds_of(block.size, rounds)):
-        rotated = _hadamards(rotated.mul_(_signs(seeds, block, round)), block)
+        rotated = _hadamards(_with_signs(rotated, seeds, block, round), block)
     return rotated
 
 
@@ -142,7 +142,7 @@ def rotate_back(rotated: Tensor, seeds: Tensor, block: Block, rounds: int) -> Te
     if block.size == 1:
         return rotated
     for round in reversed(range(rounds_of(block.size, rounds))):
-        rotated = _hadamards(rotated, block).mul_(_signs(seeds, block, round))
+        rotated = _with_signs(_hadamards(rotated, block), seeds, block, round)
     return rotated[:, : block.length]
 
 
@@ -177,5 +177,5 @@ def _hadamards(rows: Tensor, block: Block) -> Tensor:
     return hadamard(rows.view(-1, block.size), scale=block.size**-0.5).view(rows.shape)
 
 
-def _signs(seeds: Tensor, block: Block, round: int) -> Tensor:
-    return counter.rademacher(seeds, f"rotation.{round}", block.count * block.size, start=block.first)
+def _with_signs(rows: Tensor, seeds: Tensor, block: Block, round: int) -> Tensor:
+    return counter.with_signs(rows, seeds, f"rotation.{round}", start=block.first)

@@ -54,6 +54,19 @@ def test_a_number_depends_on_its_position_only(draw, monkeypatch):
     assert draw(SEEDS, "p", 5000).equal(whole)
 
 
+@pytest.mark.parametrize(("start", "count"), [(0, 5000), (0, 1), (17, 2048), (511, 2), (512, 512), (4999, 1)])
+def test_flipped_sign_bits_are_products(start, count, monkeypatch):
+    """Bit for bit, zeros and infinities among them; what was given stays as it is."""
+    values = torch.randn(4, count, generator=torch.Generator().manual_seed(start))
+    values[1, 0], values[2, 0], values[3, 0] = 0.0, -0.0, float("inf")
+    before = values.clone()
+    expected = (values * counter.rademacher(SEEDS, "p", count, start=start)).view(torch.int32)
+    assert counter.with_signs(values, SEEDS, "p", start=start).view(torch.int32).equal(expected)
+    monkeypatch.setattr(counter, "_CHUNK_WORDS", 96)
+    assert counter.with_signs(values, SEEDS, "p", start=start).view(torch.int32).equal(expected)
+    assert values.equal(before)
+
+
 @by_kind
 def test_more_rows_than_a_chunk(draw):
     seeds = torch.arange(40_000)
