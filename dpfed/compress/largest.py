@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.positions import positions_of
+
 _NUMBERS_AT_ONCE = 1 << 22
 
 
@@ -38,8 +40,7 @@ def _of_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[np.int
     over = int(np.count_nonzero(mask)) - kept
     if over:  # the last of those equal to the threshold stay out
         mask[np.flatnonzero(magnitudes == threshold)[-over:]] = False
-    chosen: NDArray[np.int64] = np.flatnonzero(mask)
-    return chosen
+    return positions_of(mask)
 
 
 def _kth_largest(magnitudes: NDArray[np.float32], kept: int) -> np.float32:
@@ -49,7 +50,7 @@ def _kth_largest(magnitudes: NDArray[np.float32], kept: int) -> np.float32:
     if held < kept:
         return np.float32(0.0)
     if held < len(magnitudes):
-        magnitudes = magnitudes[np.flatnonzero(positive)]
+        magnitudes = magnitudes[positions_of(positive)]
     last = held - kept
     threshold: np.float32 = np.partition(magnitudes, last)[last]
     return threshold

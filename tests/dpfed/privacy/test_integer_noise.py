@@ -272,13 +272,6 @@ def test_a_search_that_goes_one_step_and_no_further_is_seen():
     assert wrong_look_ups(faulty, 63) > 1000
 
 
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.07, 0.5, 1.0])
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1000])
-def test_positions_are_those_that_are_set(count, share):
-    mask = np.random.default_rng(count).random(count) < share
-    assert inversion._positions(mask).tolist() == [place for place in range(count) if mask[place]]
-
-
 def test_a_variance_too_large_for_short_draws_has_words_from_the_start():
     law = DiscreteGaussianLaw(10**10)
     assert inversion._short_table(law) is None
