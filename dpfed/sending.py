@@ -184,9 +184,9 @@ class Uploading(Generic[Opened]):
         if not privacy.in_shares:
             return privacy.share(rows, group, norm, round)
         comes = np.isin(group, self.total.arriving)
-        before = _sum_of(rows, comes)
+        before = _sum_of(rows, comes).clone()
         noised = privacy.share(rows, group, norm, round)
-        noise = _sum_of(noised, comes).sub_(before)
+        noise = torch.sub(_sum_of(noised, comes), before, out=before)
         self.sent.noise = noise if self.sent.noise is None else self.sent.noise.add_(noise)
         self.sent.draws += int(comes.sum())
         return noised
@@ -206,9 +206,9 @@ def groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]
 
 
 def _sum_of(rows: Tensor, chosen: NDArray[np.bool_]) -> Tensor:
-    """The sum [k] of the chosen rows of [c, k]; a new tensor."""
+    """The sum [k] of the chosen rows of [c, k]; not to be written to."""
     if len(rows) == 1 and chosen.all():
-        return rows[0].clone()  # ten times as fast
+        return rows[0]
     return rows[torch.from_numpy(chosen).to(rows.device)].sum(dim=0)
 
 
