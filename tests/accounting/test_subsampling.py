@@ -5,6 +5,8 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+from dp_accounting.rdp import RdpAccountant
 from reference.finite import random_laws, renyi
 from reference.shorthand import fixed
 
@@ -117,6 +119,8 @@ def test_poisson_formula_in_many_digits():
 def test_fixed_size_equals_the_librarys_own_gaussian():
     """dp-accounting implements Theorem 27 of Wang, Balle, Kasiviswanathan 2019; at whole orders Lemma 3 is it."""
     orders = np.array([2, 3, 7, 32])
-    theirs = rdp.curve(fixed(100, 6000, 1.4), orders)
+    upstream = RdpAccountant(orders.tolist(), NeighboringRelation.REPLACE_ONE)
+    upstream.compose(SampledWithoutReplacementDpEvent(6000, 100, GaussianDpEvent(0.7)))
     ours = subsampling.fixed_size(orders, lambda a: a * 2 / 1.4**2, sampling_probability=1 / 60)
-    assert ours == pytest.approx(theirs, rel=1e-9)
+    assert ours == pytest.approx(upstream.rdp, rel=1e-9)
+    assert ours == pytest.approx(rdp.curve(fixed(100, 6000, 1.4), orders), rel=1e-9)
