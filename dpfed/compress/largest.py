@@ -36,10 +36,9 @@ def largest_indices(x: Tensor, kept: int) -> Tensor:
 def _of_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
     """The same of one row [d], int64 [kept]."""
     threshold = _kth_largest(magnitudes, kept)
-    mask = magnitudes >= threshold
-    over = int(np.count_nonzero(mask)) - kept
-    if over:  # the last of those equal to the threshold stay out
-        mask[np.flatnonzero(magnitudes == threshold)[-over:]] = False
+    mask = magnitudes > threshold
+    room = kept - int(np.count_nonzero(mask))
+    mask[positions_of(magnitudes == threshold)[:room]] = True
     return positions_of(mask)
 
 
