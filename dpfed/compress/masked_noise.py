@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -80,8 +81,11 @@ class _MaskedNoise:
                 yield rows, columns, self.noise_of(seeds[rows], columns.stop - first, start=first)
 
     def noise_of(self, seeds: Tensor, count: int, *, start: int = 0) -> Tensor:
+        """Entries start .. start + count - 1; not to be written to."""
         if self.shared_seed is not None:
             seeds = client_seeds([self.shared_seed], 1).to(seeds.device)
+        if seeds.device.type == "cpu" and len(seeds) * count <= _AT_ONCE:
+            return _remembered_noise(tuple(seeds.tolist()), self.noise, self.alpha, count, start)
         return random_noise(seeds, self.noise, self.alpha, count, start=start)
 
 
@@ -200,6 +204,12 @@ def random_noise(seeds: Tensor, noise: str, alpha: float, count: int, *, start: 
     else:
         drawn = counter.rademacher(seeds, purpose, count, start=start)
     return drawn.mul_(alpha)
+
+
+@lru_cache(maxsize=32)
+def _remembered_noise(seeds: tuple[int, ...], noise: str, alpha: float, count: int, start: int) -> Tensor:
+    """From the encoder to the decoder of one process, and for all clients where they share it; 16 MiB at most."""
+    return random_noise(torch.tensor(seeds, dtype=torch.int64), noise, alpha, count, start=start)
 
 
 def _encode(scheme: FedMrn | FedMrnSigned, kind: _MaskedNoise, x: Tensor, seed: Seed) -> Payloads:

@@ -129,7 +129,8 @@ def rounds_of(size: int, rounds: int) -> int:
 
 def rotate(coordinates: Tensor, seeds: Tensor, block: Block, rounds: int) -> Tensor:
     """Coordinates of a block, or several, [c, length], to R of them [c, count · size], float32; a new tensor."""
-    rotated = pad(coordinates, (0, block.count * block.size - block.length))
+    missing = block.count * block.size - block.length
+    rotated = pad(coordinates, (0, missing)) if missing else coordinates
     if block.size == 1:
         return rotated.clone()
     for round in range(rounds_of(block.size, rounds)):

@@ -161,6 +161,35 @@ def test_with_shared_noise_masks_can_be_summed(name):
     assert not compress.get(name).linear
 
 
+@both
+@noises
+@pytest.mark.parametrize("shared_seed", [None, 3])
+def test_remembered_noise_is_what_a_stranger_draws(name, noise, shared_seed):
+    """Encoder and decoder of one process draw once: the bits are those of a decoder that starts from the bytes alone,
+    and nobody writes to what is remembered."""
+    scheme = compress.get(name, noise=noise, alpha=1.0, shared_seed=shared_seed)
+    masked_noise._remembered_noise.cache_clear()
+    payloads = scheme.encode(X[:3], seed=7)
+    drawn = masked_noise._remembered_noise.cache_info().misses
+    here = scheme.decode(payloads)
+    assert scheme.mean(payloads).isfinite().all()
+    assert masked_noise._remembered_noise.cache_info().misses == drawn > 0
+    masked_noise._remembered_noise.cache_clear()
+    there = scheme.decode([compress.from_bytes(payload.to_bytes()) for payload in payloads])
+    assert there.equal(here)
+    own = client_seeds([3], 1) if shared_seed else payloads.seeds
+    expected = random_noise(own, noise, 1.0, X.shape[1])
+    masks = payloads.fields["mask"].float()
+    assert here.equal((2 * masks - 1 if name == "fedmrns" else masks) * expected)
+
+
+def test_what_is_remembered_is_bounded():
+    masked_noise._remembered_noise.cache_clear()
+    scheme = compress.get("fedmrns")
+    scheme.decode(scheme.encode(torch.zeros(40, 1 << 17), seed=1))
+    assert masked_noise._remembered_noise.cache_info().currsize * masked_noise._AT_ONCE <= 1 << 22
+
+
 def test_binary_masks_of_small_updates_cost_less_than_a_bit():
     """std(u) / alpha = .01, .1, 1: entropy .154, .556, .973 bits an entry."""
     for ratio, entropy in [(0.01, 0.154), (0.1, 0.556), (1.0, 0.973)]:
