@@ -20,7 +20,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import SupportsIndex
 
 import numpy as np
@@ -137,37 +137,65 @@ def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
     if not 0 <= kept <= size:
         raise ConfigError(f"{kept} of {size} coordinates: must be from 0 to all of them.")
     low = (1 << max(size - 1, 0).bit_length()) - 1
-    coordinates = torch.arange(size, device=seeds.device)
     chosen = seeds.new_empty(len(seeds), kept)
     at_once = max(1, _chunk(seeds.device) // max(size, 1))
     for first in range(0, len(seeds) if kept else 0, at_once):
-        keys = bits(seeds[first : first + at_once], purpose, size).bitwise_and_(~low).bitwise_or_(coordinates)
-        if keys.device.type == "cpu":  # numpy selects several times as fast as torch
-            for place, own in enumerate(keys.numpy(), first):
-                chosen[place] = torch.from_numpy(np.flatnonzero(own <= _smallest(own, kept)))
+        group = seeds[first : first + at_once]
+        if seeds.device.type == "cpu" and size > _CHUNK_WORDS:
+            chosen[first] = torch.from_numpy(_smallest(partial(_words, group, purpose, size), size, kept, low))
             continue
+        words = bits(group, purpose, size)
+        if words.device.type == "cpu":  # numpy selects several times as fast as torch
+            for place, own in enumerate(words.numpy(), first):
+                chosen[place] = torch.from_numpy(_smallest(partial(iter, [(0, own)]), size, kept, low))
+            continue
+        keys = words.bitwise_and_(~low).bitwise_or_(torch.arange(size, device=seeds.device))
         largest_kept = keys.kthvalue(kept, dim=1, keepdim=True).values
         chosen[first : first + at_once] = (keys <= largest_kept).nonzero()[:, 1].view(-1, kept)
     return chosen
 
 
-def _smallest(keys: NDArray[np.int64], kept: int) -> np.int64:
-    """The `kept`-th smallest of keys [n] that are nearly uniform over all int64.
+def _words(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Words of one stream, a few at a time: where they start, and they."""
+    for _, first, _, words in _drawn(seed, purpose, 0, size, _WORDS):
+        yield first, words[0].numpy()
 
-    It is looked for among those near where it is expected, six standard deviations to either side; if it is not there,
-    among all.
+
+def _smallest(
+    words: Callable[[], Iterable[tuple[int, NDArray[np.int64]]]], size: int, kept: int, low: int
+) -> NDArray[np.int64]:
+    """Where the `kept` smallest of `size` keys are, 0 < kept: random words whose bits `low` are the coordinate.
+
+    Of the words only those near where the kept-th smallest is expected are held, six standard deviations to either
+    side; if it is not there, all of them.
     """
-    size = len(keys)
     middle, width = kept / size, 6 * (0.25 / size) ** 0.5
-    low, high = (
+    expected = [
         int(max(-1.0, min(2 * share - 1, 1 - 2.0**-53)) * (1 << 63)) for share in (middle - width, middle + width)
-    )
-    near = keys[(keys >= low) & (keys <= high)]
-    before = int(np.count_nonzero(keys < low))
-    if before < kept <= before + len(near):
-        keys, kept = near, kept - before
-    smallest: np.int64 = np.partition(keys, kept - 1)[kept - 1]
-    return smallest
+    ]
+    chosen = _smallest_between(words(), size, kept, low, *expected)
+    if chosen is None:
+        chosen = _smallest_between(words(), size, kept, low, -1 << 63, (1 << 63) - 1)
+    assert chosen is not None
+    return chosen
+
+
+def _smallest_between(
+    words: Iterable[tuple[int, NDArray[np.int64]]], size: int, kept: int, low: int, least: int, most: int
+) -> NDArray[np.int64] | None:
+    """The same if the kept-th smallest key is from `least` to `most`, both rounded to where keys begin and end."""
+    least, most = least & ~low, most | low
+    below, near = np.empty(size, dtype=np.bool_), []
+    for first, some in words:
+        under = np.less(some, least, out=below[first : first + len(some)])
+        places = np.flatnonzero(under ^ (some <= most))
+        near.append(some[places] & ~low | (places + first))
+    keys = np.concatenate(near)
+    missing = kept - int(np.count_nonzero(below))
+    if not 0 < missing <= len(keys):
+        return None
+    below[np.partition(keys, missing - 1)[:missing] & low] = True
+    return np.flatnonzero(below)
 
 
 @dataclass(frozen=True, kw_only=True)

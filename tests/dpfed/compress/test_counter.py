@@ -148,6 +148,37 @@ def test_subset_sizes(size, kept):
     assert all(len(set(row)) == kept and all(0 <= at < size for at in row) for row in drawn.tolist())
 
 
+@pytest.mark.parametrize("kept", [1, 99, 500, 998, 999])
+def test_a_subset_is_the_same_in_any_pieces(kept, monkeypatch):
+    """By an independent stream, whose keys are all sorted; the words in pieces of 96, of 1,000 and all together."""
+    for chunk in (96, 1000, 1 << 15):
+        monkeypatch.setattr(counter, "_CHUNK_WORDS", chunk)
+        for seed in (0, 5, 2**63):
+            one = counter.client_seeds([seed], 1)
+            drawn = counter.subset(one, "p", 999, kept)[0]
+            np.testing.assert_array_equal(drawn, counter_stream.subset(seed, "p", 999, kept))
+
+
+@pytest.mark.parametrize("shift", [0, 1, 12, 40, 63])
+def test_the_smallest_are_found_where_nobody_expects_them(shift):
+    """Words that are not uniform but ever smaller: from a shift of one on, the window of the expected misses them."""
+    size, low = 1000, 1023
+    words = np.random.default_rng(shift).integers(-(2**63), 2**63 - 1, size, dtype=np.int64) >> shift
+    by_key = sorted(range(size), key=lambda place: (int(words[place]) >> 10, place))
+    for kept in (1, 2, 300, 999, 1000):
+        pieces = [(0, words[:400]), (400, words[400:401]), (401, words[401:])]
+        found = counter._smallest(lambda pieces=pieces: iter(pieces), size, kept, low)
+        assert found.tolist() == sorted(by_key[:kept])
+
+
+def test_a_window_that_misses_says_so():
+    words = np.arange(-50, 50, dtype=np.int64) << 40
+    for kept, least, most, right in [(10, -(60 << 40), 0, True), (10, 0, 60 << 40, False), (60, -(60 << 40), 0, False)]:
+        found = counter._smallest_between([(0, words)], 100, kept, 127, least, most)
+        assert (found is not None) == right
+        assert found is None or found.tolist() == list(range(kept))
+
+
 def test_client_seeds():
     one = counter.client_seeds(7, 5)
     assert one.equal(counter.client_seeds(7, 9)[:5])
