@@ -124,7 +124,7 @@ class Qsgd:
 
 
 def rounded_levels(x: Tensor, norms: Tensor, levels: int, seeds: Tensor, purpose: str) -> Tensor:
-    """levels + sign(x) q [c, d], q the random rounding of u = levels |x| / norm, with norm >= |x| and norm > 0.
+    """levels + sign(x) q [c, d], q the random rounding of u = levels |x| / norm, with norm >= |x|, infinite for zeros.
 
     From 0 to 2 levels: uint8 up to 127 levels, else int32. Rounding up is a coin of u's fraction, not floor(u + U),
     whose sum would be rounded itself.
@@ -137,8 +137,8 @@ def rounded_levels(x: Tensor, norms: Tensor, levels: int, seeds: Tensor, purpose
 
 
 def _divisors(norms: Tensor) -> Tensor:
-    """1 in place of a norm of zeros."""
-    return torch.where(norms > 0, norms, 1.0)
+    """Infinity in place of a norm of zeros: all quotients are zero."""
+    return torch.where(norms > 0, norms, torch.inf)
 
 
 def _whole_numbers(values: Tensor, dtype: torch.dtype) -> Tensor:

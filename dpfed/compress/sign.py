@@ -133,7 +133,7 @@ class StochasticSign:
 
 def random_signs(x: Tensor, bounds: Tensor, seeds: Tensor) -> Tensor:
     """Bits [c, d], uint8: 1 with probability 1/2 + x/(2B), B [c, 1]; clamped to [0, 1], and 1/2 where B = 0."""
-    mean = torch.where(bounds > 0, x / bounds, 0.0)
+    mean = x / torch.where(bounds > 0, bounds, torch.inf)
     return coins(mean.mul_(0.5).add_(0.5), seeds, "stochastic-sign").view(torch.uint8)
 
 
