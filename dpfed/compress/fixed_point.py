@@ -27,6 +27,7 @@ DRAWS = 20
 _LONGEST = float(1 << 31)
 _AT_ONCE = 1 << 15  # numbers rounded together: their scratch stays in a core's cache
 _ROOM_FOR_FLOATS = 2.0**-50
+_PARTS = 16
 _COIN = 2.0**-8  # of the first bits of a coin
 _DOUBT = 2.0**-9
 
@@ -125,11 +126,17 @@ class FixedPoint:
         return _signs_of(rotation_seed, self.padded).to(like) if self.rotate else torch.ones(1).to(like)
 
     def _rotated(self, row: Tensor, signs: Tensor) -> Tensor:
+        """R x: H of n = p q is H of p of the H of q of every part, and parts that only fill up stay zeros."""
         if not self.rotate:
             return row.float()
-        padded = signs.new_zeros(self.padded)
-        torch.mul(row, signs[: self.size], out=padded[: self.size])
-        return hadamard(padded, scale=self.padded**-0.5)
+        parts = min(self.padded, _PARTS)
+        length = self.padded // parts
+        held = -(-self.size // length)  # parts that are not zeros
+        filled = signs.new_zeros(held * length)
+        torch.mul(row, signs[: self.size], out=filled[: self.size])
+        inner = hadamard(filled.view(held, length), scale=self.padded**-0.5)
+        outer = hadamard(torch.eye(parts).to(inner))[:, :held]
+        return (outer @ inner).view(-1)
 
     def _steps(self, row: Tensor, clip_norm: float) -> float | None:
         """What a row is multiplied by: s, or less where it is longer than the clip norm; None where it is not finite.
