@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfed.compress.counter import client_seeds, coins
+from dpfed.compress.counter import at_least, client_seeds, coins
 from dpfed.compress.fields import Floats, Symbols
 from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
 from dpfed.errors import ConfigError
@@ -55,7 +55,8 @@ class TernGrad:
         if self.clip is not None:
             x = clipped(x, self.clip)
         scale = x.abs().amax(dim=1, keepdim=True)
-        trits = rounded_levels(x, _divisors(scale), 1, seeds, "terngrad")
+        up = coins(x.abs().div_(_divisors(scale)), seeds, "terngrad").view(torch.uint8)
+        trits = 1 - up + 2 * (up & at_least(x, 0.0).view(torch.uint8))
         return Payloads.of(self, x.shape[1], scale=scale, trits=trits)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
@@ -129,7 +130,7 @@ def rounded_levels(x: Tensor, norms: Tensor, levels: int, seeds: Tensor, purpose
     From 0 to 2 levels: uint8 up to 127 levels, else int32. Rounding up is a coin of u's fraction, not floor(u + U),
     whose sum would be rounded itself.
     """
-    steps = (x.abs() / norms).mul_(levels)
+    steps = x.abs().div_(norms).mul_(levels)
     whole = steps.floor()
     up = coins(steps.sub_(whole), seeds, purpose).view(torch.uint8)
     signed = whole.add_(up.to(torch.float32)).copysign_(x).add_(levels)
