@@ -103,10 +103,11 @@ class Sums:
         """For each row F = sum P^a Q^(1-a) - 1 of a move by t, and w with F <= a (a-1) w tau^2 for moves tau <= t."""
         total, weight = np.empty(len(problem)), np.empty(len(problem))
         index = self._laws.index(j0, j1)
+        widest = self._laws.mass.shape[1]
         for kind in (0, 1):
             rows = np.flatnonzero(direction == kind)
-            rows = rows[np.argsort(self._laws.start[index[rows]], kind="stable")]
-            for block in _blocks(rows, max(1, _BLOCK // self.cohort)):
+            rows = rows[np.argsort(self._laws.width[index[rows]], kind="stable")]
+            for block in _blocks(rows, max(1, _BLOCK // widest)):
                 mass, tilt = self._laws.window(index[block])
                 total[block], weight[block] = _moments(self.alpha[problem[block]], mass, tilt, t[block], kind)
         return total, weight

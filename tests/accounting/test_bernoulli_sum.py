@@ -208,3 +208,14 @@ def test_noise_before_the_coins_is_counted_to_the_safe_side(monkeypatch, c, sigm
         floor = ends[0] + mpmath.quad(lambda x: 1 - mpmath.ncdf(x, ends[0], sigma), list(ends))
         assert 1 - mpmath.mpf("1e-11") < given["floor"] / floor < 1
         assert 1 < given["move"] / (slope * mpmath.mpf(0.1)) < 1 + mpmath.mpf("1e-11")
+
+
+def test_a_cohort_beyond_the_largest_has_its_bound(monkeypatch):
+    plan = {"dimension": 30, "c": 0.1, "l2_sensitivity": 0.4}
+    orders = [2.0, 8.0]
+    true = bernoulli_sum.aggregate_rdp(orders, cohort=500, **plan)
+    monkeypatch.setattr(bernoulli_sum, "LARGEST_COHORT", 50)
+    found = bernoulli_sum.aggregate_rdp(orders, cohort=500, **plan)
+    assert found.tolist() == bernoulli_sum.aggregate_rdp(orders, cohort=50, **plan).tolist()
+    assert (found > 3 * true).all()
+    assert (found < bernoulli_sum.aggregate_rdp(orders, cohort=1, **plan)).all()
