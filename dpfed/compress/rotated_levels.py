@@ -115,8 +115,8 @@ class RotatedLevels:
             levels = zeros.scatter_(1, self._chosen(seeds, block), levels)
         # The scale last: whatever it is, the rotation itself does not overflow.
         coordinates = rotate_back(levels, seeds, block, self.rounds)
-        scaled = coordinates.reshape(len(scales), block.count, -1) * scales[:, block.numbers, None]
-        return scaled.view(coordinates.shape)
+        coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.numbers, None])
+        return coordinates
 
     def _places(self, clients: int, dimension: int, device: torch.device) -> Iterator[tuple[slice, Block, slice]]:
         """Pieces with the place of their symbols."""
