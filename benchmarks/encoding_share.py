@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import torch
+from forgotten import forget
 
 from dpfed.build.schemes import scheme
 from dpfed.compress import from_bytes
@@ -98,12 +99,14 @@ def timed(name: str, updates: torch.Tensor) -> tuple[float, float, int]:
     encoding, decoding, sizes = [], [], []
     for turn in range(2 * len(updates)):
         row = updates[turn % len(updates)][None]
+        forget()
         began = time.perf_counter()
         message = made.encode(row, seed=[turn])[0].to_bytes()
-        middle = time.perf_counter()
+        encoding.append(time.perf_counter() - began)
+        forget()
+        began = time.perf_counter()
         made.decode([from_bytes(message, dimension=updates.shape[1])])
-        encoding.append(middle - began)
-        decoding.append(time.perf_counter() - middle)
+        decoding.append(time.perf_counter() - began)
         sizes.append(len(message))
     return statistics.median(encoding), statistics.median(decoding), int(statistics.median(sizes))
 

@@ -1,0 +1,11 @@
+"""What an encoder leaves for the decoder of the same process, thrown away: a server has the bytes only."""
+
+from __future__ import annotations
+
+from dpfed.compress import masked_noise, sparse
+
+
+def forget() -> None:
+    """Call before an end is timed."""
+    sparse._last_subset.cache_clear()
+    masked_noise._remembered_noise.cache_clear()
