@@ -142,6 +142,7 @@ class CudaRecorder:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        # torch's stub of Stream has no types.
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._lanes = [torch.cuda.Stream() for _ in range(LANES)]  # type: ignore[no-untyped-call]
 
