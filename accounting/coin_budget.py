@@ -9,6 +9,7 @@ from accounting import accountant as accountants
 from accounting import calibrate, require
 from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
+from accounting.bernoulli_sum import LARGEST_COHORT
 from accounting.budget import Budget
 from accounting.coins import BernoulliAggregate, BernoulliChannel, slots_for
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
@@ -120,6 +121,8 @@ def epsilon(plan: CoinPlan, *, rounds: int, accountant: Accountant = "best") -> 
     notes = stated.notes
     if isinstance(coins, BernoulliAggregate) and plan.sampling == "poisson":
         notes += (f"padded to {coins.cohort} slots; more are drawn with probability {coins.overflow:.2g} a round",)
+    if isinstance(coins, BernoulliAggregate) and coins.cohort > LARGEST_COHORT:
+        notes += (f"of {coins.cohort:,} uploads in a sum {LARGEST_COHORT:,} are counted, an upper bound",)
     return Budget(
         plan=plan,
         noise_multiplier=None,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from scipy.stats import binom
 
-from accounting import CoinPlan, Composed, Gaussian, coin_budget
+from accounting import CoinPlan, Composed, Gaussian, bernoulli_sum, coin_budget
 from accounting.accountant import epsilon as epsilon_of
 from accounting.coins import BernoulliAggregate, BernoulliChannel, slots_for
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
@@ -145,3 +145,12 @@ def test_noise_before_the_coins_counts_under_every_sampling(sampling):
 
 def test_there_are_slots_for_the_mean_cohort_however_much_overflow_is_allowed():
     assert slots_for(10, 100, allowed=0.9)[0] == 10
+
+
+def test_a_cohort_of_which_not_all_are_counted_is_said(monkeypatch):
+    plan = CoinPlan(clients=60, cohort=60, dimension=3, edge=0.2, sampling="all", delta=1e-4, clip_norm=0.3)
+    assert not coin_budget.epsilon(plan, rounds=2).notes
+    for module in (coin_budget, bernoulli_sum):
+        monkeypatch.setattr(module, "LARGEST_COHORT", 50)
+    (note,) = coin_budget.epsilon(plan, rounds=2).notes
+    assert note == "of 60 uploads in a sum 50 are counted, an upper bound"
