@@ -62,13 +62,14 @@ class RecordedGradients:
         if not gradient.isfinite().all():
             return gradient
         try:
-            self._record = self._record or CudaRecorder()
+            self._record = self._record or CudaRecorder(weights.device)
             recording = _Recording(task, before, rows, shares, self._record)
             replayed, statistics = recording.replay(before, rows, shares), before
         except RuntimeError as error:
             if out_of_memory(error):
                 raise
-            self._refuse(f"{error}".strip().splitlines()[0][:200])
+            said = str(error).strip().splitlines()
+            self._refuse(said[0][:200] if said else type(error).__name__)
             return gradient
         if _differ(replayed, gradient) or _differ(statistics, weights):
             self._refuse("a replay did not give what was recorded")
@@ -138,23 +139,26 @@ def _differ(found: Tensor, expected: Tensor) -> bool:
 
 
 class CudaRecorder:
-    """Recordings as CUDA graphs, which share their scratch memory: no two run at the same time."""
+    """Recordings as CUDA graphs, which share their scratch memory: no two run at the same time.
 
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+    device: the GPU that the clients are on; it need not be the current one
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._pool = device, torch.cuda.graph_pool_handle()
         # torch's stub of Stream has no types.
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._lanes = [torch.cuda.Stream() for _ in range(LANES)]  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._lanes = [torch.cuda.Stream(device) for _ in range(LANES)]  # type: ignore[no-untyped-call]
 
     def __call__(self, work: Work, clients: int) -> Callable[[], None]:
         stream, graph = self._stream, torch.cuda.CUDAGraph()
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             self._in_lanes(work, clients)  # libraries set themselves up when they are first used on a stream
         stream.synchronize()
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             self._in_lanes(work, clients)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream(self._device).wait_stream(stream)
         replay: Callable[[], None] = graph.replay
         return replay
 
