@@ -136,8 +136,13 @@ def forbidden(work: Work, clients: int) -> Callable[[], None]:
     raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
 
+def wordless(work: Work, clients: int) -> Callable[[], None]:
+    raise RuntimeError
+
+
 @pytest.mark.parametrize(
-    ("record", "why"), [(idle, "did not give what"), (forbidden, "not permitted when stream is c")]
+    ("record", "why"),
+    [(idle, "did not give what"), (forbidden, "not permitted when stream is c"), (wordless, "RuntimeError")],
 )
 def test_what_cannot_be_recorded_is_trained_without(record: graphs.Recorder, why: str) -> None:
     training = trainer("normalised", 3, record)
