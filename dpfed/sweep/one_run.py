@@ -18,12 +18,14 @@ from filelock import BaseFileLock, FileLock, Timeout
 from accounting.errors import AccountingError
 from dpfed.config import Config, parse
 from dpfed.errors import DpfedError
+from dpfed.own_code import VARIABLE as OWN_CODE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What a worker gets. `gpus` are the visible ones, by the names that CUDA_VISIBLE_DEVICES takes; in the folder
-    `places` each worker holds a lock for as long as it lives, so that no two have the same place in line."""
+    `places` each worker holds a lock for as long as it lives, so that no two have the same place in line. `own_code`
+    is $DPFED_OWN_CODE of the process that sends: the worker may be older than it."""
 
     number: int
     config: dict[str, Any]
@@ -31,6 +33,7 @@ class Job:
     state: Literal["to run", "interrupted", "finished"]
     gpus: tuple[str, ...] = ()
     places: Path | None = None
+    own_code: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +95,11 @@ def _failed(job: Job, error: Exception) -> Result:
 
 
 def _settle(job: Job) -> None:
-    """In a worker: one GPU of its own, and Ctrl-C left to the process that started it, which ends the workers."""
+    """In a worker: the code of the user, one GPU, and Ctrl-C left to the process that started it, which ends it."""
     if multiprocessing.parent_process() is None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ[OWN_CODE] = job.own_code
     if job.gpus and job.places is not None and job.config["run"]["device"] in ("auto", "cuda"):
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus[_place(job.places) % len(job.gpus)]
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import joblib
 import torch
+from joblib.externals.loky import get_reusable_executor
 
+from dpfed.own_code import VARIABLE as OWN_CODE
 from dpfed.sweep.one_run import Job, Result
 
 
@@ -32,7 +34,8 @@ class Workers:
             yield from map(work, jobs)
             return
         gpus = _gpus()
-        sent = [replace(job, gpus=gpus, places=self.places) for job in jobs]
+        own_code = os.environ.get(OWN_CODE, "")
+        sent = [replace(job, gpus=gpus, places=self.places, own_code=own_code) for job in jobs]
         with joblib.parallel_config(backend="loky", n_jobs=count, inner_max_num_threads=_threads(count)):
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch=count)
             yield from parallel(joblib.delayed(work)(job) for job in sent)
@@ -40,9 +43,15 @@ class Workers:
 
 @contextmanager
 def workers(count: int | None) -> Iterator[Workers]:
-    """So many workers; by default one for each GPU, or else for each core."""
+    """So many workers; by default one for each GPU, or else for each core.
+
+    None is left at the end: joblib would keep them for the next sweep of this process, each with the GPU it had.
+    """
     with tempfile.TemporaryDirectory(prefix="dpfed-sweep-", ignore_cleanup_errors=True) as folder:
-        yield Workers(count=count or torch.cuda.device_count() or int(joblib.cpu_count()), places=Path(folder))
+        try:
+            yield Workers(count=count or torch.cuda.device_count() or int(joblib.cpu_count()), places=Path(folder))
+        finally:
+            get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 
 def _threads(count: int) -> int:

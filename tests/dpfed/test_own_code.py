@@ -1,10 +1,14 @@
 """Networks and data sets of a user's own file, for configurations and in every process of a sweep."""
 
 import json
+import os
+import tomllib
 
 import pytest
 
 from dpfed.cli import status
+from dpfed.sweep.one_run import Job, Result, build_job
+from dpfed.sweep.workers import workers
 
 NETWORK = """
 from torch import nn
@@ -45,6 +49,31 @@ def test_every_process_of_a_sweep_knows_the_network(sweep, tmp_path, monkeypatch
     assert status([*sweep, "--jobs", "2"]) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert [run["summary"]["parameters"] for run in runs] == [64 * 5 + 5 + 5 * 10 + 10] * 2
+
+
+def test_a_worker_older_than_the_own_code_knows_it(tmp_path, monkeypatch):
+    (tmp_path / "net_for_old_workers.py").write_text(NETWORK)
+    config = tomllib.loads(EXPERIMENT)["base"]
+    jobs = [Job(number=i, config=config, folder=tmp_path / str(i), state="to run") for i in (0, 1)]
+    with workers(2) as pool:
+        before = list(pool.results(build_job, jobs))
+        monkeypatch.setenv("DPFED_OWN_CODE", str(tmp_path / "net_for_old_workers.py"))
+        after = list(pool.results(build_job, jobs))
+    assert all("known models are" in str(result.error) for result in before)
+    assert [result.error for result in after] == [None, None]
+
+
+def test_no_worker_outlives_its_sweep(tmp_path):
+    def processes() -> list[int]:
+        jobs = [Job(number=i, config={}, folder=tmp_path, state="to run") for i in (0, 1)]
+        with workers(2) as pool:
+            return [result.number for result in pool.results(process_of, jobs)]
+
+    assert not set(processes()) & set(processes())
+
+
+def process_of(job: Job) -> Result:
+    return Result(number=os.getpid())
 
 
 @pytest.mark.parametrize(
