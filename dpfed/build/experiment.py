@@ -14,7 +14,7 @@ from dpfed.build.checks import check_method, check_randomness, check_ranks, chec
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, Validation, public_samples, validation_samples
-from dpfed.build.schemes import is_linear, sparsity_schedule
+from dpfed.build.schemes import check_options, is_linear, sparsity_schedule
 from dpfed.build.sums import check_sums, filled_to, most_uploads, slots_of, sums_of
 from dpfed.build.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
@@ -83,6 +83,7 @@ def check(config: Config, ranks: Ranks | None = None) -> Method:
     models.check_name(config.model.name)
     check_method(config, chosen)
     check_switches(config)
+    check_options(config, chosen)
     check_records(config)
     check_sums(config)
     check_randomness(config, chosen)
@@ -90,7 +91,9 @@ def check(config: Config, ranks: Ranks | None = None) -> Method:
 
 
 def build(config: Config, ranks: Ranks | None = None) -> Experiment:
-    """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does."""
+    """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does; AccountingError
+    for one that no account of privacy covers.
+    """
     ranks = Alone() if ranks is None else ranks
     chosen = check(config, ranks)
     seeds = Seeds(root=config.run.seed)

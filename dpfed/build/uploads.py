@@ -127,8 +127,6 @@ def _whole_numbers(
             f"aggregation.kind={kind!r} with method.name={chosen.name!r} and BatchNorm: its statistics are sent as "
             "floats. Use a model without BatchNorm, or kind 'plain'."
         )
-    if config.method.error_feedback:
-        raise ConfigError(f"method.error_feedback with aggregation.kind={kind!r}: is not built. Remove one of them.")
     made = scheme(config, chosen, map_.sent)
     return SummedSymbols(
         scheme=made,
@@ -145,12 +143,6 @@ def _sent_as(config: Config, chosen: Method, map_: MapChoice, dense: int) -> com
 
 
 def _coins(config: Config, chosen: Method, goal: PrivacyGoal | None, randomness: Randomness) -> Coins:
-    table = config.method
-    if chosen.coins and (table.options or table.shared or table.error_feedback):
-        raise ConfigError(
-            f"method.options, method.shared or method.error_feedback with method.name={chosen.name!r}: masks have none "
-            "of them; their settings are in [mask]. Remove the keys."
-        )
     secure = config.aggregation.kind != "plain"
     bits = most_uploads(config, goal).bit_length() if secure else None
     if config.privacy is None or goal is None:
