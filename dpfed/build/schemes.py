@@ -13,7 +13,6 @@ from dpfed.config import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import Method
 
-
 _SHARED = ("fedmrn", "fedmrns", "fedscalar")
 """Methods whose clients can have the round's seed in common."""
 _OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": "method.k"}
