@@ -56,7 +56,7 @@ def _check_error_feedback(config: Config, chosen: Method) -> None:
         )
     if config.aggregation.kind != "plain":
         raise ConfigError(
-            f"method.error_feedback with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one of them."
+            f"method.error_feedback with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one."
         )
     if chosen.local_training == "pruned":
         raise ConfigError(
