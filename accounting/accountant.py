@@ -265,10 +265,14 @@ def epsilons(
         if not streams:
             raise
     if not streams:
-        raise UnsupportedMechanism(
-            f"accountant={accountant!r}: has no bound for {type(mechanism).__name__} at {delta}."
-        )
+        raise UnsupportedMechanism(without_bound(accountant, mechanism, delta))
     return map(min, zip(*streams, strict=False))
+
+
+def without_bound(accountant: Accountant, mechanism: SingleRelease, delta: float) -> str:
+    """What to tell whoever asks this accountant for an epsilon that it cannot give."""
+    noise = mechanism.mechanism if isinstance(mechanism, Subsampled) else mechanism
+    return f"accountant={accountant!r}: has no bound for {noise.to_dict()['kind']} at delta={delta:.3g}. Use accountant 'best'."
 
 
 def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:

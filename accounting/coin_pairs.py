@@ -87,17 +87,23 @@ def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
     target = delta - _rounding(steps)
     if target <= 0:
         return steps * loss
-    law = _walk(np.array([v, 1 - u - v, u]), steps)[::-1]
-    losses = loss * np.arange(steps, -steps - 1, -1)[:steps]  # the positive ones, falling
-    mass, other = np.cumsum(law[:steps]), np.cumsum(law[:steps] * np.exp(-losses))
-    if mass[-1] - other[-1] <= target:
+    law = _walk(np.array([v, 1 - u - v, u]), steps)[::-1][:steps]  # of the positive losses, falling
+    losses = loss * np.arange(steps, 0, -1)
+    mass, other = np.cumsum(law), _decayed(law, v / u)
+    if mass[-1] - other[-1] * v / u <= target:  # at epsilon = 0
         return 0.0
-    with np.errstate(over="ignore", divide="ignore"):
-        gains = mass - np.exp(losses + np.log(other))  # at epsilon = each loss
-    last = int(np.flatnonzero(gains <= target)[-1])
-    if mass[last] <= target:  # underflow: nothing is gained at this loss nor a little below it
+    last = int(np.flatnonzero(mass - other <= target)[-1])  # at epsilon = each loss; the largest gains nothing
+    if mass[last] <= target:  # rounding: nothing is gained at this loss nor a little below it
         return float(losses[last])
-    return float(min(steps * loss, math.log((mass[last] - target) / other[last])))
+    return float(min(steps * loss, losses[last] + math.log((mass[last] - target) / other[last])))
+
+
+def _decayed(law: Floats, factor: float) -> Floats:
+    """sum over j <= k of law[j] factor^(k-j), for every k: e^loss[k] times the second law's mass up to k, which itself
+    would underflow."""
+    from scipy.signal import lfilter
+
+    return np.asarray(lfilter([1.0], [1.0, -factor], law))
 
 
 def _rounding(steps: int) -> float:

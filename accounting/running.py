@@ -32,9 +32,7 @@ class Running:
             self._orders = accountants.orders(typical)
             self._curve = np.zeros_like(self._orders)
         if self._losses is None and self._curve is None:
-            raise UnsupportedMechanism(
-                f"accountant={accountant!r}: has no bound for {type(typical).__name__} at {delta}. Use 'best'."
-            )
+            raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
         self._count = 0
 
     def add(self, release: SingleRelease, count: int = 1) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from accounting import budget, coin_budget
-from accounting.accountant import Accountant, overflow
+from accounting.accountant import Accountant, epsilons, overflow
 from accounting.adjacency import Adjacency
 from accounting.budget import Plan
 from accounting.coin_budget import CoinPlan
@@ -83,6 +83,8 @@ def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
             f"privacy.slots: more clients are drawn than fit with probability {lost:.3g} a round, over {rounds} rounds "
             f"more than delta={goal.delta:.3g} allows. Use more slots (none given: as many as delta wants)."
         )
+    if goal.noise_multiplier is not None or goal.accountant != "best":
+        epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)  # refuses what has none
     return goal
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from reference.poisson_binomial import renyi
@@ -153,6 +154,30 @@ def test_short_walks_are_exact_at_the_smallest_delta(n, u, delta):
     exact = channel_epsilon(delta, p=np.full(n, u), q=np.full(n, 1 - u))
     assert exact <= walk_epsilon(n, u, 1 - u, delta) * (1 + 1e-12)
     assert walk_epsilon(n, u, 1 - u, delta) <= exact * 1.01
+
+
+@pytest.mark.parametrize(
+    ("n", "u", "v", "delta"), [(40, 1 - 1e-12, 1e-12, 1e-5), (200, 0.99, 0.01, 1e-5), (40, 0.2, 0.01, 0.5)]
+)
+def test_walks_whose_second_law_underflows(n, u, v, delta):
+    """Losses beyond 745: e^-loss is 0 in floating point. By multinomials in 60 digits; sought by bisection."""
+    with mpmath.workdps(60):
+        u, v, loss = mpmath.mpf(u), mpmath.mpf(v), mpmath.log(mpmath.mpf(u) / mpmath.mpf(v))
+        law = [mpmath.fsum(_ways(n, up, up - k) * u**up * v ** (up - k) * (1 - u - v) ** (n - 2 * up + k)
+                           for up in range(k, (n + k) // 2 + 1)) for k in range(1, n + 1)]  # fmt: skip
+        low, high = mpmath.mpf(0), n * loss
+        for _ in range(120):
+            middle = (low + high) / 2
+            gained = mpmath.fsum(
+                p * (1 - mpmath.exp(middle - k * loss)) for k, p in enumerate(law, 1) if k * loss > middle
+            )
+            low, high = (low, middle) if gained <= delta else (middle, high)
+        found = walk_epsilon(n, float(u), float(v), delta)
+        assert float(high) * (1 - 1e-15) <= found <= float(high) * (1 + 1e-9)
+
+
+def _ways(n, up, down):
+    return mpmath.binomial(n, up) * mpmath.binomial(n - up, down)
 
 
 def test_at_a_delta_that_the_moves_cannot_reach_nothing_is_told():

@@ -9,6 +9,7 @@ import torch
 
 from accounting import Ledger, budget, guarantee
 from accounting.budget import Plan
+from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Gaussian
 from dpfed import compress, federation
 from dpfed.build import build
@@ -218,6 +219,19 @@ def test_error_feedback_sends_everything_in_the_end(tmp_path):
 def test_what_cannot_work_is_refused_with_the_reason(method, settings, privacy, complaint):
     with pytest.raises(ConfigError, match=complaint):
         build(config(method, *settings, privacy=privacy))
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"adjacency": "replace-one", "accountant": "rdp"}, "'rdp' with Poisson sampling and replace-one"),
+        ({"noise": "skellam", "accountant": "pld"}, "'pld': has no bound for skellam at delta=0.01"),
+        ({"noise": "skellam", "adjacency": "replace-one"}, "no Renyi bound is implemented. Use adjacency"),
+    ],
+)
+def test_an_epsilon_that_could_not_be_stated_is_refused_before_anything_is_written(settings, complaint):
+    with pytest.raises(UnsupportedMechanism, match=complaint):
+        build(config("dp-fedavg", privacy={**PRIVATE, "delta": 0.01, **settings}))
 
 
 def test_names_of_schemes_are_those_of_the_registry():
