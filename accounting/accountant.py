@@ -272,7 +272,8 @@ def epsilons(
 def without_bound(accountant: Accountant, mechanism: SingleRelease, delta: float) -> str:
     """What to tell whoever asks this accountant for an epsilon that it cannot give."""
     noise = mechanism.mechanism if isinstance(mechanism, Subsampled) else mechanism
-    return f"accountant={accountant!r}: has no bound for {noise.to_dict()['kind']} at delta={delta:.3g}. Use accountant 'best'."
+    kind = noise.to_dict()["kind"]
+    return f"accountant={accountant!r}: has no bound for {kind} at delta={delta:.3g}. Use accountant 'best'."
 
 
 def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
