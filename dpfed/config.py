@@ -73,7 +73,8 @@ class Model(_Table):
 
 
 class Federation(_Table):
-    """[federation] Who takes part. `cohort` is the expected number under poisson, the exact one under fixed."""
+    """[federation] Who takes part. `cohort` is the expected number under poisson, the exact one under fixed; under all
+    it is every client, whatever it says."""
 
     clients: Count
     cohort: Count

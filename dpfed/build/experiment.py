@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dpfed import data, models
 from dpfed.build.checks import check_method, check_randomness, check_ranks, check_statistics, check_switches
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
+from dpfed.build.idle_keys import check_idle_keys
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, Validation, public_samples, validation_samples
 from dpfed.build.schemes import check_options, is_linear, sparsity_schedule
@@ -84,6 +85,7 @@ def check(config: Config, ranks: Ranks | None = None) -> Method:
     check_method(config, chosen)
     check_switches(config)
     check_options(config, chosen)
+    check_idle_keys(config, chosen)
     check_records(config)
     check_sums(config)
     check_randomness(config, chosen)

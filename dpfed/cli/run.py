@@ -167,7 +167,7 @@ def _plan_words(experiment: Experiment) -> str:
     config, goal = experiment.config, experiment.goal
     words = (
         f"{experiment.method.name} on {config.data.name}: {config.federation.clients} clients, "
-        f"{config.federation.cohort} a round ({config.federation.sampling}), d = {experiment.model.size:,}, "
+        f"{experiment.parts.sampler.expected:g} a round ({config.federation.sampling}), d = {experiment.model.size:,}, "
         f"on {experiment.device}"
     )
     if goal is None:

@@ -115,9 +115,9 @@ class PrivateStrategy(Strategy):
 
     def summary(self) -> None:
         """What Flower shows at the start."""
-        config = self._run.experiment.config
+        config, drawn = self._run.experiment.config, self._run.experiment.parts.sampler
         log(INFO, "\t├── dpfed: %s on %s", config.method.name, config.data.name)
-        log(INFO, "\t└── %s clients, %s a round", config.federation.clients, config.federation.cohort)
+        log(INFO, "\t└── %s clients, %g a round", drawn.clients, drawn.expected)
 
     def _ask(self, grid: Grid, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """A step of the secure sum, to the clients that have a node; what is no answer is left out."""

@@ -1,0 +1,46 @@
+"""Keys that a run would not look at: refused, for whoever sets one expects something of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpfed.build.goals import signs_by_coins
+from dpfed.build.schemes import is_linear
+from dpfed.build.sums import in_integers
+from dpfed.config import Config
+from dpfed.errors import ConfigError
+from dpfed.methods import Method
+
+
+def check_idle_keys(config: Config, chosen: Method) -> None:
+    """ConfigError for a key that is not at its default and has no effect beside the others."""
+    for table, key, what in _idle(config, chosen):
+        part = getattr(config, table)
+        if part is not None and getattr(part, key) != type(part).model_fields[key].default:
+            given = f"{table}.{key}={getattr(part, key)!r}"
+            raise ConfigError(f"{given} has no effect here: it is for {what}. Set that, or remove the key.")
+
+
+def _idle(config: Config, chosen: Method) -> Iterator[tuple[str, str, str]]:
+    """Table, key, and the choice that would give it a meaning."""
+    posterior = config.server.rule == "posterior"
+    for key in ("learning_rate", "momentum") if posterior else ("prior", "reset_every"):
+        yield "server", key, f"server.rule={'step' if posterior else 'posterior'}"
+    secure = config.aggregation.kind != "plain"
+    numbers = in_integers(config) and is_linear(config, chosen) and not (chosen.coins or signs_by_coins(config, chosen))
+    if not secure:
+        yield "aggregation", "neighbours", "aggregation.kind='masked' or 'protocol'"
+        yield "aggregation", "threshold", "aggregation.kind='masked' or 'protocol'"
+    if not numbers:
+        for key in ("steps", "rotation", "wrap_probability"):
+            yield "aggregation", key, "numbers summed as integers (aggregation.kind, or integer noise)"
+    if not numbers or config.privacy is not None:
+        yield "aggregation", "clip_norm", "numbers summed as integers without [privacy] (aggregation.kind)"
+    if not config.aggregation.dropout:
+        yield "aggregation", "dropout_at", "aggregation.dropout > 0"
+    if config.local.optimizer == "adam":
+        yield "local", "momentum", "local.optimizer='sgd'"
+    if chosen.name == "fedmask":
+        yield "mask", "forward", "method.name='fedpm', whose masks are tossed"
+    if not config.data.public:
+        yield "data", "public_from", "data.public > 0"

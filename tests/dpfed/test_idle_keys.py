@@ -1,0 +1,68 @@
+"""Keys that a run would not look at are refused; beside the choice that gives them a meaning they are not."""
+
+import pytest
+
+from dpfed.build.experiment import check
+from dpfed.config import override, parse
+from dpfed.errors import ConfigError
+
+INTEGERS = {"clip_norm": 0.5, "noise_multiplier": 2.0, "noise": "skellam"}
+
+
+def checked(method, *settings, privacy=None):
+    tables = {
+        "data": {"name": "digits"},
+        "model": {"name": "mlp", "hidden": [8]},
+        "federation": {"clients": 60, "cohort": 12, "rounds": 3},
+        "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
+        "method": {"name": method},
+    }
+    if privacy is not None:
+        tables["privacy"] = privacy
+    check(parse(override(tables, settings), source="test"))
+
+
+MASKED, POSTERIOR, ADAM = "aggregation.kind=masked", "server.rule=posterior", "local.optimizer=adam"
+IDLE = [
+    ("fedavg", "server.prior=3.0", [], None),
+    ("fedpm", "server.reset_every=4", [], None),
+    ("fedpm", "server.momentum=0.5", [POSTERIOR], None),
+    ("fedpm", "server.learning_rate=0.5", [POSTERIOR], None),
+    ("fedavg", "aggregation.neighbours=20", [], None),
+    ("dp-fedavg", "aggregation.threshold=0.9", [], INTEGERS),
+    ("fedavg", "aggregation.steps=50", [], None),
+    ("fedpm", "aggregation.rotation=false", [MASKED], None),
+    ("stochastic-sign", "aggregation.wrap_probability=1e-3", [MASKED, "method.options.bound=0.1"], None),
+    ("fedavg", "aggregation.clip_norm=1.0", [], None),
+    ("dp-fedavg", "aggregation.clip_norm=1.0", [MASKED], INTEGERS),
+    ("fedavg", "aggregation.dropout_at=late", [], None),
+    ("fedpm", "local.momentum=0.5", [ADAM], None),
+    ("fedmask", "mask.forward=mean", [], None),
+    ("fedavg", "data.public_from=mnist", [], None),
+]
+
+
+@pytest.mark.parametrize(("method", "setting", "others", "privacy"), IDLE)
+def test_a_key_without_effect_is_refused_by_its_name(method, setting, others, privacy):
+    checked(method, *others, privacy=privacy)
+    with pytest.raises(ConfigError, match=rf"{setting.split('=')[0]}=.* has no effect here: it is for "):
+        checked(method, *others, setting, privacy=privacy)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "privacy"),
+    [
+        ("fedpm", ["server.prior=3.0", "server.reset_every=4", POSTERIOR], None),
+        ("fedpm", ["server.momentum=0.5", "local.momentum=0.5", "mask.forward=mean"], None),
+        ("dp-fedavg", ["aggregation.steps=50", "aggregation.rotation=false"], INTEGERS),
+        (
+            "fedavg",
+            [MASKED, "aggregation.neighbours=20", "aggregation.threshold=0.9", "aggregation.clip_norm=1.0"],
+            None,
+        ),
+        ("fedavg", ["aggregation.dropout_at=late", "aggregation.dropout=0.1"], None),
+        ("fedavg", ["server.prior=1.0", "aggregation.neighbours=0", "aggregation.rotation=true"], None),
+    ],
+)
+def test_beside_what_it_is_for_or_at_its_default_it_is_not(method, settings, privacy):
+    checked(method, *settings, privacy=privacy)
