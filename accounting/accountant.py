@@ -273,7 +273,7 @@ def without_bound(accountant: Accountant, mechanism: SingleRelease, delta: float
     """What to tell whoever asks this accountant for an epsilon that it cannot give."""
     noise = mechanism.mechanism if isinstance(mechanism, Subsampled) else mechanism
     kind = noise.to_dict()["kind"]
-    return f"accountant={accountant!r}: has no bound for {kind} at delta={delta:.3g}. Use accountant 'best'."
+    return f"accountant={accountant!r}: has no bound for {kind} at delta={delta:.3g}. Use 'best'."
 
 
 def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:

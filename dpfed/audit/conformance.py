@@ -158,8 +158,8 @@ def _difference(files: RunFiles, number: int) -> str | None:
     release, facts = files.released[number], _facts(files, number)
     if facts is None:
         return None  # charged and never published
-    clip_norm = _clip_norm_before(files, number)
     try:
+        clip_norm = _clip_norm_before(files, number)
         expected = files.promise.release(clip_norm=clip_norm, round=number - 1, uploads=facts.arrived).to_dict()
     except Unavailable:
         raise
