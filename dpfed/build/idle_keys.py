@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpfed.build.goals import signs_by_coins
+from dpfed.build.goals import seen, signs_by_coins
 from dpfed.build.schemes import is_linear
 from dpfed.build.sums import in_integers
 from dpfed.config import Config
@@ -27,7 +27,8 @@ def _idle(config: Config, chosen: Method) -> Iterator[tuple[str, str, str]]:
     for key in ("learning_rate", "momentum") if posterior else ("prior", "reset_every"):
         yield "server", key, f"server.rule={'step' if posterior else 'posterior'}"
     secure = config.aggregation.kind != "plain"
-    numbers = in_integers(config) and is_linear(config, chosen) and not (chosen.coins or signs_by_coins(config, chosen))
+    coins = chosen.coins or signs_by_coins(config, chosen)
+    numbers = in_integers(config) and is_linear(config, chosen) and not coins
     if not secure:
         yield "aggregation", "neighbours", "aggregation.kind='masked' or 'protocol'"
         yield "aggregation", "threshold", "aggregation.kind='masked' or 'protocol'"
@@ -36,6 +37,8 @@ def _idle(config: Config, chosen: Method) -> Iterator[tuple[str, str, str]]:
             yield "aggregation", key, "numbers summed as integers (aggregation.kind, or integer noise)"
     if not numbers or config.privacy is not None:
         yield "aggregation", "clip_norm", "numbers summed as integers without [privacy] (aggregation.kind)"
+    if coins or seen(config) == "uploads":
+        yield "privacy", "missing_shares", "shares of noise on a sum (privacy.placement='clients')"
     if not config.aggregation.dropout:
         yield "aggregation", "dropout_at", "aggregation.dropout > 0"
     if config.local.optimizer == "adam":

@@ -35,6 +35,8 @@ IDLE = [
     ("stochastic-sign", "aggregation.wrap_probability=1e-3", [MASKED, "method.options.bound=0.1"], None),
     ("fedavg", "aggregation.clip_norm=1.0", [], None),
     ("dp-fedavg", "aggregation.clip_norm=1.0", [MASKED], INTEGERS),
+    ("fedpm", "privacy.missing_shares=charged", [], {"clip_norm": 0.5}),
+    ("qsgd", "privacy.missing_shares=charged", [], {"clip_norm": 0.5, "noise_multiplier": 2.0, "release": "uploads"}),
     ("fedavg", "aggregation.dropout_at=late", [], None),
     ("fedpm", "local.momentum=0.5", [ADAM], None),
     ("fedmask", "mask.forward=mean", [], None),
