@@ -119,6 +119,10 @@ def budget(
     """
     if ledger is None and clients is None:
         raise ConfigError("--clients is missing: how many there are. (Or --ledger: what a project has left.)")
+    if conversion != "improved" and accountant not in ("rdp", "fed-smp-lemma"):
+        raise ConfigError(
+            f"--conversion {conversion} with --accountant {accountant}: it is for rdp and fed-smp-lemma. Add one of them."
+        )
     options = PlanOptions(
         clients=clients or 0, cohort=cohort, sampling=sampling, adjacency=adjacency, delta=delta, mechanism=mechanism,
         dropout=dropout, dimension=dimension, scale=scale, rotate=rotate, placement=placement, edge=edge,

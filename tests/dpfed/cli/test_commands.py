@@ -86,6 +86,10 @@ def test_distributed_noise_with_dropout_costs_more(capsys):
         ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--delta", "1"], "delta"),
         (["budget", "--clients", "60", "--cohort", "61", "--rounds", "9", "--noise-multiplier", "1"], "cohort"),
         ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--accountant", "fed-smp-lemma"], "fixed"),
+        (
+            [*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--conversion", "classical"],
+            "--accountant best: it is for",
+        ),
         ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--adjacency", "add"], "adjacency"),
         ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--dropout", "0.1"], "distributed-gaussian"),
         (["budget", "--client", "60"], "client"),
