@@ -121,7 +121,7 @@ def budget(
         raise ConfigError("--clients is missing: how many there are. (Or --ledger: what a project has left.)")
     if conversion != "improved" and accountant not in ("rdp", "fed-smp-lemma"):
         raise ConfigError(
-            f"--conversion {conversion} with --accountant {accountant}: it is for rdp and fed-smp-lemma. Add one of them."
+            f"--conversion {conversion} with --accountant {accountant}: it is for rdp and fed-smp-lemma. Add one."
         )
     options = PlanOptions(
         clients=clients or 0, cohort=cohort, sampling=sampling, adjacency=adjacency, delta=delta, mechanism=mechanism,
