@@ -2,7 +2,9 @@
 `noise_std`), so there is no noise multiplier to solve for: epsilon from rounds, or rounds from epsilon."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from accounting import accountant as accountants
@@ -26,6 +28,8 @@ from accounting.mechanisms import (
 
 # The share of delta that a Poisson cohort too large for its slots may cost in one round.
 _OVERFLOW_SHARE = 1e-5
+
+_CLIP_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,16 +169,34 @@ def clip_norm(plan: CoinPlan, *, epsilon_target: float, rounds: int, accountant:
         run = replace(plan, clip_norm=clip).run(rounds)
         return accountants.epsilon(run, delta=float(plan.delta or 0), accountant=accountant)
 
-    low, high = 0.0, min(1.0, widest)
-    while cost(high) <= target:
-        if high == widest:
+    from scipy.optimize import brentq
+
+    @cache
+    def excess(log_clip: float) -> float:
+        return math.log(min(max(cost(math.exp(log_clip)), 1e-300), 1e300) / target)
+
+    low, high = _bracket(excess, target, math.log(widest))
+    root = math.exp(brentq(excess, low, high, xtol=_CLIP_TOLERANCE / 4))
+    while cost(root) > target:
+        root *= 1 - _CLIP_TOLERANCE / 2
+    return float(root)
+
+
+def _bracket(excess: Callable[[float], float], target: float, widest: float) -> tuple[float, float]:
+    """Logarithms of two clips with the target between them, close to each other: from 1 (or the widest) along the slope
+    of the cost, which lies between the first and the second power of the clip."""
+    x = min(0.0, widest)
+    above = excess(x)
+    while True:
+        if above <= 0 and x == widest:
             raise CalibrationError(
                 f"epsilon={target}: met without any L2 clip. Give linf_clip alone, or a smaller epsilon."
             )
-        low, high = high, min(2 * high, widest)
-    while high - low > 1e-3 * low:
-        middle = (low * high) ** 0.5 if low else high / 4
-        if middle < 1e-6:
+        if x < math.log(1e-6):
             raise CalibrationError(f"epsilon={target}: even a clip of 1e-6 costs more. Raise epsilon or the cohort.")
-        low, high = (middle, high) if cost(middle) <= target else (low, middle)
-    return low
+        step = 0.8 * min(max(-above, -3.0), 3.0)
+        further = min(x + step + math.copysign(0.02, step), widest)
+        beyond = excess(further)
+        if (beyond <= 0) != (above <= 0):
+            return min(x, further), max(x, further)
+        x, above = further, beyond
