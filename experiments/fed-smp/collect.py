@@ -146,7 +146,8 @@ def main() -> None:
     several = Counter((line["row"], line["x"]) for line in lines)
     runs: dict[str, list[dict[str, Any]]] = {}
     for point in curves:
-        name = point["row"] + (f", p = {point['x']}" if point["x"] else "")
+        method, comma, block = point["row"].partition(", ")
+        name = method + (f" {point['x']}" if point["x"] else "") + comma + block
         name += f", seed {point['seed']}" if several[point["row"], point["x"]] > 1 else ""
         numbers = {k: float(point[k]) if point[k] not in ("", None) else None for k in CURVE_FIELDS[3:]}
         runs.setdefault(name, []).append(numbers)
