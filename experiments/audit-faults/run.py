@@ -11,12 +11,11 @@ from pathlib import Path
 
 import torch
 
-sys.path.append(str(Path(__file__).parents[2] / "tests" / "dpfed" / "audit"))
-
-from faults import FAULTS  # the broken parts exist in the tests only
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.cli import status
+from tests.dpfed.audit.faults import FAULTS  # the broken parts exist in the tests only
 
 TWINS = 200
 FEW = {"trials": 200, "draws": 5_000, "tosses": 30_000, "cohorts": 200, "rounds": 10}

@@ -5,7 +5,8 @@ One seed each here; experiments/audit-faults measures power and false alarms ove
 
 import pytest
 
-from .faults import FAULTS, case, check, noise_short, worlds
+from .fault_layers import case, check, worlds
+from .faults import FAULTS, noise_short
 
 CASES = [(fault, layer) for fault in FAULTS for layer in fault.layers]
 
@@ -45,7 +46,7 @@ def test_randomness_that_cannot_be_replaced_is_refused():
     """Or all trials would have the same noise, and any claim would be refuted."""
     from dpfed.audit.one_stream import OneStream
 
-    from .faults import ClipsEveryLayer
+    from .broken_parts import ClipsEveryLayer
 
     sound = case("dp-fedavg")
     wrapped = sound.having(privacy=lambda parts: ClipsEveryLayer(parts.privacy, sound.layout))

@@ -1,0 +1,192 @@
+"""What a planted fault is: a sound round and one with a part broken; and the layers of the audit that look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from accounting import gaussian, profiles
+from accounting.mechanisms import Composed, PoissonSampling, Subsampled
+from dpfed.audit import round_checks
+from dpfed.audit.method_setting import configured, round_of
+from dpfed.audit.one_round import OneRound
+from dpfed.audit.one_stream import OneStream
+from dpfed.audit.rejection import reject_claim
+from dpfed.audit.sampler_check import sampler_check
+from dpfed.audit.thresholds import Thresholds, claimed_gaussian
+from dpfed.audit.two_worlds import TwoWorlds
+from dpfed.audit.upload import claimed, pairs_of, tested
+from dpfed.build import build
+from dpfed.parts import Parts
+from dpfed.randomness import Simulated
+from dpfed.seeds import Seeds
+
+DELTA = 1e-5
+ALPHA = 0.05
+Z = 1.4
+SMALL = "model.hidden=[2]"  # d = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A sound round, its model's layers, and what is broken in it: sound parts to broken ones."""
+
+    sound: OneRound
+    layout: tuple
+    broken: Callable[[Parts], Parts] = lambda parts: parts
+
+    @property
+    def one(self):
+        """The round with its own randomness."""
+        return replace(self.sound, parts=self.broken(self.sound.parts))
+
+    def drawing_from(self, randomness):
+        fresh = self.sound.with_randomness(randomness)
+        return replace(fresh, parts=self.broken(fresh.parts))
+
+    def having(self, **parts):
+        """Parts made from the sound ones: name=function of Parts."""
+        before = self.broken
+
+        def broken(sound):
+            found = before(sound)
+            return replace(found, **{name: make(found) for name, make in parts.items()})
+
+        return replace(self, broken=broken)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer of the audit. `alarm(case, seed, trials)` says whether it refutes the round; trials = 0: it draws
+    nothing at random. `unit`: what is counted."""
+
+    name: str
+    trials: int
+    alarm: Callable[[Case, int, int], bool]
+    unit: str = "trials"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """`shift`: the true distance of neighbours over noise, in units of the claimed one (None: `epsilon` says all)."""
+
+    name: str
+    make: Callable[[], tuple[Case, Case]]
+    layers: tuple[Layer, ...]
+    shift: float | None = None
+    epsilon: float | None = None
+    claimed: float | None = None
+
+    def epsilons(self) -> tuple[float, float]:
+        """Claimed and true, at DELTA."""
+        claim = claimed(self.make()[1].one, DELTA)
+        if self.epsilon is not None:
+            return self.claimed or claim.epsilon, self.epsilon
+        return claim.epsilon, gaussian.smallest_epsilon(DELTA, mu=self.shift * claim.mu)
+
+
+@lru_cache
+def case(method, *settings, clients=None):
+    coins = method == "fedpm"
+    experiment = build(configured(method, [SMALL, *settings], None if coins else Z))
+    one = round_of(experiment)
+    return Case(sound=one if clients is None else replace(one, clients=clients), layout=experiment.model.layout)
+
+
+# --- layers
+
+
+def worlds(pair, trials):
+    """The claimed profile against trials of one pair of neighbours."""
+
+    def alarm(case, seed, trials=trials):
+        claim = claimed(case.one, DELTA)
+        (chosen,) = [one for one in pairs_of(case.one, claim, case.layout) if one.name == pair]
+        world = TwoWorlds.of(case.drawing_from(OneStream(seed)), claim, chosen)
+        return any(test.test.rejected for test in tested([world], trials=trials, alpha=ALPHA))
+
+    return Layer(name=f"two worlds: {pair}", trials=trials, alarm=alarm)
+
+
+def check(name, trials=0, unit="draws"):
+    """One of the cheap checks."""
+
+    def alarm(case, seed, trials=trials):
+        claim = claimed(case.one, DELTA)
+        fresh = case.drawing_from(OneStream(seed))
+        size = case.one.parts.local.course.size
+        if name == "empty round":
+            return not round_checks.empty_round_check(case.one, claim).passed
+        if name == "sampler":
+            return not sampler_check(case.one.parts.sampler, Simulated(seeds=Seeds(root=seed))).passed
+        if name == "noise":
+            return not round_checks.noise_check(fresh, claim, size, trials).passed
+        found = {"norm": round_checks.norm_check, "floor": round_checks.floor_check}
+        if name == "seeds":
+            own = case.drawing_from(Simulated(seeds=Seeds(root=seed)))
+            return not round_checks.seeds_check(own, claim, size).passed
+        return not found[name](fresh, claim, size).passed
+
+    return Layer(name=f"check: {name}", trials=trials, alarm=alarm, unit=unit)
+
+
+def two_rounds(trials):
+    """What two rounds tell together of a client in the first: the difference of their sums, at twice the charge."""
+
+    def alarm(case, seed, trials=trials):
+        claim = claimed(case.one, DELTA)
+        profile = profiles.profile(Composed(parts=((claim.mechanism, 2),)))
+        size = case.one.parts.local.course.size
+        loud, nobody = torch.full((size,), 10.0), torch.zeros(size)
+        scores = [[], []]
+        for trial in range(trials):
+            one = case.drawing_from(Simulated(seeds=Seeds(root=trials * seed + trial)))
+            rounds = [replace(one, state=replace(one.state, round=t)) for t in (0, 1)]
+            sums = [
+                one.own(update, np.zeros(1, dtype=np.int64))
+                for one, update in zip(rounds, (loud if trial % 2 else nobody, nobody), strict=True)
+            ]
+            first, second = (one.released(total)[0] for one, total in zip(rounds, sums, strict=True))
+            scores[trial % 2].append(float((first - second).sum()) / size**0.5 / claim.noise_std)
+        mu = claim.mu / 2**0.5
+        cut = claimed_gaussian(mu, trials=trials // 2, alpha=ALPHA)
+        values = tuple(2**0.5 * value for value in cut.values)
+        return reject_claim(
+            *scores, profile, alpha=ALPHA, thresholds=Thresholds(values=values, origin="N(0, 2) and N(mu, 2)")
+        ).rejected
+
+    return Layer(name="two worlds, two rounds together", trials=trials, alarm=alarm)
+
+
+def sampled_worlds(trials, *, clients=20, cohort=2):
+    """All others at -C, one at +C or not there: the cohort is drawn in every trial by the sampler that runs."""
+
+    def alarm(case, seed, trials=trials):
+        sampler, stream = case.one.parts.sampler, OneStream(seed)
+        one = case.drawing_from(stream)
+        claim = claimed(case.one, DELTA)
+        q = sampler.law.probability
+        profile = profiles.profile(Subsampled(mechanism=claim.mechanism, sampling=PoissonSampling(probability=q)))
+        size = one.parts.local.course.size
+        row = one.own(torch.full((size,), 10.0), np.zeros(1, dtype=np.int64))[0]
+        scores = []
+        for population in (clients - 1, clients):
+            there = replace(sampler, clients=population)
+            net = [_net(there, stream, t, clients) for t in range(trials // 2)]
+            totals = torch.tensor(net, dtype=torch.float32)[:, None] * row
+            along = one.released(totals) @ (row / row.norm())
+            scores.append(along.double().numpy() / claim.noise_std + cohort * claim.mu)
+        cut = Thresholds(values=(2.5,), origin="fixed beforehand")
+        return reject_claim(*scores, profile, alpha=ALPHA, thresholds=cut).rejected
+
+    return Layer(name="two worlds, cohort drawn", trials=trials, alarm=alarm)
+
+
+def _net(sampler, stream, number, clients):
+    """Of unit rows: -1 for each of the others that is drawn, +1 for the last client."""
+    drawn = sampler.sample(stream, number)
+    return int((drawn == clients - 1).sum()) - int((drawn < clients - 1).sum())
