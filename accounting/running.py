@@ -62,7 +62,12 @@ class Running:
     def _of_orders(self, release: SingleRelease) -> Floats:
         # As one of many: a discrete Gaussian's Renyi curve is that of the whole composition over its number of rounds.
         many = Composed(parts=((release, self._rounds),))
-        return np.asarray(rdp.curve(many, self._orders) / self._rounds)
+        try:
+            return np.asarray(rdp.curve(many, self._orders) / self._rounds)
+        except UnsupportedMechanism:
+            if self._losses is None:
+                raise
+            return np.full_like(self._orders, np.inf)  # replace-one under Poisson: the other account stands alone
 
 
 class _Losses:

@@ -57,6 +57,21 @@ def test_a_release_without_a_distribution_is_refused_where_others_had_one():
         running.add(shares(Skellam, 9))
 
 
+@pytest.mark.parametrize("law", [Gaussian, DiscreteGaussian])
+def test_without_a_renyi_bound_the_privacy_loss_distribution_stands_alone(law):
+    """Replace-one under Poisson sampling."""
+    inside = gaussian(2.0).mechanism if law is Gaussian else shares(law, 10).mechanism
+    release = Subsampled(mechanism=replace(inside, adjacency="replace-one"), sampling=SAMPLING)
+    running = Running(delta=1e-5, typical=release, rounds=3)
+    for count in (1, 2, 3):
+        expected = accountant.epsilon(Composed(parts=((release, count),)), delta=1e-5)
+        assert running.epsilon(release) == pytest.approx(expected, rel=2e-3)
+        running.add(release)
+    assert running.epsilon() == pytest.approx(expected, rel=2e-3)
+    with pytest.raises(UnsupportedMechanism, match="no Renyi bound"):
+        Running(delta=1e-5, typical=release, rounds=3, accountant="rdp").add(release)
+
+
 def test_overflow_of_slots_is_taken_off_delta():
     noise = DiscreteGaussian(
         dimension=100, l2_bound=50.0, share_variance=400.0, shares=9, adjacency="zero-out", overflow=6e-6
