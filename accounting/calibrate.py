@@ -10,11 +10,13 @@ from accounting.errors import CalibrationError
 TOLERANCE = 1e-6
 
 
-def smallest(cost: Callable[[float], float], target: float, *, name: str, start: float = 1.0) -> float:
+def smallest(
+    cost: Callable[[float], float], target: float, *, name: str, start: float = 1.0, tolerance: float = TOLERANCE
+) -> float:
     """The smallest x > 0 with cost(x) <= target, for a cost that falls as x grows.
 
     Brackets outwards from `start`, then Brent's method on log cost over log x. The result satisfies
-    cost(x) <= target as evaluated and is within TOLERANCE (relative) above the threshold. Raises CalibrationError
+    cost(x) <= target as evaluated and is within `tolerance` (relative) above the threshold. Raises CalibrationError
     where no x in [1e-6, 1e9] brackets the target.
     """
 
@@ -26,10 +28,10 @@ def smallest(cost: Callable[[float], float], target: float, *, name: str, start:
         return above if above > 0 else min(above, -1e-15)  # a plateau at the target is no root: its left end is
 
     low, high = _bracket(excess, name=name, target=target, start=math.log(start))
-    root = math.exp(brentq(excess, low, high, xtol=TOLERANCE / 4, rtol=1e-15))
-    x = root * (1 + TOLERANCE / 2)
+    root = math.exp(brentq(excess, low, high, xtol=tolerance / 4, rtol=1e-15))
+    x = root * (1 + tolerance / 2)
     while cost(x) > target:
-        x *= 1 + TOLERANCE / 2
+        x *= 1 + tolerance / 2
     return x
 
 

@@ -2,7 +2,6 @@
 `noise_std`), so there is no noise multiplier to solve for: epsilon from rounds, or rounds from epsilon."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -159,44 +158,27 @@ def rounds(plan: CoinPlan, *, epsilon_target: float, accountant: Accountant = "b
 def clip_norm(plan: CoinPlan, *, epsilon_target: float, rounds: int, accountant: Accountant = "best") -> float:
     """The largest L2 clip with which `rounds` rounds stay within the target, to 1e-3 relative and never above.
 
-    `plan.clip_norm` is ignored; the other fields hold. Raises CalibrationError if not even a clip of 1e-6 does, or if a
+    `plan.clip_norm` is ignored; the other fields hold. Raises CalibrationError if not even a clip of 1e-9 does, or if a
     clip that cannot bind any more (the whole range in every coordinate) is still within it.
     """
     target = require.positive(epsilon=epsilon_target)
     widest = (1 - 2 * plan.edge) * math.sqrt(plan.dimension)
 
-    def cost(clip: float) -> float:
-        run = replace(plan, clip_norm=clip).run(rounds)
+    @cache
+    def cost(inverse: float) -> float:
+        run = replace(plan, clip_norm=min(1 / inverse, widest)).run(rounds)
         return accountants.epsilon(run, delta=float(plan.delta or 0), accountant=accountant)
 
-    from scipy.optimize import brentq
-
-    @cache
-    def excess(log_clip: float) -> float:
-        return math.log(min(max(cost(math.exp(log_clip)), 1e-300), 1e300) / target)
-
-    low, high = _bracket(excess, target, math.log(widest))
-    root = math.exp(brentq(excess, low, high, xtol=_CLIP_TOLERANCE / 4))
-    while cost(root) > target:
-        root *= 1 - _CLIP_TOLERANCE / 2
-    return float(root)
-
-
-def _bracket(excess: Callable[[float], float], target: float, widest: float) -> tuple[float, float]:
-    """Logarithms of two clips with the target between them, close to each other: from 1 (or the widest) along the slope
-    of the cost, which lies between the first and the second power of the clip."""
-    x = min(0.0, widest)
-    above = excess(x)
-    while True:
-        if above <= 0 and x == widest:
-            raise CalibrationError(
-                f"epsilon={target}: met without any L2 clip. Give linf_clip alone, or a smaller epsilon."
-            )
-        if x < math.log(1e-6):
-            raise CalibrationError(f"epsilon={target}: even a clip of 1e-6 costs more. Raise epsilon or the cohort.")
-        step = 0.8 * min(max(-above, -3.0), 3.0)
-        further = min(x + step + math.copysign(0.02, step), widest)
-        beyond = excess(further)
-        if (beyond <= 0) != (above <= 0):
-            return min(x, further), max(x, further)
-        x, above = further, beyond
+    first = max(1.0, 1 / widest)
+    if cost(first) <= target and cost(1 / widest) <= target:
+        raise CalibrationError(
+            f"epsilon={target}: met without any L2 clip. Give linf_clip alone, or a smaller epsilon."
+        )
+    # The cost grows with a power of the clip between 1 and 2.
+    guess = first * min(max(cost(first) / target, 1e-4), 1e4) ** 0.8
+    try:
+        return 1 / calibrate.smallest(cost, target, name="1/clip", start=guess, tolerance=_CLIP_TOLERANCE)
+    except CalibrationError:
+        raise CalibrationError(
+            f"epsilon={target}: even a clip of 1e-9 costs more. Raise epsilon or the cohort."
+        ) from None
