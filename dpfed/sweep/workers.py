@@ -47,11 +47,13 @@ def workers(count: int | None) -> Iterator[Workers]:
 
     None is left at the end: joblib would keep them for the next sweep of this process, each with the GPU it had.
     """
+    number = count or torch.cuda.device_count() or int(joblib.cpu_count())
     with tempfile.TemporaryDirectory(prefix="dpfed-sweep-", ignore_cleanup_errors=True) as folder:
         try:
-            yield Workers(count=count or torch.cuda.device_count() or int(joblib.cpu_count()), places=Path(folder))
+            yield Workers(count=number, places=Path(folder))
         finally:
-            get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+            if number > 1:
+                get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 
 def _threads(count: int) -> int:
