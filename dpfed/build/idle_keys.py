@@ -34,7 +34,11 @@ def _idle(config: Config, chosen: Method) -> Iterator[tuple[str, str, str]]:
         yield "aggregation", "threshold", "aggregation.kind='masked' or 'protocol'"
     if not numbers:
         for key in ("steps", "rotation", "wrap_probability"):
-            yield "aggregation", key, "numbers summed as integers (aggregation.kind, or integer noise)"
+            yield (
+                "aggregation",
+                key,
+                "a sum of integers that is decoded as one (aggregation.kind or integer noise, dp-fedavg, ...)",
+            )
     if not numbers or config.privacy is not None:
         yield "aggregation", "clip_norm", "numbers summed as integers without [privacy] (aggregation.kind)"
     if coins or seen(config) == "uploads":
