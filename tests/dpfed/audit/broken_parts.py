@@ -129,20 +129,8 @@ class FixedSizeCalledPoisson:
         return FixedSizeCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, round)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PoissonOfFixedRate:
+class PoissonOfFixedRate(FixedSizeCalledPoisson):
     """The twin: a client more or less leaves everybody's coin as it was."""
-
-    clients: int
-    cohort: int
-
-    @property
-    def law(self):
-        return PoissonCohorts(clients=20, cohort=self.cohort).law
-
-    @property
-    def expected(self):
-        return float(self.cohort)
 
     def sample(self, randomness, round):
         return np.flatnonzero(randomness.uniform(self.clients, "cohort", round) < self.law.probability)
