@@ -185,7 +185,12 @@ def _unsampled(mechanism: Mechanism) -> list[Mechanism]:
 
 
 def overflow(mechanism: Mechanism) -> float:
-    """Probability that some release had more clients than slots: the account is silent about that event."""
+    """What of delta is charged for failures: the probability that some release had more clients than slots.
+
+    The account is silent about that event. It is the only one that an account of sums leaves to chance: wrap-around of
+    a ring is post-processing (docs/theory.md, section 7), norms of integers are checked. Direction of error: upper
+    bound (union over the releases).
+    """
     counts = [count for _, count in parts_of(mechanism)]
     each = [getattr(part, "overflow", 0.0) for part in _unsampled(mechanism)]
     return math.fsum(count * lost for count, lost in zip(counts, each, strict=True))

@@ -123,7 +123,11 @@ def epsilon(plan: CoinPlan, *, rounds: int, accountant: Accountant = "best") -> 
     coins = plan.coins()
     notes = stated.notes
     if isinstance(coins, BernoulliAggregate) and plan.sampling == "poisson":
-        notes += (f"padded to {coins.cohort} slots; more are drawn with probability {coins.overflow:.2g} a round",)
+        charged = accountants.overflow(plan.run(rounds))
+        notes += (
+            f"padded to {coins.cohort} slots; more are drawn with probability {coins.overflow:.2g} a round: "
+            f"{charged:.2g} of delta is charged for that",
+        )
     if isinstance(coins, BernoulliAggregate) and coins.cohort > LARGEST_COHORT:
         notes += (f"of {coins.cohort:,} uploads in a sum {LARGEST_COHORT:,} are counted, an upper bound",)
     return Budget(

@@ -79,8 +79,11 @@ def sum_bits(
     Not rotated: uploads (scaled_clip + 1) is certain. rotate: after random signs and a Hadamard transform over
     `dimension` coordinates (Hoeffding) a coordinate of the sum is subgaussian with variance
     (uploads scaled_clip)^2 / dimension, for vectors chosen before the signs; rounding moves it by less than 1 for each
-    upload. `dimension` counts the integers sent: `padded_dimension`. A wrap-around costs accuracy, never privacy.
-    Direction of error: bits never too few.
+    upload. `dimension` counts the integers sent: `padded_dimension`. Direction of error: bits never too few.
+
+    The bound is about accuracy alone, and no account may rest on it: clients who choose vectors after the signs are
+    public make a sum wrap around with certainty. That costs no privacy where the noise is added to the integers and
+    their sum is reduced after it (docs/theory.md, section 7); noise that is added after the reduction hides nothing.
     """
     if law not in ("discrete-gaussian", "skellam"):
         raise InvalidParameter(f"law={law!r}: must be 'discrete-gaussian' or 'skellam'.")

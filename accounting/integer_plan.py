@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from accounting import fixed_point, require
+from accounting.accountant import overflow
 from accounting.adjacency import Adjacency
 from accounting.coins import slots_for
 from accounting.discrete_gaussian import continuous, shares_distortion
@@ -47,7 +48,10 @@ class IntegerPlan:
     rounded up to a whole number, so that the noise is enough with the fraction `dropout` of them missing (or known to
     colluding clients); the account is that of K - floor(dropout K) shares. K is the cohort under fixed and all; under
     poisson it is `slots` (default: exceeded with probability 1e-5 delta a round): clients that were not drawn send
-    noise alone until K uploads are together. "server": the server adds all the noise.
+    noise alone until K uploads are together. "server": the server adds all the noise, to the integers of the sum;
+    under poisson a `secure` sum still holds `slots` uploads, those of clients that were not drawn being zeros, since
+    whoever counts uploads must not learn how many were drawn. That more are drawn than there are slots is charged to
+    delta in every round (`accountant.overflow` is the sum of it); nothing else here holds with a probability only.
 
     `scale` defaults to the least at which rounding lengthens the bound by 1% and shares at z >= 1/2 have a standard
     deviation of 2 steps. `before` is what was released on the same clients already: every epsilon is then of that and
@@ -67,6 +71,7 @@ class IntegerPlan:
     placement: Placement = "clients"
     dropout: float = 0.0
     slots: int | None = None
+    secure: bool = False
     wrap_probability: float = 1e-6
     before: Composed | None = None
 
@@ -103,10 +108,10 @@ class IntegerPlan:
                 f"dropout={self.dropout} with placement='server': noise added by the server does not drop out. Use "
                 "placement 'clients', or dropout 0."
             )
-        if self.slots is not None and (self.sampling != "poisson" or self.placement == "server"):
+        if self.slots is not None and not self.filled:
             raise InvalidParameter(
                 f"slots={self.slots} with sampling={self.sampling!r}, placement={self.placement!r}: slots are for "
-                "noise from the clients under Poisson sampling. Remove them."
+                "noise from the clients, or a secure sum, under Poisson sampling. Remove them."
             )
         if self.slots is not None and require.count(slots=self.slots) > self.clients:
             raise InvalidParameter(f"slots={self.slots}: every upload needs a client, so at most {self.clients}.")
@@ -130,6 +135,11 @@ class IntegerPlan:
         return fixed_point.padded_dimension(self.dimension, rotate=self.rotate)
 
     @property
+    def filled(self) -> bool:
+        """Whether sums hold `slots` uploads however many clients were drawn."""
+        return self.sampling == "poisson" and (self.placement == "clients" or self.secure)
+
+    @property
     def _slots(self) -> tuple[int, float]:
         """Uploads of a round, and the probability that more clients are drawn."""
         if self.sampling != "poisson":
@@ -138,7 +148,7 @@ class IntegerPlan:
 
     @property
     def uploads(self) -> int:
-        """Integer vectors in a round's sum: exactly, or (server's noise under Poisson sampling) hardly ever more."""
+        """Integer vectors in a round's sum: exactly, or (not `filled`, under Poisson sampling) hardly ever more."""
         return self._slots[0]
 
     @property
@@ -167,7 +177,7 @@ class IntegerPlan:
             share_variance=float(math.ceil(wanted * (1 - 1e-12))),
             shares=self.shares,
             adjacency=self.adjacency,
-            overflow=self._slots[1] if self.placement == "clients" else 0.0,
+            overflow=self._slots[1] if self.filled else 0.0,
         )
 
     def round(self, noise_multiplier: float) -> SingleRelease:
@@ -207,16 +217,19 @@ class IntegerPlan:
         padding = f", d = {self.dimension:,} padded" if self.padded != self.dimension else ""
         lines = [
             f"{self.bits(noise_multiplier)} bits a coordinate for sums of {self.uploads:,} uploads of {self.padded:,} "
-            f"integers{padding}; a round wraps around with probability at most {self.wrap_probability:g}",
+            f"integers{padding}; a round wraps around with probability at most {self.wrap_probability:g}, which "
+            "costs accuracy and is no part of epsilon",
             f"{scale:g} steps per clip norm: rounding lengthens the bound by {self.l2_bound / scale - 1:.2%}",
         ]
         if self.placement == "clients":
             sized = "" if self.shares == self.uploads else f", enough with {self.shares:,} of {self.uploads:,} present"
             lines.append(f"each upload carries a noise share of variance {noise.share_variance:.10g}{sized}")
         if noise.overflow:
+            sent = "noise alone" if self.placement == "clients" else "zeros"
+            charged = overflow(self.run(noise_multiplier, rounds))
             lines.append(
-                f"clients that are not drawn send noise alone until {self.uploads:,} uploads are together; more are "
-                f"drawn with probability {noise.overflow:.2g} a round"
+                f"clients that are not drawn send {sent} until {self.uploads:,} uploads are together; more are "
+                f"drawn with probability {noise.overflow:.2g} a round: {charged:.2g} of delta is charged for that"
             )
         if isinstance(noise, DiscreteGaussian):
             tau = shares_distortion(noise.share_variance, noise.shares)

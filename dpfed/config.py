@@ -174,8 +174,10 @@ class PrivacyTable(_Table):
     coins' probabilities, or an epsilon to calibrate it for, or both; `release` says what is seen, the sum of
     exactly `slots` uploads or every upload; `noise_std` is added to the probabilities before the coins.
 
-    Integer noise (discrete-gaussian, skellam) is exact under modular sums. In shares of the clients (placement),
-    a sum of `slots` uploads: those who were drawn and others that send noise only. Missing shares: each is sized so
+    Integer noise (discrete-gaussian, skellam) is added to integers before their sum is reduced modulo 2^b: the only
+    noise on secure sums (aggregation.kind), which take discrete-gaussian where none is given; elsewhere the default is
+    gaussian. In shares of the clients (placement), or in a secure sum, Poisson sampling has sums of `slots` uploads:
+    those who were drawn and others that send noise only, or zeros. Missing shares: each is sized so
     that the noise suffices with aggregation.tolerance of them missing, or what arrived is charged.
     """
 
@@ -211,7 +213,8 @@ class Aggregation(_Table):
     where clients add noise shares so many that one round in a thousand ends that way.
 
     Numbers become integers: `steps` of them to the clip norm, after a public `rotation` or not; the modulus is the
-    least with which a round wraps around with at most `wrap_probability`. Without [privacy] updates longer than
+    least with which a round of rows that do not follow the rotation's signs wraps around with at most
+    `wrap_probability`: accuracy rests on it, privacy does not. Without [privacy] updates longer than
     `clip_norm` are shortened to it.
     """
 

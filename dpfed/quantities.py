@@ -42,6 +42,12 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity(key="epsilon", label="epsilon", digits=4, over_seeds="largest"),
         Quantity(key="lower_bound", label="epsilon at least", digits=4, over_seeds="smallest"),
         Quantity(key="server_epsilon", label="epsilon against the server", digits=4, over_seeds="largest"),
+        Quantity(
+            key="hostile_clients_epsilon",
+            label="epsilon whatever clients send",
+            digits=4,
+            over_seeds="largest",
+        ),
         Quantity(key="delta", label="delta", digits=8, over_seeds="largest"),
         Quantity(key="noise_multiplier", label="noise multiplier", digits=4),
         Quantity(key="clip_norm", label="clip norm", digits=4),

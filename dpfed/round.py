@@ -194,7 +194,11 @@ def _filled_up(parts: Parts, cohort: NDArray[np.int64], round: int) -> NDArray[n
 def noisy_sum(
     state: ServerState, parts: Parts, total: Tensor, origin: Tensor, uploads: int, sent: Sent
 ) -> tuple[Tensor, dict[str, Any] | None]:
-    """The sum as it is released, and what is to be known of its noise."""
+    """The sum as it is released, and what is to be known of its noise.
+
+    A secure sum is known modulo 2^b. So its noise goes onto the integers, and `decode` reduces their sum again:
+    (S mod M + N) mod M = (S + N) mod M. Noise on what it decodes to would hide no wrap-around.
+    """
     privacy, norm, round = parts.privacy, state.clip_norm, state.round
     if privacy.on_integers:
         own = privacy.finish(torch.zeros_like(total, dtype=torch.int64), norm, round)

@@ -1,8 +1,9 @@
-"""What a secure sum promises against the server itself, which knows who took part: no amplification by sampling."""
+"""What a secure sum promises where it is known who took part: no amplification by sampling."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from scipy.stats import binom
 
@@ -10,33 +11,60 @@ from accounting import accountant
 from accounting.mechanisms import Composed, Subsampled
 from dpfed.build import Experiment, PrivacyGoal
 
-_SOMEBODY_MORE_OFTEN = 0.01
+_SHARE_OF_DELTA = 0.01
+"""What of delta goes to clients that are drawn more often than is accounted for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerView:
-    """Epsilon of a client that was drawn in `rounds` rounds; with 99% nobody was drawn more often."""
+class KnownCohorts:
+    """Epsilon of every client at the run's delta, from `rounds` rounds without their sampling.
+
+    charged: the part of delta that pays for a client being drawn in more rounds
+    """
 
     epsilon: float
     rounds: int
+    charged: float
 
 
-def server_view(experiment: Experiment, released: int) -> ServerView | None:
-    """None where no secure sum with the clients' own noise shields clients from the server.
+def server_view(experiment: Experiment, released: int) -> KnownCohorts | None:
+    """Against the server itself. None where no secure sum with the clients' own noise shields clients from it.
 
     Claim: the server is honest but curious, no client colludes with it, and it sees all but the uploads: who was drawn,
-    who was lost, every sum. Then what it learns of a client that was drawn m times is m of the rounds without their
-    sampling. m is a bound that holds for all clients at once with probability 99% over the draws, fixed beforehand.
+    who was lost, every sum. Then what it learns of a client is the rounds that it was drawn in, without their sampling.
     Adjacency: the run's own. Direction of error: upper bound.
     """
+    return _without_sampling(experiment, released, noise_of="clients")
+
+
+def hostile_clients_view(experiment: Experiment, released: int) -> KnownCohorts | None:
+    """Against those who see the models, whatever all other clients send. None without a secure sum whose noise is the
+    server's: a trusted sum bounds every upload, so epsilon itself holds; and shares of noise, or coins, are only there
+    if clients add them.
+
+    Claim: nothing bounds what is under masks, so that others may show in a sum who took part, the differing client
+    included, but no more than that: given who took part, what is released is post-processing of this client's own
+    integers with the server's noise (docs/theory.md, section 7). Adjacency: the run's own. Direction of error: upper
+    bound.
+    """
+    return _without_sampling(experiment, released, noise_of="server")
+
+
+def _without_sampling(
+    experiment: Experiment, released: int, *, noise_of: Literal["clients", "server"]
+) -> KnownCohorts | None:
+    """m of the rounds without sampling. A client is drawn in more with probability at most a hundredth of delta, which
+    is charged: the draws do not depend on data, so delta(m rounds) + P(more) is a delta for every client."""
     goal, config = experiment.goal, experiment.config
     if config.aggregation.kind == "plain" or not isinstance(goal, PrivacyGoal) or not released:
         return None
-    if goal.integers is None or goal.integers.placement != "clients":
+    if goal.integers is None or goal.integers.placement != noise_of:
         return None
-    sampled = isinstance(goal.mechanism, Subsampled)
-    chance = config.federation.cohort / config.federation.clients if sampled else 1.0
-    most = int(binom.isf(_SOMEBODY_MORE_OFTEN / config.federation.clients, released, chance)) if sampled else released
-    once = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
-    run = Composed(parts=((once, max(most, 1)),))
-    return ServerView(epsilon=accountant.epsilon(run, delta=goal.delta), rounds=max(most, 1))
+    most, charged, once = released, 0.0, goal.mechanism
+    if isinstance(once, Subsampled):
+        chance = config.federation.cohort / config.federation.clients
+        most = max(int(binom.isf(_SHARE_OF_DELTA * goal.delta, released, chance)), 1)
+        charged, once = float(binom.sf(most, released, chance)), once.mechanism
+    run = Composed(parts=((once, most),))
+    epsilon = accountant.epsilon(run, delta=goal.delta - charged)
+    return KnownCohorts(epsilon=epsilon, rounds=most, charged=charged)

@@ -6,11 +6,12 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from accounting.accountant import overflow
 from accounting.ledger import Ledger, Release
 from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal
 from dpfed.server.state import ServerState
-from dpfed.server_view import server_view
+from dpfed.server_view import hostile_clients_view, server_view
 
 
 def summary_of(
@@ -29,11 +30,14 @@ def summary_of(
     megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
     uploads = uploads_of_a_round(experiment) * state.round
     upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
-    stated = against_server = None
+    stated = against_server = against_clients = None
+    charged = 0.0
     if goal is not None and book is not None:
         ledger = Ledger.read(book.ledger.path)
         stated = ledger.guarantee(goal.delta, accountant=goal.accountant)
-        against_server = server_view(experiment, len(ledger.releases))
+        released = len(ledger.releases)
+        against_server, against_clients = (view(experiment, released) for view in (server_view, hostile_clients_view))
+        charged = delta_for_failures(ledger)
     return {
         "method": experiment.method.name,
         "dataset": config.data.name,
@@ -50,6 +54,7 @@ def summary_of(
         "epsilon": stated.epsilon if stated else None,
         "lower_bound": stated.lower_bound if stated else None,
         "delta": goal.delta if goal else None,
+        "delta_charged_for_failures": charged if goal else None,
         "unit": goal.unit if goal else "none",
         "adjacency": stated.adjacency if stated else None,
         "accountant": stated.method if stated else None,
@@ -59,6 +64,8 @@ def summary_of(
         "noise": _law(experiment, book),
         "server_epsilon": against_server.epsilon if against_server else None,
         "server_epsilon_rounds": against_server.rounds if against_server else None,
+        "hostile_clients_epsilon": against_clients.epsilon if against_clients else None,
+        "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
         "aggregation": config.aggregation.kind,
         "aborted_rounds": sum("aborted" in record for record in metrics),
         "randomness": experiment.parts.randomness.name,
@@ -78,6 +85,13 @@ def summary_of(
         "project_ledger": str(book.project.ledger.path) if book and book.project else None,
         "project_epsilon": book.project.spent().epsilon if book and book.project else None,
     }
+
+
+def delta_for_failures(ledger: Ledger) -> float:
+    """What of delta is charged, in the epsilon that is stated, for events that are only unlikely: the sum over all
+    releases of the probability that more clients are drawn than a sum has slots."""
+    released = ledger.mechanism() if ledger.header.unit == "client" else None
+    return overflow(released) if released is not None else 0.0
 
 
 def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:

@@ -247,14 +247,20 @@ def _of_secure_sums(config: Config) -> str:
     """What a secure sum in one process does not do."""
     if config.privacy is None:
         return ALONE_WITHOUT_NOISE
-    noise = "the noise is the server's, which sees the sum without it; "
     own = config.privacy.placement == "clients" or config.privacy.noise == "coins" or method(config.method.name).coins
-    return (
-        ("" if own else noise)
-        + ALONE
-        + " The server knows who took part: epsilon with sampling is against those who see the models but not the "
-        "cohorts"
-    )
+    notes = [
+        "" if own else "the noise is the server's, which sees the sum without it; ",
+        ALONE,
+        " The server knows who took part: epsilon with sampling is against those who see the models but not the cohorts",
+    ]
+    if own:
+        notes.append(". Clients must add their noise: nobody sees whether they do")
+    elif config.federation.sampling != "all":
+        notes.append(
+            ". Under masks nothing bounds an upload: clients that send what this code would not can show in a sum who "
+            "took part, and then hostile_clients_epsilon holds"
+        )
+    return "".join(notes)
 
 
 def _not_protected(

@@ -19,7 +19,7 @@ from dpfed.compress.code import Code
 from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.config import Config, Mask, PrivacyTable
 from dpfed.errors import ConfigError
-from dpfed.methods import METHODS, Method
+from dpfed.methods import METHODS, Method, method
 from dpfed.privacy.adaptive_clip import AdaptiveClip
 from dpfed.privacy.client_level import ClientLevelGaussian, NotPrivate, Privacy
 from dpfed.privacy.coins import ClientLevelCoins
@@ -43,6 +43,7 @@ class IntegerNoise:
 
     share_variance: of every draw, in squared steps
     scale:          integer steps to the clip norm
+    slots:          how many uploads a sum holds whatever was drawn; None: those that were drawn
     """
 
     kind: NoiseLaw
@@ -50,6 +51,7 @@ class IntegerNoise:
     uploads: int
     share_variance: int
     scale: float
+    slots: int | None
 
     def law(self) -> IntegerLaw:
         return (DiscreteGaussianLaw if self.kind == "discrete-gaussian" else SkellamLaw)(self.share_variance)
@@ -93,7 +95,7 @@ def _goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     assert table is not None
     if chosen.coins or signs_by_coins(config, chosen):
         return _coin_goal(config, table, sent)
-    own = ("linf_clip", "noise_std", "correction") if table.noise in get_args(NoiseLaw) else _OF_COINS
+    own = ("linf_clip", "noise_std", "correction") if integer_noise(config) is not None else _OF_COINS
     named = [name for name in own if getattr(table, name)]
     if named:
         raise ConfigError(f"privacy.{named[0]} with method.name={chosen.name!r}: is for fedpm's coins. Remove it.")
@@ -108,11 +110,6 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
     charged = table.missing_shares == "charged"
     if charged and table.placement != "clients":
         raise ConfigError("privacy.missing_shares without privacy.placement='clients': the server's noise is whole.")
-    if table.placement == "clients" and config.aggregation.kind != "plain":
-        raise ConfigError(
-            f"privacy.placement='clients' with aggregation.kind={config.aggregation.kind!r} and Gaussian noise: "
-            "numbers with a point do not add up modulo 2^b. Use privacy.noise 'discrete-gaussian' or 'skellam'."
-        )
     plan = _plan(config, table)
     z = table.noise_multiplier or _calibrated(plan, table, config.federation.rounds)
     worst = z
@@ -139,7 +136,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         )
     federation, sums = config.federation, config.aggregation
     charged, tolerance = table.missing_shares == "charged", tolerance_of(config) or 0.0
-    if table.placement == "server" and (charged or sums.tolerance):
+    if table.placement == "server" and (charged or (sums.tolerance and sums.kind == "plain")):
         raise ConfigError(
             "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's noise "
             "does not get lost. Remove them, or let the clients add the noise."
@@ -155,8 +152,9 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         scale=sums.steps,
         rotate=sums.rotation,
         placement=table.placement,
-        dropout=0.0 if charged else tolerance,
+        dropout=0.0 if charged or table.placement == "server" else tolerance,
         slots=table.slots,
+        secure=sums.kind != "plain",
         wrap_probability=sums.wrap_probability,
     )
     z = table.noise_multiplier
@@ -179,6 +177,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
             uploads=plan.uploads,
             share_variance=int(noise.share_variance),
             scale=float(plan.scale or 0),
+            slots=plan.uploads if plan.filled or table.placement == "clients" else None,
         ),
     )
 
@@ -270,6 +269,7 @@ def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomnes
             edge=edge_of(config),
             noise_std=table.noise_std or 0.0,
         )
+    assert not isinstance(code, IntegerUpload)  # check_sums: continuous noise would come after a reduction modulo 2^b
     adaptive = None
     if table.adaptive is not None:
         # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would cost too much.
@@ -285,7 +285,6 @@ def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomnes
         adaptive=adaptive,
         shares=shares if table.placement == "clients" and not goal.varies else None,
         charged=goal.varies,
-        sensitivity=code.lengthened if isinstance(code, IntegerUpload) else 1.0,
     )
 
 
@@ -336,9 +335,16 @@ def tolerance_of(config: Config) -> float | None:
 
 
 def integer_noise(config: Config) -> NoiseLaw | None:
-    """The law of integer noise that a configuration asks for."""
-    noise = config.privacy.noise if config.privacy is not None else None
-    return noise if noise in ("discrete-gaussian", "skellam") else None
+    """The law of integer noise: the one that is asked for; where none is, discrete Gaussian on private secure sums.
+
+    None: no privacy, coins, or Gaussian noise, which `check_sums` refuses on secure sums.
+    """
+    table = config.privacy
+    if table is None:
+        return None
+    if table.noise is None and config.aggregation.kind != "plain" and not method(config.method.name).coins:
+        return "discrete-gaussian"
+    return table.noise if table.noise in ("discrete-gaussian", "skellam") else None
 
 
 def signs_by_coins(config: Config, chosen: Method) -> bool:

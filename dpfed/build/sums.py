@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accounting.coins import BernoulliAggregate, slots_for
+from accounting.coins import BernoulliAggregate
 from accounting.fixed_point import least_scale, padded_dimension, sum_bits
 from accounting.mechanisms import Subsampled
 from dpfed.build.goals import IntegerNoise, PrivacyGoal, integer_noise, seen, tolerance_of
@@ -24,13 +24,7 @@ from dpfed.seeds import Seeds
 _ROUNDING_LOSS = 1e-4
 """By how much rounding may lengthen the bound on an update where nothing is private: 1.4% of its norm is rounding."""
 
-_PRIVATE_ROUNDING_LOSS = 0.01
-"""The same where noise drowns the rounding: 1% more noise, or 1% less privacy."""
-
 _MOST_BITS = 32
-
-_OVERFULL = 1e-6
-"""Chance that more clients are drawn than a secure sum is filled up to, where the sum may hold more."""
 
 
 def sums_of(config: Config, code: Code, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
@@ -83,6 +77,13 @@ def check_sums(config: Config) -> None:
             "privacy.adaptive with integer sums: the steps are fixed to one clip norm. Use aggregation.kind='plain' "
             "and Gaussian noise, or a fixed clip norm."
         )
+    if privacy is not None and privacy.noise == "gaussian" and table.kind != "plain":
+        raise ConfigError(
+            f"privacy.noise='gaussian' with aggregation.kind={table.kind!r}: a secure sum is known modulo 2^b only, "
+            "and continuous noise on what is left of a sum that has wrapped around hides nothing. Use "
+            "'discrete-gaussian' (what a secure sum takes if privacy.noise is not set), which is added before the "
+            "sum is reduced, or 'skellam'; or aggregation.kind='plain'."
+        )
 
 
 def in_integers(config: Config) -> bool:
@@ -94,17 +95,12 @@ def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
     """How many clients take part in every sum, drawn or not; None: those who were drawn.
 
     A private sum under Poisson sampling, if it is a secure one or the clients add the noise: whoever counts uploads
-    must not learn how many were drawn, and the shares of noise must always be as many.
+    must not learn how many were drawn, and the shares of noise must always be as many. That more are drawn than that
+    is charged to delta, in every round, by the mechanism of the goal.
     """
-    federation = config.federation
-    if goal is None or federation.sampling != "poisson" or seen(config) == "uploads":
+    if goal is None or config.federation.sampling != "poisson" or seen(config) == "uploads":
         return None
-    slots = slots_of(goal)
-    if slots is not None:
-        return slots if in_integers(config) else None
-    if config.aggregation.kind == "plain":
-        return None
-    return slots_for(federation.cohort, federation.clients, allowed=_OVERFULL)[0]
+    return slots_of(goal) if in_integers(config) else None
 
 
 def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
@@ -122,13 +118,17 @@ def slots_of(goal: PrivacyGoal) -> int | None:
     inside = release.mechanism if isinstance(release, Subsampled) else release
     if isinstance(inside, BernoulliAggregate):
         return inside.cohort
-    return goal.integers.uploads if goal.integers is not None and goal.integers.placement == "clients" else None
+    return goal.integers.slots if goal.integers is not None else None
 
 
 def integer_upload(
     config: Config, goal: PrivacyGoal | None, sent: int, randomness: Randomness, seeds: Seeds
 ) -> IntegerUpload:
-    """The code of rows of `sent` numbers: steps, ring and noise, from the plan that is accounted."""
+    """The code of rows of `sent` numbers: steps, ring and noise, from the plan that is accounted.
+
+    The ring holds the sum, noise and all, but for `wrap_probability`, if clients do not choose rows by the signs of the
+    rotation. Privacy does not rest on that: noise is integer noise (`dpfed.round.noisy_sum`), or there is none.
+    """
     table = config.aggregation
     padded = padded_dimension(sent, rotate=table.rotation)
     clip = goal.clip_norm if goal is not None else table.clip_norm
@@ -138,7 +138,7 @@ def integer_upload(
             "aggregation.clip_norm; longer updates are shortened to it and counted in diagnostics.jsonl."
         )
     integers = goal.integers if goal is not None else None
-    steps = integers.scale if integers is not None else _steps(config, padded)
+    steps = integers.scale if integers is not None else table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
     uploads = most_uploads(config, goal)
     bits = sum_bits(
         law="skellam" if integer_noise(config) == "skellam" else "discrete-gaussian",
@@ -167,10 +167,3 @@ def _noise_in_ring(integers: IntegerNoise | None, uploads: int) -> float:
     if integers is None:
         return 0.0
     return float(integers.share_variance * (uploads if integers.placement == "clients" else 1))
-
-
-def _steps(config: Config, padded: int) -> int:
-    """Integer steps to the clip norm: those given, or the fewest that rounding does not cost much with."""
-    if config.aggregation.steps is not None:
-        return config.aggregation.steps
-    return least_scale(padded, overhead=_ROUNDING_LOSS if config.privacy is None else _PRIVATE_ROUNDING_LOSS)

@@ -215,7 +215,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary["epsilon"] is not None:
         rows += [
             ("epsilon", number(summary["epsilon"]) + _at_least(summary["lower_bound"])),
-            ("delta", number(summary["delta"])),
+            ("delta", number(summary["delta"]) + _for_failures(summary["delta_charged_for_failures"])),
             ("holds for", f"one {summary['unit']}, {summary['adjacency']}, {_sampled(summary)}"),
             ("private by", f"{noise_words(summary)}; clip norm {summary['clip_norm']:.4g}"),
         ]
@@ -244,13 +244,24 @@ def _training_words(plan: Mapping[str, Any]) -> str:
     return f"{how}, in {plan['precision']}"
 
 
+_PAID = " (delta pays for those who are drawn in more)"
+
+
 def _secure_sum_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     kind = {"masked": "masked, keys from one secret", "protocol": "the whole protocol"}[summary["aggregation"]]
     rows = [("secure sum", f"{kind}; {summary['secure_sum_bytes_per_client_round']:,} bytes a client and round for it")]
     if summary["server_epsilon"] is not None:
         words = f"{number(summary['server_epsilon'])} for a client drawn in {summary['server_epsilon_rounds']} rounds"
-        rows.append(("epsilon against the server", words + " (99%: nobody is drawn in more)"))
+        rows.append(("epsilon against the server", words + _PAID))
+    if summary["hostile_clients_epsilon"] is not None and summary["sampling"] != "all":
+        rounds = summary["hostile_clients_epsilon_rounds"]
+        words = f"{number(summary['hostile_clients_epsilon'])} for a client drawn in {rounds} rounds"
+        rows.append(("epsilon whatever clients send", words + _PAID))
     return rows
+
+
+def _for_failures(charged: float) -> str:
+    return f", {number(charged)} of it for rounds with too many clients drawn" if charged else ""
 
 
 def _at_least(bound: float | None) -> str:

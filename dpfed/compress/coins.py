@@ -39,7 +39,10 @@ class Coins:
     canaries: how many made-up clients take part in a round on top of them
     summed: what is seen is the sum, so an upload is an integer of `bits` an entry, else a mask in bytes, range-coded
            with the public origin.
-    bits:   of the ring that the sum lives in; ceil(log2(K + 1)) where it always holds K uploads
+    bits:   of the ring that a secure sum lives in, None without one. It holds every count of zeros and ones with
+            certainty, canaries' too. A client may send any residue instead: then the count is wrong, and what is
+            released is still post-processing of the number of the others' coins, those that fill up included, since
+            `decode` reduces the sum again after them
     """
 
     randomness: Randomness
@@ -101,12 +104,12 @@ class Coins:
         return Arrived(rows=masks.to(origin.device), uplink_bytes=sum(map(len, messages)))
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
-        total = total.to(origin.dtype)
         if self.slots is not None:
             slots = self.slots + (0 if self.canaries is None else self.canaries(round))
             for missing in range(slots - uploads):
                 total = total + self._toss(origin, None, "coins.padding", round, missing)
             uploads = slots
+        total = (total if self.bits is None else total.remainder(1 << self.bits)).to(origin.dtype)
         if not self.noise_std:
             return total - uploads * origin.clamp(self.edge, 1 - self.edge)
         return self._corrected(total, origin, uploads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,16 +17,15 @@ from dpfed.randomness import Randomness
 from dpfed.secagg.ring import centred
 from dpfed.seeds import Seeds
 
-_ROOM_FOR_FLOATS = 1 + 1e-5
-"""Decoded sums are rounded to float32."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntegerUpload:
     """Rows of norm at most `clip_norm` are scaled, rotated, rounded at random; the sum is scaled and rotated back.
 
-    bits: of the ring Z_{2^b}. A sum that leaves it wraps around: wrong, never less private. Integer noise is added to
-          the rows that `send` returns, or to their sum before `decode` (`dpfed.privacy.integer_sums`).
+    bits: of the ring Z_{2^b}. A sum that leaves it wraps around, which costs accuracy. Noise is added to the rows that
+          `send` returns, or to their sum before `decode` (`dpfed.privacy.integer_sums`), which reduces it modulo 2^b
+          again: (S mod M + N) mod M = (S + N) mod M, so that what is released is post-processing of S + N, whatever
+          residues clients send. What `decode` returns is no sum that noise may be added to any more.
     """
 
     fixed_point: FixedPoint
@@ -39,12 +37,6 @@ class IntegerUpload:
     @property
     def slots(self) -> None:
         return None
-
-    @property
-    def lengthened(self) -> float:
-        """The bound on a decoded row over the clip norm: what noise on the decoded sum must be sized for."""
-        squared = self.fixed_point.largest_squared_norm(self.clip_norm)
-        return math.sqrt(squared) / (self.fixed_point.steps_per_unit * self.clip_norm) * _ROOM_FOR_FLOATS
 
     @property
     def summed_as(self) -> torch.dtype:
@@ -80,6 +72,7 @@ class IntegerUpload:
         return Arrived(rows=centred(residues, self.bits).to(origin.device), uplink_bytes=None)
 
     def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
+        """From a sum of integers with its noise, reduced before the noise or not: this reduces it after the noise."""
         return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(round))
 
     def near_the_ends(self, total: Tensor) -> int:

@@ -22,7 +22,8 @@ from dpfed.seeds import Seeds
 class SummedSymbols:
     """The one field of symbols of a linear scheme, summed by itself; its mean decodes to the mean of what was sent.
 
-    bits: of the ring, room for every upload's largest symbol. Not private: symbols are tossed from the public seed.
+    bits: of the ring, which holds every upload's largest symbol with certainty. Not private: symbols are tossed from
+          the public seed, and `dpfed.build.uploads` refuses them under [privacy].
     """
 
     scheme: Scheme

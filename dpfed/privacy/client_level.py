@@ -103,11 +103,13 @@ class ClientLevelGaussian:
     hides nothing, and a round is charged to everybody as if it took part. With `adaptive`, the noisy count of clients
     inside the bound is part of the same release and its cost is inside `noise_multiplier`.
 
+    The sum must be one of numbers that nothing has reduced: noise that is added after a reduction modulo 2^b hides no
+    wrap-around. So secure sums take `dpfed.privacy.integer_sums` instead; `dpfed.build.sums.check_sums` refuses this.
+
     shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
                (more of it is post-processing). The caller releases no sum of fewer.
     charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
                is lost does not depend on data, and every released round is charged.
-    sensitivity: of a row after rounding to integers, in units of C: the server's noise is that much larger
     """
 
     noise_multiplier: float
@@ -118,7 +120,6 @@ class ClientLevelGaussian:
     adaptive: AdaptiveClip | None = None
     shares: int | None = None
     charged: bool = False
-    sensitivity: float = 1.0
 
     def __post_init__(self) -> None:
         if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling):
@@ -181,8 +182,7 @@ class ClientLevelGaussian:
 
     def finish(self, total: Tensor, norm: float, round: int) -> Tensor:
         if self.placement == "server":
-            std = self.update_noise_multiplier * norm * self.sensitivity
-            total.add_(self._normal(total, "noise.sum", round), alpha=std)
+            total.add_(self._normal(total, "noise.sum", round), alpha=self.update_noise_multiplier * norm)
         return total
 
     def release(self, norm: float, round: int, sent: int, uploads: int) -> Release:
@@ -196,7 +196,7 @@ class ClientLevelGaussian:
             round=round,
             mechanism=self.mechanism(arrived),
             clip_norm=norm,
-            noise_std=self.update_noise_multiplier * norm * self.sensitivity * arrived,
+            noise_std=self.update_noise_multiplier * norm * arrived,
             noise_placement=self.placement,
             detail=detail,
         )

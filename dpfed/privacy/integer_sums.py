@@ -25,6 +25,11 @@ class ClientLevelIntegers:
     Claim: a round whose sum holds `uploads` rows is `mechanism(uploads)`, if rows become integers in between that keep
     to the norm that is accounted: `dpfed.compress.integer_upload.IntegerUpload`, built from the same plan by the
     composition root. Everything after the sum is post-processing: the modulus, scaling and rotating back.
+
+    `finish` may be given a sum that was reduced modulo 2^b already, if what it returns is reduced again before anything
+    else is done with it (`IntegerUpload.decode` does): that is the noisy sum reduced, wherever either wraps around. So
+    whatever residues others send, they move a client's own integers and noise, and hide none of the noise
+    (docs/theory.md, section 7). With placement "clients" the noise is that of the clients which add theirs.
     """
 
     law: IntegerLaw
