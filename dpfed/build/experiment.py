@@ -251,7 +251,8 @@ def _of_secure_sums(config: Config) -> str:
     notes = [
         "" if own else "the noise is the server's, which sees the sum without it; ",
         ALONE,
-        " The server knows who took part: epsilon with sampling is against those who see the models but not the cohorts",
+        " The server knows who took part: epsilon with sampling is against those who see the models but not the "
+        "cohorts",
     ]
     if own:
         notes.append(". Clients must add their noise: nobody sees whether they do")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from accounting import budget, coin_budget
 from accounting.accountant import Accountant, epsilons, overflow

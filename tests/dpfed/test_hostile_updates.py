@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dpfed.build import build
+from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.config import override, parse
 from dpfed.privacy.coins import ClientLevelCoins
 from dpfed.round import draw_cohort, run_round
@@ -39,7 +40,7 @@ WAYS = {
     "discrete-not-rotated": ("privacy.noise=discrete-gaussian", "aggregation.rotation=false"),
     "discrete-shares": ("privacy.noise=discrete-gaussian", *SHARES),
     "skellam-masked": ("privacy.noise=skellam", *SHARES, "aggregation.kind=masked"),
-    "gaussian-masked": ("aggregation.kind=masked",),
+    "server-masked": ("aggregation.kind=masked",),
     **{f"{name}-decoded": (f"method.name={name}",) for name in ("signsgd", "terngrad", "qsgd", "drive", "eden")},
     "qsgd-uploads": ("method.name=qsgd", *UPLOADS),
     "coins": COINS,
@@ -114,7 +115,10 @@ def test_a_hostile_client_moves_the_sum_by_at_most_its_bound(way):
 
 def _lengthened(parts):
     """What rounding to whole numbers adds, as it is charged."""
-    return getattr(parts.code, "lengthened", 1.0)
+    if not isinstance(parts.code, IntegerUpload):
+        return 1.0
+    steps = parts.code.fixed_point
+    return math.sqrt(steps.largest_squared_norm(CLIP)) / (steps.steps_per_unit * CLIP)
 
 
 def _stretched(way, experiment):
