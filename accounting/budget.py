@@ -23,6 +23,7 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.rdp import Conversion
+from accounting.slots import default_slots
 
 SAMPLINGS = ("poisson", "fixed", "all")
 _DEFAULT_ADJACENCY = {
@@ -40,6 +41,8 @@ class Plan:
     all with noise in shares of the clients, where a client more would be a share more.
     `dropout` is the fraction of noise shares that may be missing where the clients add the noise in shares
     (mechanism distributed-gaussian); the account is that of the worst case.
+    `secure`: the sum is a secure one, which under poisson has a fixed number of uploads (`accounting.slots`); that more
+    clients are drawn is added to delta in every round.
     `before` is what was released on the same clients already: every epsilon is then of that and the plan together.
     """
 
@@ -50,6 +53,7 @@ class Plan:
     delta: float | None = None
     mechanism: str = "gaussian"
     dropout: float = 0.0
+    secure: bool = False
     before: Composed | None = None
 
     def __post_init__(self) -> None:
@@ -105,11 +109,19 @@ class Plan:
         """Fraction of the noise variance asked for that is accounted."""
         return 1 - self.dropout
 
+    @property
+    def slots(self) -> tuple[int | None, float]:
+        """Uploads of every round's sum and the chance that more clients are drawn; None where the sum has no limit."""
+        if not self.secure or self.sampling != "poisson":
+            return None, 0.0
+        return default_slots(self.cohort, self.clients, delta=float(self.delta or 0), adjacency=self.adjacency)
+
     def round(self, noise_multiplier: float) -> Any:
         """The mechanism of one round."""
         assert self.adjacency is not None
         z = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(self.noise_kept)
-        return subsample(Gaussian(noise_multiplier=z, adjacency=self.adjacency), self.sampler)
+        noise = Gaussian(noise_multiplier=z, adjacency=self.adjacency, overflow=self.slots[1])
+        return subsample(noise, self.sampler)
 
     def run(self, noise_multiplier: float, rounds: int) -> Composed:
         """The mechanism of all rounds, and of what was released before."""
@@ -121,7 +133,11 @@ class Plan:
 
     def notes(self, noise_multiplier: float, rounds: int) -> tuple[str, ...]:
         """What a reader of the epsilon should know."""
-        return (f"at most {self.dropout:.0%} of the noise shares missing",) if self.dropout else ()
+        lines = [f"at most {self.dropout:.0%} of the noise shares missing"] if self.dropout else []
+        slots, overflow = self.slots
+        if overflow:
+            lines.append(f"filled up to {slots:,} uploads; more are drawn with probability {overflow:.2g} a round")
+        return tuple(lines)
 
 
 NoisePlan = Plan | IntegerPlan

@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 
 from accounting import fixed_point, require
 from accounting.adjacency import Adjacency
-from accounting.coins import slots_for
 from accounting.discrete_gaussian import continuous, shares_distortion
 from accounting.errors import InvalidParameter
 from accounting.fixed_point import NoiseLaw
@@ -25,11 +24,10 @@ from accounting.mechanisms import (
     repeated,
     subsample,
 )
+from accounting.slots import default_slots
 
 Placement = Literal["clients", "server"]
 
-# The share of delta that a Poisson cohort too large for its slots may cost in one round.
-_OVERFLOW_SHARE = 1e-5
 # Shares with this standard deviation, in steps, are as good as continuous ones.
 _GOOD_SHARE = 2.0
 
@@ -47,7 +45,8 @@ class IntegerPlan:
     rounded up to a whole number, so that the noise is enough with the fraction `dropout` of them missing (or known to
     colluding clients); the account is that of K - floor(dropout K) shares. K is the cohort under fixed and all; under
     poisson it is `slots` (default: exceeded with probability 1e-5 delta a round): clients that were not drawn send
-    noise alone until K uploads are together. "server": the server adds all the noise.
+    noise alone until K uploads are together. "server": the server adds all the noise; if the sum is a `secure` one, it
+    has K uploads under poisson all the same (`accounting.slots`).
 
     `scale` defaults to the least at which rounding lengthens the bound by 1% and shares at z >= 1/2 have a standard
     deviation of 2 steps. `before` is what was released on the same clients already: every epsilon is then of that and
@@ -68,6 +67,7 @@ class IntegerPlan:
     dropout: float = 0.0
     slots: int | None = None
     wrap_probability: float = 1e-6
+    secure: bool = False
     before: Composed | None = None
 
     def __post_init__(self) -> None:
@@ -134,7 +134,9 @@ class IntegerPlan:
         """Uploads of a round, and the probability that more clients are drawn."""
         if self.sampling != "poisson":
             return (self.clients if self.sampling == "all" else self.cohort), 0.0
-        return slots_for(self.cohort, self.clients, allowed=_OVERFLOW_SHARE * float(self.delta or 0), slots=self.slots)
+        return default_slots(
+            self.cohort, self.clients, delta=float(self.delta or 0), adjacency=self.adjacency, slots=self.slots
+        )
 
     @property
     def uploads(self) -> int:
@@ -167,7 +169,7 @@ class IntegerPlan:
             share_variance=float(math.ceil(wanted * (1 - 1e-12))),
             shares=self.shares,
             adjacency=self.adjacency,
-            overflow=self._slots[1] if self.placement == "clients" else 0.0,
+            overflow=self._slots[1] if self.placement == "clients" or self.secure else 0.0,
         )
 
     def round(self, noise_multiplier: float) -> SingleRelease:
@@ -214,8 +216,9 @@ class IntegerPlan:
             sized = "" if self.shares == self.uploads else f", enough with {self.shares:,} of {self.uploads:,} present"
             lines.append(f"each upload carries a noise share of variance {noise.share_variance:.10g}{sized}")
         if noise.overflow:
+            alone = "noise alone" if self.placement == "clients" else "zeros"
             lines.append(
-                f"clients that are not drawn send noise alone until {self.uploads:,} uploads are together; more are "
+                f"clients that are not drawn send {alone} until {self.uploads:,} uploads are together; more are "
                 f"drawn with probability {noise.overflow:.2g} a round"
             )
         if isinstance(noise, DiscreteGaussian):

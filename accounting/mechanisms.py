@@ -89,16 +89,19 @@ class Gaussian:
     """A sum of vectors of L2 norm at most C plus N(0, (noise_multiplier C)^2) on every coordinate.
 
     Equivalent to one Gaussian of mean shift `mu` = sensitivity / noise standard deviation
-    (Dong, Roth, Su 2022: mu-Gaussian DP, tight).
+    (Dong, Roth, Su 2022: mu-Gaussian DP, tight). `overflow` as in `accounting.slots`: the chance that more clients are
+    drawn in a release than a secure sum has slots (Poisson sampling); it is added to delta for every release.
     """
 
     noise_multiplier: float
     adjacency: Adjacency
+    overflow: float = 0.0
 
     def __post_init__(self) -> None:
         # A Python float, never an int or a float32: dp-accounting misreads those inside composed events.
         object.__setattr__(self, "noise_multiplier", require.noise_multiplier(self.noise_multiplier))
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
+        object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
 
     @property
     def mu(self) -> float:
@@ -106,10 +109,12 @@ class Gaussian:
         return self.adjacency.sensitivity_in_clips / self.noise_multiplier
 
     def to_dict(self) -> dict[str, Any]:
+        beside = {"overflow": self.overflow} if self.overflow else {}
         return {
             "kind": "gaussian",
             "noise_multiplier": self.noise_multiplier,
             "adjacency": str(self.adjacency),
+            **beside,
         }
 
 
@@ -282,8 +287,10 @@ _BY_KIND: dict[str, Callable[..., Unsampled]] = {
 
 def _unsampled_from(record: Any) -> Unsampled:
     match record:
-        case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest:
-            return Gaussian(noise_multiplier=z, adjacency=adjacency)
+        case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest.keys() - {
+            "overflow"
+        }:
+            return Gaussian(noise_multiplier=z, adjacency=adjacency, overflow=rest.get("overflow", 0.0))
         case {"kind": str(kind), **rest} if kind in _BY_KIND:
             fields: Any = rest
             try:

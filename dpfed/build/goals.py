@@ -11,10 +11,12 @@ from accounting.accountant import Accountant, epsilons, overflow
 from accounting.adjacency import Adjacency
 from accounting.budget import Plan
 from accounting.coin_budget import CoinPlan
+from accounting.coins import BernoulliAggregate
 from accounting.fixed_point import NoiseLaw
 from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.integer_plan import IntegerPlan
 from accounting.mechanisms import FullParticipation, SingleRelease, Subsampled, subsample
+from dpfed.build.aborts import check_aborts, participants_follow_clients
 from dpfed.compress.code import Code
 from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.config import Config, Mask, PrivacyTable
@@ -61,6 +63,7 @@ class PrivacyGoal:
 
     noise_multiplier: of Gaussian noise, None for coins
     varies:           rounds are charged with what arrived; `mechanism` is the dearest that is not aborted
+    slots:            uploads of every sum under Poisson sampling where it is a secure one, of the server's noise
     """
 
     mechanism: SingleRelease
@@ -71,17 +74,22 @@ class PrivacyGoal:
     clip_norm: float
     varies: bool = False
     integers: IntegerNoise | None = None
+    slots: int | None = None
     unit: Literal["client"] = "client"
 
 
 def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     """What the run promises; ConfigError for choices without an account."""
     goal = _goal_of(config, chosen, sent)
+    if seen(config) == "sum":
+        adjacency, tolerance = goal.mechanism.adjacency, tolerance_of(config)
+        check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
     rounds, lost = config.federation.rounds, overflow(goal.mechanism)
     if rounds * lost >= goal.delta:
         raise ConfigError(
             f"privacy.slots: more clients are drawn than fit with probability {lost:.3g} a round, over {rounds} rounds "
-            f"more than delta={goal.delta:.3g} allows. Use more slots (none given: as many as delta wants)."
+            f"more than delta={goal.delta:.3g} allows. Use more slots (none given: as many as delta wants), or fewer "
+            "rounds."
         )
     if goal.noise_multiplier is not None or goal.accountant != "best":
         epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)  # refuses what has none
@@ -128,6 +136,7 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
         noise_multiplier=z,
         clip_norm=clip,
         varies=charged,
+        slots=plan.slots[0],
     )
 
 
@@ -158,7 +167,11 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         dropout=0.0 if charged else tolerance,
         slots=table.slots,
         wrap_probability=sums.wrap_probability,
+        secure=sums.kind != "plain",
     )
+    secure_slots = plan.uploads if plan.secure and plan.sampling == "poisson" else None
+    if table.adjacency is None and plan.secure and participants_follow_clients(config, secure_slots):
+        plan = replace(plan, adjacency=_kept_in_number(plan.adjacency))
     z = table.noise_multiplier
     if z is None:
         z = _calibrated(replace(plan, dropout=sums.dropout) if charged else plan, table, federation.rounds)
@@ -173,6 +186,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         noise_multiplier=z,
         clip_norm=_clip_norm(table),
         varies=charged,
+        slots=secure_slots,
         integers=IntegerNoise(
             kind=kind,
             placement=table.placement,
@@ -181,6 +195,22 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
             scale=float(plan.scale or 0),
         ),
     )
+
+
+def _kept_in_number(adjacency: Adjacency | None) -> Adjacency | None:
+    """The adjacency under which neighbours have equally many clients, where none is asked for; it costs the same."""
+    return Adjacency.ZERO_OUT if adjacency is Adjacency.ADD_REMOVE else adjacency
+
+
+def slots_of(goal: PrivacyGoal) -> int | None:
+    """The fixed number of uploads that the account of a round rests on, if it does."""
+    if goal.slots is not None:
+        return goal.slots
+    release = goal.mechanism
+    inside = release.mechanism if isinstance(release, Subsampled) else release
+    if isinstance(inside, BernoulliAggregate):
+        return inside.cohort
+    return goal.integers.uploads if goal.integers is not None and goal.integers.placement == "clients" else None
 
 
 def _clip_norm(table: PrivacyTable) -> float:
@@ -248,13 +278,17 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
     # A client more or less would be a share of noise, or an upload, more or less.
     add_remove_fails = seen(config) == "uploads" or (table.placement == "clients" and federation.sampling == "all")
     default = Adjacency.ZERO_OUT if add_remove_fails else None
-    return Plan(
+    plan = Plan(
         clients=federation.clients,
         cohort=federation.clients if everybody else federation.cohort,
         sampling="all" if everybody else federation.sampling,
         adjacency=Adjacency(table.adjacency) if table.adjacency else default,
         delta=table.delta,
+        secure=config.aggregation.kind != "plain",
     )
+    if table.adjacency is None and plan.secure and participants_follow_clients(config, plan.slots[0]):
+        return replace(plan, adjacency=_kept_in_number(plan.adjacency))
+    return plan
 
 
 def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomness: Randomness, code: Code) -> Privacy:
@@ -285,6 +319,7 @@ def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomnes
         adaptive=adaptive,
         shares=shares if table.placement == "clients" and not goal.varies else None,
         charged=goal.varies,
+        overflow=overflow(goal.mechanism),
         sensitivity=code.lengthened if isinstance(code, IntegerUpload) else 1.0,
     )
 
@@ -321,6 +356,7 @@ def _integer_privacy(
         noise_std=noise_std,
         placement=integers.placement,
         detail=detail,
+        charged=goal.varies,
     )
 
 

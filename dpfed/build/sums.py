@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from accounting.coins import BernoulliAggregate, slots_for
 from accounting.fixed_point import least_scale, padded_dimension, sum_bits
-from accounting.mechanisms import Subsampled
-from dpfed.build.goals import IntegerNoise, PrivacyGoal, integer_noise, seen, tolerance_of
+from dpfed.build.goals import IntegerNoise, PrivacyGoal, integer_noise, seen, slots_of, tolerance_of
 from dpfed.compress.code import Code
 from dpfed.compress.coins import Coins
 from dpfed.compress.fixed_point import FixedPoint
@@ -28,9 +26,6 @@ _PRIVATE_ROUNDING_LOSS = 0.01
 """The same where noise drowns the rounding: 1% more noise, or 1% less privacy."""
 
 _MOST_BITS = 32
-
-_OVERFULL = 1e-6
-"""Chance that more clients are drawn than a secure sum is filled up to, where the sum may hold more."""
 
 
 def sums_of(config: Config, code: Code, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
@@ -99,12 +94,7 @@ def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
     federation = config.federation
     if goal is None or federation.sampling != "poisson" or seen(config) == "uploads":
         return None
-    slots = slots_of(goal)
-    if slots is not None:
-        return slots if in_integers(config) else None
-    if config.aggregation.kind == "plain":
-        return None
-    return slots_for(federation.cohort, federation.clients, allowed=_OVERFULL)[0]
+    return slots_of(goal) if in_integers(config) else None
 
 
 def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
@@ -114,15 +104,6 @@ def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
     if federation.sampling != "poisson":
         return canaries + (federation.clients if federation.sampling == "all" else federation.cohort)
     return canaries + (filled_to(config, goal) or federation.clients)
-
-
-def slots_of(goal: PrivacyGoal) -> int | None:
-    """The fixed number of uploads that the account of a round rests on, if it does."""
-    release = goal.mechanism
-    inside = release.mechanism if isinstance(release, Subsampled) else release
-    if isinstance(inside, BernoulliAggregate):
-        return inside.cohort
-    return goal.integers.uploads if goal.integers is not None and goal.integers.placement == "clients" else None
 
 
 def integer_upload(
