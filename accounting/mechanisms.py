@@ -287,10 +287,9 @@ _BY_KIND: dict[str, Callable[..., Unsampled]] = {
 
 def _unsampled_from(record: Any) -> Unsampled:
     match record:
-        case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest.keys() - {
-            "overflow"
-        }:
-            return Gaussian(noise_multiplier=z, adjacency=adjacency, overflow=rest.get("overflow", 0.0))
+        case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if rest.keys() <= {"overflow"}:
+            beside: Any = rest
+            return Gaussian(noise_multiplier=z, adjacency=adjacency, **beside)
         case {"kind": str(kind), **rest} if kind in _BY_KIND:
             fields: Any = rest
             try:
