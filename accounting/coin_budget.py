@@ -12,7 +12,7 @@ from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
 from accounting.bernoulli_sum import LARGEST_COHORT
 from accounting.budget import Budget
-from accounting.coins import BernoulliAggregate, BernoulliChannel, slots_for
+from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     Composed,
@@ -24,9 +24,7 @@ from accounting.mechanisms import (
     repeated,
     subsample,
 )
-
-# The share of delta that a Poisson cohort too large for its slots may cost in one round.
-_OVERFLOW_SHARE = 1e-5
+from accounting.slots import default_slots
 
 _CLIP_TOLERANCE = 1e-3
 
@@ -102,8 +100,9 @@ class CoinPlan:
         if self.sampling != "poisson":
             cohort = self.clients if self.sampling == "all" else self.cohort
             return BernoulliAggregate(**common, noise_std=self.noise_std, cohort=cohort)
-        allowed = _OVERFLOW_SHARE * float(self.delta or 0)
-        slots, overflow = slots_for(self.cohort, self.clients, allowed=allowed, slots=self.slots)
+        slots, overflow = default_slots(
+            self.cohort, self.clients, delta=float(self.delta or 0), adjacency=self.adjacency, slots=self.slots
+        )
         return BernoulliAggregate(**common, noise_std=self.noise_std, cohort=slots, overflow=overflow)
 
     def round(self) -> SingleRelease:

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 from accounting import fixed_point, require
 from accounting.accountant import overflow
 from accounting.adjacency import Adjacency
-from accounting.coins import slots_for
 from accounting.discrete_gaussian import continuous, shares_distortion
 from accounting.errors import InvalidParameter
 from accounting.fixed_point import NoiseLaw
@@ -26,11 +25,10 @@ from accounting.mechanisms import (
     repeated,
     subsample,
 )
+from accounting.slots import default_slots
 
 Placement = Literal["clients", "server"]
 
-# The share of delta that a Poisson cohort too large for its slots may cost in one round.
-_OVERFLOW_SHARE = 1e-5
 # Shares with this standard deviation, in steps, are as good as continuous ones.
 _GOOD_SHARE = 2.0
 
@@ -144,7 +142,9 @@ class IntegerPlan:
         """Uploads of a round, and the probability that more clients are drawn."""
         if self.sampling != "poisson":
             return (self.clients if self.sampling == "all" else self.cohort), 0.0
-        return slots_for(self.cohort, self.clients, allowed=_OVERFLOW_SHARE * float(self.delta or 0), slots=self.slots)
+        return default_slots(
+            self.cohort, self.clients, delta=float(self.delta or 0), adjacency=self.adjacency, slots=self.slots
+        )
 
     @property
     def uploads(self) -> int:

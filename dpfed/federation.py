@@ -26,7 +26,7 @@ from dpfed.checkpoint import Checkpoint
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.evaluate import TestResult, evaluate
 from dpfed.ranks import Task
-from dpfed.round import RoundFacts, begin_round, draw_cohort, end_round, take_part
+from dpfed.round import NO_RESULT, RoundFacts, begin_round, draw_cohort, end_round, take_part
 from dpfed.run_folder import RunFolder
 from dpfed.secagg.summed import Closing
 from dpfed.sending import Sent, Uploading
@@ -222,7 +222,7 @@ class Run:
         self._uplink = told["uplink"]
         record = _round_record(self.experiment, self.state, epsilon, self._uplink)
         if told["diagnostics"]["aborted"] is not None:
-            record["aborted"] = told["diagnostics"]["aborted"]
+            record["aborted"] = NO_RESULT
         self._folder.append_diagnostics(told["diagnostics"])
         self._folder.append_canaries(told["canaries"])
         self._folder.append_metrics(record)

@@ -21,6 +21,9 @@ from dpfed.seeds import Seeds
 from dpfed.sending import Sent, Uploading, digest
 from dpfed.server.state import ServerState
 
+NO_RESULT = "too few clients were left; nothing of the round is released"
+"""What ledger and metrics say of a round that has ended: how many came, and at which step, is the operator's."""
+
 
 class Book(Protocol):
     """Where releases are charged: an `accounting.Ledger`, or what stands before one."""
@@ -35,7 +38,7 @@ class RoundFacts:
 
     cohort:                clients that were drawn, canaries not counted
     participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
-    aborted:               why the round has no result, if it has none
+    aborted:               why the round has no result, if it has none; others get no more than `NO_RESULT`
     release:               what was charged
     divisor:               what the sum was divided by
     near_the_ends:         entries of a sum of integers that have probably wrapped around
@@ -70,7 +73,8 @@ def run_round(
 
     The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been
     charged. Raises LedgerError, and releases nothing, where that fails. A round whose sum does not come about, since
-    too many clients were lost, leaves the state as it is and costs nothing; the ledger says why.
+    too many clients were lost, leaves the state as it is and costs nothing; the ledger says so, without numbers. That
+    it ends does not depend on who was drawn: `dpfed.build.aborts` says why, and which combinations are refused.
     """
     cohort = draw_cohort(parts, state.round) if cohort is None else cohort
     task = begin_round(state, parts, cohort, ledger=ledger)
@@ -131,7 +135,7 @@ def end_round(
     try:
         summed = uploading.total.close()
     except SecureSumAborted as reason:
-        _write(ledger, Aborted(round=state.round, reason=str(reason)) if told is None else None)
+        _write(ledger, Aborted(round=state.round, reason=NO_RESULT) if told is None else None)
         return replace(state, round=state.round + 1), replace(facts, aborted=str(reason))
     uploads = len(summed.included)
     near_the_ends = parts.code.near_the_ends(summed.total)

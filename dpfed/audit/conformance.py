@@ -13,6 +13,8 @@ from dpfed.audit.record_steps import steps_follow_configuration
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Round, Unavailable
 from dpfed.audit.verdict import rounds_in_words
+from dpfed.build import aborts
+from dpfed.build.goals import tolerance_of
 from dpfed.errors import DpfedError
 
 _SAME = 1e-6
@@ -85,10 +87,13 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
 def rounds_charged(files: RunFiles) -> Finding:
     """Every round stands in the ledger once: as a release, or as ended without one, with nothing published."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
+    may_end = aborts.may_end(files.config, tolerance_of(files.config))
     problems: dict[str, list[int]] = {}
     for one in files.published:
         entries = files.entries.get(one.round, ())
         problem = _charging_problem(entries, one.aborted, repeatable)
+        if one.aborted and not may_end:
+            problem = "ended without a result, which no plain sum of this configuration does"
         if problem:
             problems.setdefault(problem, []).append(one.round)
     for problem, rounds in _published_in_spite(files).items():

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from accounting.ledger import Release
 from dpfed import compress
-from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, signs_by_coins
-from dpfed.build.sums import check_sums, filled_to, in_integers, integer_upload, slots_of
+from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, signs_by_coins, slots_of
+from dpfed.build.sums import check_sums, filled_to, in_integers, integer_upload
 from dpfed.canaries import Canaries
 from dpfed.compress.code import Code
 from dpfed.compress.upload import Upload

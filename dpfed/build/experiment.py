@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from dpfed import data, models
 from dpfed.build.checks import check_method, check_randomness, check_ranks, check_statistics, check_switches
-from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
+from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins, slots_of
 from dpfed.build.idle_keys import check_idle_keys
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, Validation, public_samples, validation_samples
 from dpfed.build.schemes import check_options, is_linear, sparsity_schedule
-from dpfed.build.sums import check_sums, filled_to, most_uploads, slots_of, sums_of
+from dpfed.build.sums import check_sums, filled_to, most_uploads, sums_of
 from dpfed.build.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.build.uploads import code_of, downlink_bits, map_of, signs_map
 from dpfed.canaries import Canaries

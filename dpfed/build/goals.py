@@ -11,10 +11,12 @@ from accounting.accountant import Accountant, epsilons, overflow
 from accounting.adjacency import Adjacency
 from accounting.budget import Plan
 from accounting.coin_budget import CoinPlan
+from accounting.coins import BernoulliAggregate
 from accounting.fixed_point import NoiseLaw
 from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.integer_plan import IntegerPlan
 from accounting.mechanisms import FullParticipation, SingleRelease, Subsampled, subsample
+from dpfed.build.aborts import check_aborts, participants_follow_clients
 from dpfed.compress.code import Code
 from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.config import Config, Mask, PrivacyTable
@@ -79,11 +81,15 @@ class PrivacyGoal:
 def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     """What the run promises; ConfigError for choices without an account."""
     goal = _goal_of(config, chosen, sent)
+    if seen(config) == "sum":
+        adjacency, tolerance = goal.mechanism.adjacency, tolerance_of(config)
+        check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
     rounds, lost = config.federation.rounds, overflow(goal.mechanism)
     if rounds * lost >= goal.delta:
         raise ConfigError(
             f"privacy.slots: more clients are drawn than fit with probability {lost:.3g} a round, over {rounds} rounds "
-            f"more than delta={goal.delta:.3g} allows. Use more slots (none given: as many as delta wants)."
+            f"more than delta={goal.delta:.3g} allows. Use more slots (none given: as many as delta wants), or fewer "
+            "rounds."
         )
     if goal.noise_multiplier is not None or goal.accountant != "best":
         epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)  # refuses what has none
@@ -157,6 +163,9 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         secure=sums.kind != "plain",
         wrap_probability=sums.wrap_probability,
     )
+    slots = plan.uploads if plan.filled or table.placement == "clients" else None
+    if table.adjacency is None and plan.secure and participants_follow_clients(config, slots):
+        plan = replace(plan, adjacency=_kept_in_number(plan.adjacency))
     z = table.noise_multiplier
     if z is None:
         z = _calibrated(replace(plan, dropout=sums.dropout) if charged else plan, table, federation.rounds)
@@ -177,9 +186,23 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
             uploads=plan.uploads,
             share_variance=int(noise.share_variance),
             scale=float(plan.scale or 0),
-            slots=plan.uploads if plan.filled or table.placement == "clients" else None,
+            slots=slots,
         ),
     )
+
+
+def _kept_in_number(adjacency: Adjacency | None) -> Adjacency | None:
+    """The adjacency under which neighbours have equally many clients, where none is asked for; it costs the same."""
+    return Adjacency.ZERO_OUT if adjacency is Adjacency.ADD_REMOVE else adjacency
+
+
+def slots_of(goal: PrivacyGoal) -> int | None:
+    """The fixed number of uploads that the account of a round rests on, if it does."""
+    release = goal.mechanism
+    inside = release.mechanism if isinstance(release, Subsampled) else release
+    if isinstance(inside, BernoulliAggregate):
+        return inside.cohort
+    return goal.integers.slots if goal.integers is not None else None
 
 
 def _clip_norm(table: PrivacyTable) -> float:
@@ -320,6 +343,7 @@ def _integer_privacy(
         noise_std=noise_std,
         placement=integers.placement,
         detail=detail,
+        charged=goal.varies,
     )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from accounting.coins import BernoulliAggregate
 from accounting.fixed_point import least_scale, padded_dimension, sum_bits
-from accounting.mechanisms import Subsampled
-from dpfed.build.goals import IntegerNoise, PrivacyGoal, integer_noise, seen, tolerance_of
+from dpfed.build.goals import IntegerNoise, PrivacyGoal, integer_noise, seen, slots_of, tolerance_of
 from dpfed.compress.code import Code
 from dpfed.compress.coins import Coins
 from dpfed.compress.fixed_point import FixedPoint
@@ -110,15 +108,6 @@ def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
     if federation.sampling != "poisson":
         return canaries + (federation.clients if federation.sampling == "all" else federation.cohort)
     return canaries + (filled_to(config, goal) or federation.clients)
-
-
-def slots_of(goal: PrivacyGoal) -> int | None:
-    """The fixed number of uploads that the account of a round rests on, if it does."""
-    release = goal.mechanism
-    inside = release.mechanism if isinstance(release, Subsampled) else release
-    if isinstance(inside, BernoulliAggregate):
-        return inside.cohort
-    return goal.integers.slots if goal.integers is not None else None
 
 
 def integer_upload(

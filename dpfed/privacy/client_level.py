@@ -109,7 +109,8 @@ class ClientLevelGaussian:
     shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
                (more of it is post-processing). The caller releases no sum of fewer.
     charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
-               is lost does not depend on data, and every released round is charged.
+               is lost does not depend on data, and every released round is charged. The number that arrived then is
+               in the ledger, as a part of the charge: of a number that is fixed, and so a count of dropouts alone.
     """
 
     noise_multiplier: float
@@ -190,7 +191,8 @@ class ClientLevelGaussian:
         if self.adaptive is not None:
             detail["count_noise_std"] = self.adaptive.count_noise_std
         if self.placement == "clients":
-            detail |= {"shares": uploads, "share_std": self._share_std(norm)}
+            shares = uploads if self.charged else self._shares
+            detail |= {"shares": shares, "share_std": self._share_std(norm)}
         arrived = (uploads / self.sampler.expected) ** 0.5 if self.charged else 1.0
         return Release(
             round=round,
@@ -208,8 +210,13 @@ class ClientLevelGaussian:
         return self.adaptive.next_norm(norm, centred_count, noise, self.sampler.expected)
 
     def _share_std(self, norm: float) -> float:
-        shares = (self.shares or self.sampler.expected) if self.placement == "clients" else 1.0
+        shares = self._shares if self.placement == "clients" else 1.0
         return float(self.update_noise_multiplier * norm / shares**0.5)
+
+    @property
+    def _shares(self) -> int:
+        """Shares that are the whole noise."""
+        return self.shares or int(self.sampler.expected)
 
     def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))

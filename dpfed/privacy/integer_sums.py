@@ -22,6 +22,8 @@ from dpfed.randomness import Randomness
 class ClientLevelIntegers:
     """Clip every client's row to the norm C; add integer noise of `law` to every row's integers, or to their sum.
 
+    `charged`: ledger lines say how many uploads arrived, which is what they charge; otherwise they hold no such count.
+
     Claim: a round whose sum holds `uploads` rows is `mechanism(uploads)`, if rows become integers in between that keep
     to the norm that is accounted: `dpfed.compress.integer_upload.IntegerUpload`, built from the same plan by the
     composition root. Everything after the sum is post-processing: the modulus, scaling and rotating back.
@@ -38,6 +40,7 @@ class ClientLevelIntegers:
     noise_std: Callable[[int], float]
     placement: Literal["server", "clients"]
     detail: Mapping[str, Any]
+    charged: bool = False
 
     def bound(self, rows: Tensor, norm: float) -> Clipped:
         return clip_rows(rows, norm)
@@ -68,7 +71,7 @@ class ClientLevelIntegers:
 
     def release(self, norm: float, round: int, sent: int, uploads: int) -> Release:
         detail = {"dimension": sent, **self.detail}
-        if self.placement == "clients":
+        if self.charged:
             detail["uploads"] = uploads
         return Release(
             round=round,

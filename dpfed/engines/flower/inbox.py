@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from logging import WARNING
 from typing import TypeGuard
 
 import numpy as np
 import torch
 from flwr.app import Message
-from flwr.supercore import log
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,6 +16,7 @@ from dpfed.compress.dense import Dense
 from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.compress.upload import Upload as PayloadUpload
 from dpfed.engines.flower.conversation import Upload, read_upload, tells_clipping
+from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
 from dpfed.privacy.client_level import NotPrivate
@@ -75,7 +74,7 @@ class Inbox:
             bounded, arrived = uploading.receive([upload.payload], group)
             self._require_bounded(arrived.rows)
         except WireError as error:
-            log(WARNING, "client %s is lost in round %s: %s", client, uploading.state.round, error)
+            note_loss(client, f"in round {uploading.state.round}", error)
             return False
         weights = None if uploading.parts.weigh_first else weights_of(uploading.parts, group)
         uploading.total.add(group, arrived.rows, weights)

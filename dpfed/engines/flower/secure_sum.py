@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from logging import WARNING
 from typing import Literal
 
 import numpy as np
 import torch
-from flwr.supercore import log
 from numpy.typing import NDArray
 
+from dpfed.engines.flower.losses import note_loss
 from dpfed.errors import SecureSumAborted, WireError
 from dpfed.secagg.agreement import Agreement, agree
 from dpfed.secagg.messages import Kind, party_of
@@ -125,4 +124,4 @@ class NodeSum:
                     raise WireError("speaks for another client.")
                 self._server.receive(answer)
             except WireError as error:
-                log(WARNING, "client %s is lost at step %s of the secure sum: %s", client, question, error)
+                note_loss(client, f"at step {question} of the secure sum", error)

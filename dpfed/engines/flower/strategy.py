@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from flwr.supercore import log
 from dpfed.engines.flower.conversation import Instruction, arrays_of, read_answer
 from dpfed.engines.flower.directory import Directory
 from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
+from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
 from dpfed.errors import WireError
 from dpfed.federation import Run
@@ -140,7 +141,7 @@ class PrivateStrategy(Strategy):
             try:
                 answers[clients[node]] = read_answer(reply)
             except WireError as error:
-                log(WARNING, "client %s is lost at step %s: %s", clients[node], question, error)
+                note_loss(clients[node], f"at step {question}", error)
         return answers
 
     def _instruction(self, task: Task, client: int, *, train: bool) -> Instruction:

@@ -109,7 +109,7 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
 
 
 def test_too_few_shares_of_noise_end_the_round_without_a_result(tmp_path, grid, tables):
-    """No release, no charge, the model stays; the ledger says why."""
+    """No release, no charge, the model stays; the ledger says so."""
     chosen = tables("dp-fedavg", "aggregation.tolerance=0.1", privacy=SHARES)
     nodes = grid(chosen, faults=dict.fromkeys(range(10), fails))
     outcome = serve(nodes, chosen, tmp_path / "run")
