@@ -204,7 +204,7 @@ def _mapping(**named: object) -> dict[str, Any]:
 
 
 def _texts(**named: object) -> dict[str, str]:
-    ((name, value),) = named.items()
+    (name,) = named
     return {key: _text(**{f"{name}.{key}": one}) for key, one in _mapping(**named).items()}
 
 

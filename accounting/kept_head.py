@@ -41,7 +41,7 @@ def write(ledger: Path, head: str) -> None:
         durable.put(path, f"{head}\n".encode())
     except OSError as error:
         raise LedgerError(
-            f"{path}: cannot be written ({error}). Nothing more was released; free space or fix the folder, then resume."
+            f"{path}: cannot be written ({error}). Nothing was released; free space or fix the folder, then resume."
         ) from error
 
 

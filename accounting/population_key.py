@@ -1,7 +1,8 @@
 """The secret key under which populations are fingerprinted, in a file of the operator.
 
 A ledger is published, and a plain hash of private data would let anybody try out which data they were. Under a key of
-256 bits that stays with the operator the fingerprint says only whether two runs that share the key have the same clients.
+256 bits that stays with the operator, the fingerprint says only whether two runs that share the key have the same
+clients.
 """
 
 import re

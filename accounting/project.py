@@ -168,8 +168,9 @@ class Project:
         """Put the release on the ledger, or raise BudgetSpent and leave everything as it is. LedgerError for other
         clients than the project's.
 
-        run: names the run in the line. population: the fingerprint of its clients. repeatable: a line of this run and round that says the same stands for it (a
-        simulated round that was interrupted and is repeated with the same noise is one release).
+        run: names the run in the line. population: the fingerprint of its clients. repeatable: a line of this run and
+        round that says the same stands for it (a simulated round that was interrupted and is repeated with the same
+        noise is one release).
         """
         who = {} if population is None else {"population": population}
         line = replace(release, detail={**release.detail, "run": run, **who})
@@ -245,8 +246,8 @@ class Project:
         for line in lines:
             if _population_of(line) != self.population:
                 raise LedgerError(
-                    f"{self.ledger.path}: round {line.round} of run {line.detail.get('run')} was charged for other clients "
-                    "than the lines before. Runs on different clients have no epsilon together; make a new project."
+                    f"{self.ledger.path}: round {line.round} of run {line.detail.get('run')} was charged for other "
+                    "clients than the lines before. Different clients have no epsilon together; make a new project."
                 )
         for mechanism, alike in groupby(lines, key=lambda line: line.mechanism):
             running.add(mechanism, count=sum(1 for _ in alike))
