@@ -45,6 +45,22 @@ def write(ledger: Path, head: str) -> None:
         ) from error
 
 
+def is_head(text: str) -> bool:
+    """Whether this may be the hash of a line."""
+    return _HEAD.fullmatch(text) is not None
+
+
+def entries_after(ledger: Ledger, head: str) -> int:
+    """How many entries the ledger has after the line of this hash; LedgerError where it has no such line."""
+    follow = ledger.entries_after(head)
+    if follow is None:
+        raise LedgerError(
+            f"{ledger.path}: has no line of hash {head[:12]}...: lines up to it were changed or cut off, or it is the "
+            "head of another ledger. Restore the file from a copy."
+        )
+    return follow
+
+
 def check(ledger: Ledger, head: str | None, *, needed: bool) -> None:
     """LedgerError unless the ledger has the line of this head; without one, if it is `needed`."""
     path = path_of(ledger.path)

@@ -22,6 +22,9 @@ from accounting.mechanisms import Composed
 
 __all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Release"]
 
+_DIGEST = 32
+"""Bytes of a hash."""
+
 LONGEST_LINE = 2**26
 """Bytes; a round of a million clients that train privately by themselves takes a tenth of it."""
 
@@ -47,6 +50,11 @@ class Ledger:
     def head(self) -> str:
         """The hash of the last line, which stands for all of them: 64 hexadecimal digits."""
         return self._chain
+
+    @property
+    def identity(self) -> str:
+        """The hash of the header, the same however long the ledger grows."""
+        return self._heads[:_DIGEST].hex()
 
     def entries_after(self, head: str) -> int | None:
         """How many entries follow the line of this hash; None where no line has it: lines that stood there when it was
@@ -245,7 +253,7 @@ def _digest(head: str) -> bytes | None:
         digest = bytes.fromhex(head)
     except ValueError:
         return None
-    return digest if len(digest) == 32 and digest.hex() == head else None
+    return digest if len(digest) == _DIGEST and digest.hex() == head else None
 
 
 def _read_header(path: Path, line: bytes) -> tuple[Header, str]:

@@ -95,8 +95,8 @@ class RunFolder:
         return folder
 
     def key(self, new: Callable[[], bytes]) -> bytes:
-        """The key of the population's fingerprint. A new one where nothing was begun, or where it is lost: then no ledger
-        and no checkpoint is this run's any more. LedgerError."""
+        """The key of the population's fingerprint. A new one where nothing was begun, or where it is lost: then no
+        ledger and no checkpoint is this run's any more. LedgerError."""
         path = self.path / "population.key"
         key = population_key.read(path)
         if key is None or not (self.ledger.exists() or self._checkpoint.exists()):
