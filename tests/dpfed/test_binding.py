@@ -88,9 +88,10 @@ def test_a_charge_that_was_cut_off_is_missed(tiny_config, two_rounds, monkeypatc
     def kill(self, saved):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
-        killed.setattr(federation.RunFolder, "save_checkpoint", kill)
+    monkeypatch.setattr(federation.RunFolder, "save_checkpoint", kill)
+    with pytest.raises(KeyboardInterrupt):
         resume(tiny_config, folder, *settings)
+    monkeypatch.undo()
     with pytest.raises(RunError, match="interrupted"):
         resume(tiny_config, folder, *settings, stop=iter([False, True]).__next__)
     path = folder / "ledger.jsonl"
