@@ -8,6 +8,7 @@ from typing import Any
 
 from accounting.accountant import overflow
 from accounting.ledger import Ledger, Release
+from dpfed.binding import Binding
 from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal
 from dpfed.server.state import ServerState
@@ -24,13 +25,14 @@ def summary_of(
     validation_accuracy: float | None,
     stopped_by: str,
     seconds: float,
+    binding: Binding,
 ) -> dict[str, Any]:
     """The keys that scripts rely on. Epsilon is recomputed from the ledger's file alone."""
     config, goal = experiment.config, experiment.goal
     megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
     uploads = uploads_of_a_round(experiment) * state.round
     upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
-    stated = against_server = against_clients = None
+    stated = against_server = against_clients = ledger = None
     charged = 0.0
     if goal is not None and book is not None:
         ledger = Ledger.read(book.ledger.path)
@@ -81,9 +83,13 @@ def summary_of(
         "device": str(experiment.device),
         "processes": experiment.parts.ranks.count,
         "seed": config.run.seed,
+        "population": binding.population,
+        "ledger_head": ledger.head if ledger else None,
+        "ledger_entries": len(ledger.entries) if ledger else None,
         "stopped_by": stopped_by,
         "project_ledger": str(book.project.ledger.path) if book and book.project else None,
         "project_epsilon": book.project.spent().epsilon if book and book.project else None,
+        "project_head": book.project.ledger.head if book and book.project else None,
     }
 
 
