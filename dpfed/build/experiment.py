@@ -13,6 +13,7 @@ from dpfed import data, models
 from dpfed.build.checks import check_method, check_randomness, check_ranks, check_statistics, check_switches
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins
 from dpfed.build.idle_keys import check_idle_keys
+from dpfed.build.letters import check_letters
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, Validation, public_samples, validation_samples
 from dpfed.build.schemes import check_options, is_linear, sparsity_schedule
@@ -100,7 +101,8 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     chosen = check(config, ranks)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
-    whole = data.load(config.data.name, config.data.root)
+    whole = data.load(config.data.name, config.data.root, classes=config.data.classes)
+    check_letters(config.model.name, whole)
     whole, validation = validation_samples(config, whole, seeds, device)
     dataset, public = public_samples(config, whole, seeds, device)
     model = network_of(config, dataset)
