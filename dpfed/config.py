@@ -29,6 +29,7 @@ from dpfed.limits import (
 )
 
 _MOST_SHOWN = 200
+_Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
 
 _USERS = {"alpha": ("dirichlet",), "labels": ("labels", "fedpm"), "samples": ("resampled",)}
 """The partitions that each key of [data] belongs to."""
@@ -233,9 +234,9 @@ class Aggregation(_Table):
     kind: Literal["plain", "masked", "protocol"] = "plain"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     dropout_at: Literal["any", "advertise", "share", "upload", "unmask", "late"] = "any"
-    lost: dict[Literal["advertise", "share", "upload", "unmask", "late"], Annotated[int, Field(ge=0, le=MOST_CLIENTS)]] = {}
+    lost: dict[Literal["advertise", "share", "upload", "unmask", "late"], _Some] = {}
     tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
-    neighbours: Annotated[int, Field(ge=0, le=MOST_CLIENTS)] = 0
+    neighbours: _Some = 0
     threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.6
     steps: Count | None = None
     rotation: bool = True

@@ -106,6 +106,7 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     whole, validation = validation_samples(config, whole, seeds, device)
     dataset, public = public_samples(config, whole, seeds, device)
     model = network_of(config, dataset)
+    models.check_outputs(config.model.name, model, torch.from_numpy(dataset.test_inputs[:2]), dataset.classes)
     check_statistics(config, model)
     network = frozen_network(config, model, seeds, device) if chosen.coins else None
     who = sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from accounting import require
 from accounting.project import Project
 from dpfed.cli.output import console, number, print_json
 
@@ -30,6 +31,7 @@ def create(path: Path, *, clients: int, epsilon: float, delta: float | None = No
     delta
         Default: clients^-1.1.
     """
+    clients = require.count(at_least=2 if delta is None else 1, clients=clients)
     project = Project.create(path, clients=clients, epsilon=epsilon, delta=clients**-1.1 if delta is None else delta)
     console().print(f"{path}: epsilon {number(epsilon)} at delta {number(project.terms.delta)} for {clients} clients")
 

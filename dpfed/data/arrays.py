@@ -85,8 +85,8 @@ def from_samples(
             raise undeclared(f"dataset {name!r}", classes) from None
         except (TypeError, ValueError) as error:  # whose words may hold a label
             raise DataError(
-                f"dataset {name!r}, {half} half: its items must be (input, label), inputs of one shape, labels integers "
-                f"({type(error).__name__})."
+                f"dataset {name!r}, {half} half: its items must be (input, label), inputs of one shape, labels "
+                f"integers ({type(error).__name__})."
             ) from None
     if clients is not None:
         arrays["train_clients"] = _numbered(clients, name)

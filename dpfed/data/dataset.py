@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dpfed.errors import ConfigError, DataError
 
-
 MOST_CLASSES = 2**16
 """A network has weights for every class, whether it occurs or not."""
 
@@ -24,8 +23,8 @@ class Dataset:
     train_labels:  int64 [N], each in 0 .. classes-1
     test_inputs:   float32 [M, *input_shape]
     test_labels:   int64 [M]
-    classes:       number of labels, declared by whoever makes the data set: public, and never counted from labels, which
-                   are private. At most MOST_CLASSES
+    classes:       number of labels, at most MOST_CLASSES. Declared by whoever makes the data set: it is public, and
+                   never counted from labels, which are private
     train_clients: int64 [N], who holds each training sample in nature, counted from 0; None where nobody does
     natural_clients: how many there are in nature, those included whose samples were all taken away
 
@@ -106,8 +105,8 @@ def check_classes(classes: object, *, where: str) -> int:
 def undeclared(where: str, classes: int) -> DataError:
     """What is wrong where a label is none of the declared ones; which label, and whose, stays private."""
     return DataError(
-        f"a label of {where} is not among the {classes} declared classes, 0 to {classes - 1}. The labels are damaged or "
-        "not this data set's, or more classes must be declared."
+        f"a label of {where} is not among the {classes} declared classes, 0 to {classes - 1}. The labels are damaged "
+        "or not this data set's, or more classes must be declared."
     )
 
 
