@@ -18,6 +18,7 @@ from accounting.entries import VERSION, Aborted, Entries, Entry, Header, LocalRe
 from accounting.errors import AccountingError, EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
 from accounting.hash_chain import opened, sealed
 from accounting.histories import Histories, worst
+from accounting.input_file import open_input
 from accounting.mechanisms import Composed
 
 __all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Release"]
@@ -232,7 +233,7 @@ class Ledger:
 def _lines(path: Path, start: int) -> Iterator[bytes]:
     """The lines from byte `start`, each with its end; LedgerError."""
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             if file.seek(0, os.SEEK_END) < start:
                 raise EditedLedger(f"{path}: is shorter than it was when it was last read. Restore it from a copy.")
             file.seek(start)

@@ -14,7 +14,11 @@ SMALLEST_NOISE, LARGEST_NOISE = 1e-9, 1e9
 
 
 def _fail(name: str, value: object, allowed: str) -> InvalidParameter:
-    return InvalidParameter(f"{name}={reprlib.repr(value)}: must be {allowed}.")
+    try:
+        shown = reprlib.repr(value)
+    except ValueError:  # Python writes no integers of more than 4300 digits
+        shown = "an integer of thousands of digits"
+    return InvalidParameter(f"{name}={shown}: must be {allowed}.")
 
 
 def real(allowed: str, **named: object) -> float:

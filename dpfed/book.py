@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from accounting.ledger import Entry, Header, Ledger, LocalRelease, Release
+from accounting.input_file import open_input
+from accounting.ledger import LONGEST_LINE, Entry, Header, Ledger, LocalRelease, Release
 from accounting.project import Project
 from dpfed.binding import PARTS, Heads
 from dpfed.errors import RunError
@@ -164,8 +165,8 @@ def _differing(there: Header, header: Header) -> str:
 def _has_no_header(path: Path) -> bool:
     """Whether the file ends before its first line does."""
     try:
-        with open(path, "rb") as file:
-            return not file.readline().endswith(b"\n")
+        with open_input(path) as file:
+            return not file.readline(LONGEST_LINE).endswith(b"\n")
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from accounting.input_file import LARGEST_ARRAYS, require_input
 from dpfed.binding import PARTS, Binding, Heads
 from dpfed.errors import RunError
 from dpfed.server.state import ServerState
@@ -56,6 +57,7 @@ def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
 def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
     """The checkpoint in this file, on the device of `start`; RunError where it is damaged, edited or another run's."""
     try:
+        require_input(path, at_most=LARGEST_ARRAYS)
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

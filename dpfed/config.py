@@ -10,12 +10,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from accounting.input_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import ConfigError
+from dpfed.limits import (
+    LARGEST_FLOAT,
+    MOST_CLIENTS,
+    MOST_LAYERS,
+    MOST_SAMPLES,
+    Canaries,
+    Clients,
+    Count,
+    Positive,
+    Rounds,
+    Samples,
+    Seed,
+    Steps,
+    Units,
+)
 
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
-
+_MOST_SHOWN = 200
+_Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
 
 _USERS = {"alpha": ("dirichlet",), "labels": ("labels", "fedpm"), "samples": ("resampled",)}
 """The partitions that each key of [data] belongs to."""
@@ -27,7 +41,8 @@ class _Table(BaseModel):
 
 class Data(_Table):
     """[data] Which samples, and who has them. `name` is a data set that `dpfed.data` knows, or a file .safetensors of
-    one's own; `root` the folder that holds it, default $DPFED_DATA_DIR (the current folder for a file).
+    one's own; `root` the folder that holds it, default $DPFED_DATA_DIR (the current folder for a file); `classes` how
+    many labels such a file can have, unless its metadata say so: a public number.
 
     `partition_seed`: who the clients are follows from it alone, beside the data and the other settings of the division;
     run.seed has no part in it, so that runs that differ in it are on the same clients.
@@ -46,15 +61,16 @@ class Data(_Table):
 
     name: str
     root: str | None = None
+    classes: Count | None = None
     train_samples: Count | None = None
     test_samples: Count | None = None
     validation: Count | None = None
-    public: Annotated[int, Field(ge=0)] = 0
+    public: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     public_from: str | None = None
     partition: Literal["iid", "dirichlet", "labels", "fedpm", "resampled", "natural", "nodes"] = "iid"
     alpha: Positive | None = Field(default=None, validate_default=True)
     labels: Count | None = Field(default=None, validate_default=True)
-    samples: Count | None = Field(default=None, validate_default=True)
+    samples: Samples | None = Field(default=None, validate_default=True)
     partition_seed: Annotated[int, Field(ge=0)] = 0
 
     @field_validator("alpha", "labels", "samples")
@@ -73,16 +89,16 @@ class Model(_Table):
     """[model] Which network; `hidden` are the widths of hidden layers (mlp, char-lstm)."""
 
     name: str
-    hidden: tuple[Count, ...] | None = Field(default=None, strict=False)
+    hidden: tuple[Units, ...] | None = Field(default=None, strict=False, max_length=MOST_LAYERS)
 
 
 class Federation(_Table):
     """[federation] Who takes part. `cohort` is the expected number under poisson, the exact one under fixed; under all
     it is every client, whatever it says."""
 
-    clients: Count
-    cohort: Count
-    rounds: Count
+    clients: Clients
+    cohort: Clients
+    rounds: Rounds
     sampling: Literal["poisson", "fixed", "all"] = "poisson"
 
 
@@ -116,11 +132,11 @@ class Local(_Table):
     learning_rate_decay: Positive = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     optimizer: Literal["sgd", "adam"] = "sgd"
-    epochs: Count | None = None
-    steps: Count | None = None
-    batch_size: Count
+    epochs: Steps | None = None
+    steps: Steps | None = None
+    batch_size: Samples
     strategy: Literal["auto", "loop", "vmap", "graphs"] = "auto"
-    chunk: Count | None = None
+    chunk: Clients | None = None
     memory: Count | None = None
     precision: Literal["float32", "bf16", "tf32"] = "float32"
     record: Record | None = None
@@ -154,7 +170,7 @@ class Mask(_Table):
     """
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
-    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    spread: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 1.0
     constant: Literal["kaiming", "published"] = "kaiming"
     scale: Positive = 1.0
     biases: Literal["masked", "absent"] = "masked"
@@ -189,9 +205,9 @@ class PrivacyTable(_Table):
     noise: Literal["gaussian", "discrete-gaussian", "skellam", "coins"] | None = None
     edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
     linf_clip: Positive | None = None
-    noise_std: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
     release: Literal["sum", "uploads"] | None = None
-    slots: Count | None = None
+    slots: Clients | None = None
     correction: Literal["none", "linear", "invert"] | None = None
     noise_multiplier: Positive | None = None
     epsilon: Positive | None = None
@@ -225,9 +241,9 @@ class Aggregation(_Table):
     kind: Literal["plain", "masked", "protocol"] = "plain"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     dropout_at: Literal["any", "advertise", "share", "upload", "unmask", "late"] = "any"
-    lost: dict[Literal["advertise", "share", "upload", "unmask", "late"], Annotated[int, Field(ge=0)]] = {}
+    lost: dict[Literal["advertise", "share", "upload", "unmask", "late"], _Some] = {}
     tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
-    neighbours: Annotated[int, Field(ge=0)] = 0
+    neighbours: _Some = 0
     threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.6
     steps: Count | None = None
     rotation: bool = True
@@ -238,7 +254,7 @@ class Aggregation(_Table):
 class Audit(_Table):
     """[audit] Made-up clients for `dpfed audit run`: so many `canaries`, each in a round of its own by a fair coin."""
 
-    canaries: Annotated[int, Field(ge=0)] = 0
+    canaries: Canaries = 0
 
 
 class Server(_Table):
@@ -247,16 +263,16 @@ class Server(_Table):
     rule: Literal["step", "posterior"] = "step"
     learning_rate: Positive = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    prior: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    reset_every: Annotated[int, Field(ge=0)] = 1
+    prior: Annotated[float, Field(ge=1, le=LARGEST_FLOAT)] = 1.0
+    reset_every: Annotated[int, Field(ge=0, le=10**15)] = 1
 
 
 class Run(_Table):
     """[run] Seed, device, bookkeeping. `randomness` "secure" takes cohorts and noise from the operating system."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     device: str = "auto"
-    group: Count = 20
+    group: Clients = 20
     evaluate_every: Count = 1
     randomness: Literal["simulated", "secure"] = "simulated"
 
@@ -288,7 +304,7 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, unchecked; ConfigError if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path, at_most=LARGEST_CONFIGURATION))
     except OSError as error:
         raise ConfigError(f"{path}: the configuration cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: also numbers of 5000 digits
@@ -355,7 +371,16 @@ def _problem(item: Any) -> str:
         return f"{where}: unknown key; known here: {', '.join(known)}.{hint}"
     if item["type"] == "missing":
         return f"{where}: is missing and has no default."
-    return f"{where}={item['input']!r}: {item['msg']}."
+    return f"{where}={shown(item['input'])}: {item['msg']}."
+
+
+def shown(value: Any) -> str:
+    """The value as messages show it: its beginning, where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError) as error:  # an integer of 5000 digits, a table in a table in a table ...
+        return f"a value that cannot be shown ({type(error).__name__})"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _known_keys(location: Sequence[Any]) -> list[str]:

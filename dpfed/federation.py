@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from accounting import population_key
-from accounting.errors import BudgetSpent
+from accounting.errors import AccountingError, BudgetSpent
 from accounting.ledger import Header
 from accounting.project import Project
 from dpfed import __version__
@@ -27,6 +27,7 @@ from dpfed.build.samples import require_samples_here
 from dpfed.checkpoint import Checkpoint
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.evaluate import TestResult, evaluate
+from dpfed.own_code import words_of
 from dpfed.population import fingerprint
 from dpfed.ranks import Task
 from dpfed.readout import Masked
@@ -104,16 +105,15 @@ def _all_rounds(run: Run, experiment: Experiment, stop: Callable[[], bool]) -> O
 
 @contextmanager
 def _training(what: str) -> Iterator[None]:
-    """What torch raises (a lost GPU, no memory, a process that has died) as one error of ours."""
+    """What torch (a lost GPU, no memory, a process that has died) and the user's network raise as one error of ours."""
     try:
         yield
-    except DpfedError:
+    except (DpfedError, AccountingError):
         raise
-    except (RuntimeError, MemoryError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # the network may be the user's, and raise anything
         raise TrainingFailed(
-            f"{what}: training failed ({first}). Nothing of it was released; the rounds before it are saved: once the "
-            "cause is gone, --resume goes on."
+            f"{what}: training failed ({words_of(error)}). Nothing of it was released; the rounds before it are saved: "
+            "once the cause is gone, --resume goes on."
         ) from error
 
 

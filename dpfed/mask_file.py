@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from accounting.input_file import LARGEST_ARRAYS, require_input
 from dpfed import models
 from dpfed.compress.mask_bytes import PROBABILITY_STEPS, mask_from_bytes, mask_to_bytes
 from dpfed.errors import DataError
@@ -78,6 +79,7 @@ def _coded(entries: NDArray[np.bool_], contexts: NDArray[np.int64], count: int, 
 def load_mask(path: Path) -> tuple[FlatModel, torch.Tensor]:
     """The network and its weights float32 [d] from the file alone; DataError for anything that is not such a file."""
     try:
+        require_input(path, at_most=LARGEST_ARRAYS)
         with safe_open(path, framework="numpy") as file:
             facts = file.metadata() or {}
             if facts.get("format") != _FORMAT:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import traceback
 from functools import cache
 from pathlib import Path
 
 from dpfed.errors import ConfigError
 
 VARIABLE = "DPFED_OWN_CODE"
+_MOST_SAID = 300
 
 
 def load_own_code() -> None:
@@ -24,6 +26,17 @@ def load_own_code() -> None:
             _run(Path(name).absolute())
 
 
+def words_of(error: BaseException) -> str:
+    """Type, message and place of an error of the user's code: the last line that is neither ours nor torch's."""
+    ours = (f"{Path(__file__).parent}{os.sep}", f"{os.sep}torch{os.sep}")
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not any(folder in frame.filename for folder in ours)]
+    said = " ".join(str(error).split())
+    words = f"{type(error).__name__}: {said[:_MOST_SAID]}{'...' if len(said) > _MOST_SAID else ''}"
+    known = [frame for frame in theirs if Path(frame.filename).is_file()]
+    return f"{words} ({known[-1].filename}, line {known[-1].lineno})" if known else words
+
+
 @cache
 def _run(file: Path) -> None:
     name = f"dpfed_own_{file.stem}"
@@ -34,5 +47,5 @@ def _run(file: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the file is the user's: it may raise anything
-        raise ConfigError(f"${VARIABLE}: {file} fails: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # the file is the user's: it may raise anything
+        raise ConfigError(f"${VARIABLE}: {file} fails: {words_of(error)}") from error

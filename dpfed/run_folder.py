@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save
 
 from accounting import population_key
+from accounting.input_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from dpfed import checkpoint, durable_files
 from dpfed.binding import Binding, configuration_hash
 from dpfed.checkpoint import Checkpoint
@@ -81,8 +82,8 @@ class RunFolder:
         A setting that its version did not have yet counts as today's default.
         """
         try:
-            before = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            before = tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
         changed = differences(parse(before, source=str(path / "config.toml")).to_dict(), dict(config))
         if changed:
@@ -192,7 +193,7 @@ class RunFolder:
     def _lines(file: Path) -> list[dict[str, Any]]:
         """The whole lines of a JSON-lines file; a last line that a crash cut off is dropped."""
         try:
-            return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
+            return [json.loads(line) for line in read_text(file, at_most=LARGEST_LINES).split("\n")[:-1]]
         except (OSError, ValueError) as error:
             raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
 

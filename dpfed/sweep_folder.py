@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from accounting.input_file import LARGEST_DOCUMENT, read_text
 from dpfed.errors import RunError
 
 NAME = "sweep.json"
@@ -67,7 +68,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
 def read_sweep(folder: Path) -> Sweep:
     """What is in sweep.json; RunError where it cannot be read."""
     try:
-        found = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        found = json.loads(read_text(folder / NAME, at_most=LARGEST_DOCUMENT))
         return Sweep(
             **{
                 **found,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from accounting import require
 from accounting.accountant import Guarantee
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
+from accounting.input_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.ledger import Aborted, Entry, Ledger, Release
 from dpfed.audit.promise import Promise, promise_of
 from dpfed.audit.run_lines import (
@@ -42,7 +43,7 @@ class RunFiles:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            tables = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+            tables = tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path / 'config.toml'}: cannot be read ({error}). Name the folder of a run, as `dpfed run --out` "
@@ -144,7 +145,7 @@ class RunFiles:
 
     def _text(self, name: str) -> str:
         try:
-            return (self.path / name).read_text(encoding="utf-8")
+            return read_text(self.path / name, at_most=LARGEST_LINES)
         except OSError as error:
             raise Unavailable(f"{name}: cannot be read ({error.strerror}).") from None
         except UnicodeDecodeError:

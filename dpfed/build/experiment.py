@@ -13,6 +13,7 @@ from dpfed import data, models
 from dpfed.build.checks import check_method, check_randomness, check_ranks, check_statistics, check_switches
 from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins, slots_of
 from dpfed.build.idle_keys import check_idle_keys
+from dpfed.build.letters import check_letters
 from dpfed.build.records import RecordGoal, check_records, private_records
 from dpfed.build.samples import Public, Validation, public_samples, validation_samples
 from dpfed.build.schemes import check_options, is_linear, sparsity_schedule
@@ -100,11 +101,13 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     chosen = check(config, ranks)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
-    whole = data.load(config.data.name, config.data.root)
+    whole = data.load(config.data.name, config.data.root, classes=config.data.classes)
+    check_letters(config.model.name, whole)
     division = Seeds(root=config.data.partition_seed)
     whole, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, whole, division, device)
     model = network_of(config, dataset)
+    models.check_outputs(config.model.name, model, torch.from_numpy(dataset.test_inputs[:2]), dataset.classes)
     check_statistics(config, model)
     network = frozen_network(config, model, seeds, device) if chosen.coins else None
     who = sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort)

@@ -49,5 +49,7 @@ def _idle(config: Config, chosen: Method) -> Iterator[tuple[str, str, str]]:
         yield "local", "momentum", "local.optimizer='sgd'"
     if chosen.name == "fedmask":
         yield "mask", "forward", "method.name='fedpm', whose masks are tossed"
+    if not config.data.name.endswith(".safetensors"):
+        yield "data", "classes", "a file .safetensors of your own (data.name); others have their own number of classes"
     if not config.data.public:
         yield "data", "public_from", "data.public > 0"

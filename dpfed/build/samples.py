@@ -67,7 +67,7 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
     count = limits.public
     if count == 0:
         return whole, None
-    if config.data.public_from is None:
+    if limits.public_from is None:
         rest, inputs, labels = whole.carve_public(count, seeds.generator("public.carve"))
         note = (
             f"{count} samples carved out of the training set of {whole.name} serve as public data: "
@@ -76,7 +76,8 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
         if whole.natural_clients:
             note += ", nor is what they share with other samples of the clients they come from"
     else:
-        other = data.load(config.data.public_from, config.data.root)
+        declared = limits.classes if limits.public_from.endswith(".safetensors") else None
+        other = data.load(limits.public_from, limits.root, classes=declared)
         if other.input_shape != whole.input_shape or other.classes > whole.classes:
             raise ConfigError(
                 f"data.public_from={other.name!r}: its samples are {other.input_shape} in {other.classes} classes, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -48,7 +49,20 @@ def map_of(config: Config, local: LocalTraining, public: Public | None) -> MapCh
     if name == "fed-smp-randk":
         return RandomSharedMask(size=size, kept=kept)
     assert public is not None
-    return PublicTopMask(size=size, kept=kept, trainer=local, inputs=public.inputs, labels=public.labels)
+    trainer = replace(local, epochs=None, steps=public_period(config, local, len(public.labels)))
+    return PublicTopMask(size=size, kept=kept, trainer=trainer, inputs=public.inputs, labels=public.labels)
+
+
+def public_period(config: Config, local: LocalTraining, samples: int) -> int:
+    """Steps of the server on its public samples: the clients' local update period, where that is public.
+
+    Under local.epochs the period is that of the client with most samples. Their number follows from the settings where
+    data are dealt evenly. Where it is private, one client's would show in the mask: there the server goes through its
+    own samples as often.
+    """
+    if local.epochs is None or config.privacy is None or config.data.partition in ("iid", "resampled"):
+        return local.period
+    return local.epochs * -(-samples // local.batch_size)
 
 
 def signs_map(config: Config, chosen: Method, local: LocalTraining) -> MapChoice:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from accounting import kept_head, population_key
+from accounting import kept_head, population_key, require
 from accounting.ledger import Ledger
 from accounting.project import Project
 from dpfed import ledger_signature
@@ -42,6 +42,7 @@ def create(
         The folder of a run on the clients that all runs must have. Default: the first run that is charged says who
         they are.
     """
+    clients = require.count(at_least=2 if delta is None else 1, clients=clients)
     fingerprint, key = (None, None) if population is None else _population_of(population)
     project = Project.create(
         path,

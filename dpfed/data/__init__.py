@@ -49,16 +49,22 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
 _own: dict[str, Dataset] = {}
 
 
-def load(name: str, root: str | Path | None = None) -> Dataset:
+def load(name: str, root: str | Path | None = None, *, classes: int | None = None) -> Dataset:
     """The data set `name`, read from the folder `root`, or from $DPFED_DATA_DIR when root is None.
 
     A name that ends in .safetensors is a file of a user's own (`arrays.load_arrays`), in the folder `root` or else the
-    current one. Raises ConfigError for an unknown name and DataError when its files are missing or damaged.
+    current one; `classes` declares how many its labels can be, where its metadata do not. Raises ConfigError for an
+    unknown name, or for `classes` of a data set that has its own, and DataError when its files are missing or damaged.
     """
+    if name.endswith(".safetensors"):
+        return load_arrays(Path(root or ".") / name, classes=classes)
+    if classes is not None:
+        raise ConfigError(
+            f"data.classes={classes} with data.name={name!r}: it is for a file .safetensors; this data set has its own "
+            "number of classes. Remove it."
+        )
     if name in _own:
         return _own[name]
-    if name.endswith(".safetensors"):
-        return load_arrays(Path(root or ".") / name)
     if name == "digits":
         return load_digits()
     check_name(name)

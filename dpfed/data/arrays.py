@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.data.dataset import Dataset
+from accounting.input_file import LARGEST_ARRAYS, require_input
+from dpfed.data.dataset import Dataset, check_classes, undeclared
 from dpfed.errors import DataError
 
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -24,19 +25,23 @@ class Samples(Protocol):
     def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
 
 
-def load_arrays(path: Path) -> Dataset:
+def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
     """The data set in a safetensors file: train_inputs, train_labels, test_inputs, test_labels; perhaps train_clients.
 
     Inputs are [N, ...] of any number type and become float32 as they are; labels are integers [N] from 0 on, clients
-    integers [N], who holds each training sample. The number of classes is the largest label plus one. safetensors
-    holds arrays and nothing else, so reading it runs no code. Raises DataError.
+    integers [N], who holds each training sample. safetensors holds arrays and nothing else, so reading it runs no code.
+
+    The number of classes is what the file's metadata declare ("classes": "10"), or `classes`: labels are private, and
+    the size of the network, which is published, must not follow from them. Raises DataError.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
+        require_input(path, at_most=LARGEST_ARRAYS)
         with safe_open(path, framework="numpy") as file:
+            declared = (file.metadata() or {}).get("classes")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dictionary)
-    except (OSError, SafetensorError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, TypeError, ValueError, AttributeError, MemoryError) as error:
         raise DataError(
             f"{path}: cannot be read as safetensors ({error}). Write it with safetensors.numpy.save_file."
         ) from None
@@ -44,7 +49,22 @@ def load_arrays(path: Path) -> Dataset:
         raise DataError(f"{path}: has no array {', '.join(missing)}; needed are {', '.join(_NEEDED)}. Add it.")
     if unknown := sorted(set(arrays) - set(_NEEDED) - set(_OPTIONAL)):
         raise DataError(f"{path}: unknown array {', '.join(unknown)}; known are {', '.join(_NEEDED + _OPTIONAL)}.")
-    return _dataset(path.stem, arrays, str(path))
+    return _dataset(path.stem, arrays, str(path), _declared(path, declared, classes))
+
+
+def _declared(path: Path, in_file: str | None, given: int | None) -> int:
+    """The number of classes that the file's metadata, or else the configuration, declare. DataError."""
+    if in_file is None and given is None:
+        raise DataError(
+            f"{path}: the number of classes is not declared. Set data.classes = N in the configuration, or write the "
+            'file with save_file(..., metadata={"classes": "N"}). It is public and is not counted from the labels, '
+            "which are private."
+        )
+    number = int(in_file) if in_file is not None and in_file.isdecimal() and len(in_file) < 10 else in_file
+    classes = check_classes(given if number is None else number, where=f"{path}, metadata")
+    if given is not None and given != classes:
+        raise DataError(f"{path}: its metadata declare {classes} classes, data.classes is {given}. Declare one number.")
+    return classes
 
 
 def from_samples(
@@ -52,25 +72,40 @@ def from_samples(
 ) -> Dataset:
     """A data set from two map-style ones, whose items are (input, label); inputs become float32, labels integers.
 
-    clients: who holds each training sample (numbers or names), for data.partition = "natural". Raises DataError.
+    classes: how many labels there can be, a public number; clients: who holds each training sample (numbers or names),
+    for data.partition = "natural". Raises DataError.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for half, samples in (("train", train), ("test", test)):
         rows = [samples[i] for i in range(len(samples))]
         try:
             arrays[f"{half}_inputs"] = np.stack([np.asarray(x) for x, _ in rows])
-            arrays[f"{half}_labels"] = np.array([int(y) for _, y in rows])
-        except (TypeError, ValueError) as error:
+            arrays[f"{half}_labels"] = np.array([int(y) for _, y in rows], dtype=np.int64)
+        except OverflowError:
+            raise undeclared(f"dataset {name!r}", classes) from None
+        except (TypeError, ValueError) as error:  # whose words may hold a label
             raise DataError(
-                f"dataset {name!r}, {half} half: its items must be (input, label), inputs of one shape ({error})."
+                f"dataset {name!r}, {half} half: its items must be (input, label), inputs of one shape, labels "
+                f"integers ({type(error).__name__})."
             ) from None
     if clients is not None:
-        arrays["train_clients"] = np.unique(np.asarray(clients), return_inverse=True)[1]
+        arrays["train_clients"] = _numbered(clients, name)
     return _dataset(name, arrays, f"dataset {name!r}", classes)
 
 
-def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: int | None = None) -> Dataset:
+def _numbered(clients: Sequence[Any], name: str) -> NDArray[np.int64]:
+    try:
+        return np.unique(np.asarray(clients), return_inverse=True)[1].astype(np.int64)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"dataset {name!r}: clients must be numbers or names, one a training sample ({type(error).__name__})."
+        ) from None
+
+
+def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: int) -> Dataset:
     labels = [_integers(arrays[f"{half}_labels"], f"{where}, {half}_labels") for half in ("train", "test")]
+    if any(len(half) and (half.min() < 0 or half.max() >= classes) for half in labels):
+        raise undeclared(where, classes)
     clients = arrays.get("train_clients")
     if clients is not None:
         clients = np.unique(_integers(clients, f"{where}, train_clients"), return_inverse=True)[1].astype(np.int64)
@@ -80,7 +115,7 @@ def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: in
         train_labels=labels[0],
         test_inputs=_floats(arrays["test_inputs"], f"{where}, test_inputs"),
         test_labels=labels[1],
-        classes=1 + max(int(half.max(initial=0)) for half in labels) if classes is None else classes,
+        classes=classes,
         train_clients=clients,
         natural_clients=0 if clients is None else 1 + int(clients.max(initial=-1)),
     )
@@ -89,7 +124,8 @@ def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: in
 def _floats(array: NDArray[Any], where: str) -> NDArray[np.float32]:
     if array.dtype.kind not in "biuf" or array.ndim < 2:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
-    inputs = array.astype(np.float32)
+    with np.errstate(over="ignore"):
+        inputs = array.astype(np.float32)
     if not np.isfinite(inputs).all():
         raise DataError(f"{where}: holds NaN or infinity. Fill or remove these samples.")
     return inputs

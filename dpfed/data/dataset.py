@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.errors import ConfigError, DataError
+
+MOST_CLASSES = 2**16
+"""A network has weights for every class, whether it occurs or not."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,11 +23,12 @@ class Dataset:
     train_labels:  int64 [N], each in 0 .. classes-1
     test_inputs:   float32 [M, *input_shape]
     test_labels:   int64 [M]
-    classes:       number of labels
+    classes:       number of labels, at most MOST_CLASSES. Declared by whoever makes the data set: it is public, and
+                   never counted from labels, which are private
     train_clients: int64 [N], who holds each training sample in nature, counted from 0; None where nobody does
     natural_clients: how many there are in nature, those included whose samples were all taken away
 
-    Raises DataError when shapes, types or labels do not agree.
+    Raises DataError when shapes, types or labels do not agree; no message holds a value of a sample.
     """
 
     name: str
@@ -36,6 +41,7 @@ class Dataset:
     natural_clients: int = 0
 
     def __post_init__(self) -> None:
+        check_classes(self.classes, where=f"dataset {self.name!r}")
         _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes)
         _check_half(self.name, "test", self.test_inputs, self.test_labels, self.classes)
         if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
@@ -86,6 +92,24 @@ class Dataset:
         )
 
 
+def check_classes(classes: object, *, where: str) -> int:
+    """The declared number of classes; DataError naming `where` it is declared unless a run can have so many."""
+    if isinstance(classes, bool) or not isinstance(classes, int) or not 1 <= classes <= MOST_CLASSES:
+        raise DataError(
+            f"{where}: classes={reprlib.repr(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. Declare how "
+            "many labels there can be."
+        )
+    return classes
+
+
+def undeclared(where: str, classes: int) -> DataError:
+    """What is wrong where a label is none of the declared ones; which label, and whose, stays private."""
+    return DataError(
+        f"a label of {where} is not among the {classes} declared classes, 0 to {classes - 1}. The labels are damaged "
+        "or not this data set's, or more classes must be declared."
+    )
+
+
 def _drawn(samples: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
     rows: NDArray[np.int64] = np.sort(generator.permutation(samples)[:count])
     return rows
@@ -114,7 +138,4 @@ def _check_half(name: str, half: str, inputs: NDArray[np.float32], labels: NDArr
             "sample and at least one sample. Check that both files belong together."
         )
     if labels.min() < 0 or labels.max() >= classes:
-        raise DataError(
-            f"{where}: labels run from {labels.min()} to {labels.max()}; with classes={classes} they must be "
-            f"in 0..{classes - 1}. The label file is damaged, or not this data set's."
-        )
+        raise undeclared(where, classes)

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.input_file import open_input
 from dpfed.errors import DataError
 
 _UBYTE = 0x08
@@ -31,7 +32,7 @@ def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
     is truncated, has bytes left over, or declares too much.
     """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with open_input(path) as raw, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw as file:
             shape = _read_shape(file, path, axes)
             content = _read_content(file, path, math.prod(shape))
     except (OSError, EOFError, zlib.error) as error:

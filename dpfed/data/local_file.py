@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from accounting.input_file import read_input
 from dpfed.errors import DataError
 
 
 def read_bytes(path: Path, *, at_most: int) -> bytes:
     """The whole file; DataError when it cannot be read or has more than `at_most` bytes."""
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > at_most:
-                raise DataError(
-                    f"{path}: larger than {at_most:,} bytes, the most that is read. Check that it is the right file."
-                )
-            return file.read(size)  # not more, should it grow; asking for `at_most` would reserve as much
+        return read_input(path, at_most=at_most)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the folder and the file's rights.") from None
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}). Check that it is the right file, and its rights."
+        ) from None

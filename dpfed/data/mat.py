@@ -16,6 +16,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.input_file import open_input
 from dpfed.errors import DataError
 
 LARGEST_BYTES = 2**31
@@ -46,7 +47,7 @@ def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:
     """
     found: dict[str, NDArray[np.generic]] = {}
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             _check_header(file.read(_HEADER))
             for element in _elements(file):
                 name, array = _array(element, names)

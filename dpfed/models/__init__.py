@@ -8,9 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, DpfedError
 from dpfed.models.batch_norm_cnn import cnn_4_bn, cnn_8_bn
 from dpfed.models.char_lstm import char_lstm
 from dpfed.models.conv_n import conv4, conv6, conv10
@@ -18,8 +19,12 @@ from dpfed.models.fed_smp_cnn import fed_smp_cnn, fed_smp_svhn_cnn, unpadded_fed
 from dpfed.models.flat import Block, FlatModel
 from dpfed.models.mlp import fedscalar_mlp, mlp
 from dpfed.models.strided_cnn import strided_cnn
+from dpfed.own_code import words_of
 
 __all__ = ["MODELS", "Block", "FlatModel", "build", "register"]
+
+MOST_PARAMETERS = 2**30
+"""Of a network that comes with dpfed: 4 GB."""
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
@@ -67,10 +72,58 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, **options: Any)
     """
     check_name(name)
     maker = (MODELS | _own)[name]
+    made = partial(_made, name, partial(maker, input_shape, classes, **options))
     allowed = [key for key in inspect.signature(maker).parameters if key not in ("input_shape", "classes")]
     for option in options:
         if option not in allowed:
             raise ConfigError(
                 f"{option}={options[option]!r}: model {name!r} takes {', '.join(allowed) or 'no options'}. Remove it."
             )
-    return FlatModel(partial(maker, input_shape, classes, **options))
+    if name in MODELS:
+        _check_size(name, made)
+    try:
+        return FlatModel(made)
+    except DpfedError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"model={name!r}: is no network that can be trained: {words_of(error)}.") from error
+
+
+def check_outputs(name: str, model: FlatModel, inputs: Tensor, classes: int) -> None:
+    """ConfigError unless the network makes logits [n, classes] of `inputs` [n, ...], which are public."""
+    try:
+        logits = model.try_on(inputs)
+    except Exception as error:
+        raise ConfigError(
+            f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}: {words_of(error)}."
+        ) from error
+    form = f"{logits.dtype} of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+    if not (isinstance(logits, Tensor) and logits.is_floating_point() and logits.shape == (len(inputs), classes)):
+        raise ConfigError(
+            f"model={name!r}: gives {form} for {len(inputs)} samples; must give logits, floating, "
+            f"[{len(inputs)}, {classes}]: one for each class."
+        )
+
+
+def _made(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
+    """What the maker makes; ConfigError where it raises, or makes something else."""
+    try:
+        module = maker()
+    except DpfedError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"model={name!r}: cannot be made: {words_of(error)}.") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model={name!r}: its maker gives {type(module).__name__}, not a torch.nn.Module.")
+    return module
+
+
+def _check_size(name: str, made: Callable[[], nn.Module]) -> None:
+    """ConfigError for a network of ours with too many weights, before there is memory for any."""
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        size = sum(parameter.numel() for parameter in made().parameters())
+    if size > MOST_PARAMETERS:
+        raise ConfigError(
+            f"model={name!r}: {size:,} parameters for these inputs and classes; at most {MOST_PARAMETERS:,}. Choose a "
+            "smaller model.hidden."
+        )

@@ -98,6 +98,11 @@ class FlatModel:
         logits: Tensor = functional_call(self._module, self._state(weights), (inputs,))
         return logits
 
+    def try_on(self, inputs: Tensor) -> object:
+        """What the module makes of inputs [b, ...] as it was made, whatever that is."""
+        with torch.no_grad():
+            return self._module(inputs)
+
     def forward_clients(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Logits [c, b, classes] of inputs [c, b, ...], client i under its own weights[i] of [c, d]."""
         logits: Tensor = self._forward_clients(weights, inputs)

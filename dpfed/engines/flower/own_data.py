@@ -12,7 +12,9 @@ import torch
 from flwr.app import Context
 from numpy.typing import ArrayLike, NDArray
 
+from accounting.input_file import LARGEST_ARRAYS, require_input
 from dpfed.build import Experiment
+from dpfed.build.letters import check_letters
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError, DataError
 
@@ -20,6 +22,7 @@ LoadData = Callable[[Context], tuple[ArrayLike, ArrayLike]]
 """The node's inputs [n, ...] and labels [n], n at least 1; each input as the test samples of data.name are."""
 
 _ARRAYS = {"inputs", "labels"}
+_WHOSE = "samples of this node"
 
 
 def samples_of_file(context: Context) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -35,8 +38,9 @@ def samples_of_file(context: Context) -> tuple[NDArray[Any], NDArray[Any]]:
             "--node-config 'partition-id=0 data=\"/data/mine.safetensors\"'."
         )
     try:
+        require_input(path, at_most=LARGEST_ARRAYS)
         arrays = load_file(path)
-    except (OSError, SafetensorError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, TypeError, ValueError, AttributeError, KeyError, MemoryError) as error:
         raise DataError(f"{path}: cannot be read as safetensors ({error}).") from None
     if arrays.keys() != _ARRAYS:
         raise DataError(f"{path}: holds {', '.join(sorted(arrays))}; must hold inputs and labels, no others.")
@@ -45,20 +49,27 @@ def samples_of_file(context: Context) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLike, ArrayLike]) -> Experiment:
     """The experiment with this client's samples; the other clients have none. DataError for samples that are not of
-    the form of the configured data set."""
-    inputs, labels = (np.asarray(one) for one in samples)
+    the form of the configured data set, its declared classes among it: the message travels to the server, and holds no
+    value of a sample."""
+    try:
+        inputs, labels = (np.asarray(one) for one in samples)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{_WHOSE}: must be (inputs, labels), arrays ({type(error).__name__}).") from None
     if inputs.dtype.kind not in "biuf" or labels.dtype.kind not in "iu":
-        raise DataError(f"samples of client {client}: {inputs.dtype}, {labels.dtype}; must be numbers, and integers.")
+        raise DataError(f"{_WHOSE}: {inputs.dtype}, {labels.dtype}; must be numbers, and integers.")
+    with np.errstate(over="ignore"):
+        floats = inputs.astype(np.float32)
     own = replace(
         experiment.dataset,
-        name=f"samples of client {client}",
-        train_inputs=inputs.astype(np.float32),
+        name=_WHOSE,
+        train_inputs=floats,
         train_labels=labels.astype(np.int64),
         train_clients=None,
         natural_clients=0,
     )
     if not np.isfinite(own.train_inputs).all():
-        raise DataError(f"samples of client {client}: hold NaN or infinity. Fill or remove these samples.")
+        raise DataError(f"{_WHOSE}: hold NaN or infinity. Fill or remove these samples.")
+    check_letters(experiment.config.model.name, own)
     count, clients = len(own.train_labels), experiment.config.federation.clients
     offsets = np.zeros(clients + 1, dtype=np.int64)
     offsets[client + 1 :] = count

@@ -41,8 +41,8 @@ def test_carve_public_raises_unless_something_stays_private(count: int) -> None:
     ("change", "complaint"),
     [
         ({"train_labels": np.arange(19)}, "20 samples with labels"),
-        ({"test_labels": np.full(20, 4)}, r"must be in 0\.\.3"),
-        ({"test_labels": np.full(20, -1)}, "from -1"),
+        ({"test_labels": np.full(20, 4)}, "a label of .*is not among the 4 declared classes"),
+        ({"test_labels": np.full(20, -1)}, "is not among the 4 declared"),
         ({"train_inputs": np.zeros((20, 1))}, "float64"),
         ({"test_inputs": np.zeros((20, 2), dtype=np.float32)}, "both must be equal"),
     ],

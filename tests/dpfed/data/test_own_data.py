@@ -37,7 +37,7 @@ def arrays(**changes: Any) -> dict[str, np.ndarray]:
 
 def test_a_file_of_arrays_becomes_a_data_set(tmp_path: Path) -> None:
     given = arrays(train_inputs=np.arange(300, dtype=np.uint8).reshape(60, 5), test_labels=np.full(20, 6, np.uint8))
-    save_file(given, tmp_path / "mine.safetensors")
+    save_file(given, tmp_path / "mine.safetensors", metadata={"classes": "7"})
     loaded = data.load("mine.safetensors", tmp_path)
     assert (loaded.name, loaded.classes, loaded.natural_clients) == ("mine", 7, 12)
     assert loaded.train_inputs.dtype == np.float32
@@ -58,15 +58,19 @@ def test_a_file_of_arrays_becomes_a_data_set(tmp_path: Path) -> None:
         ({"train_inputs": np.zeros(60)}, r"must be numbers \[N, ...\]"),
         ({"train_labels": np.zeros(60)}, r"train_labels: float64.*must be integers"),
         ({"train_labels": np.zeros(59, np.int64)}, "60 samples with labels"),
-        ({"train_labels": np.full(60, -1)}, "labels run from -1"),
+        ({"train_labels": np.full(60, -1)}, "not among the 3 declared classes"),
+        ({"train_labels": np.full(60, 3)}, "not among the 3 declared classes"),
+        ({"test_labels": np.full(20, 2**40)}, "not among the 3 declared classes"),
+        ({"train_labels": np.full(60, 2**64 - 1, np.uint64)}, "not among the 3 declared classes"),
+        ({"train_inputs": np.full((60, 5), 1e300)}, "NaN or infinity"),
         ({"train_clients": np.zeros(59, np.int64)}, "one client a training sample"),
         ({"train_clients": np.zeros((60, 1), np.int64)}, "train_clients.*must be integers"),
         ({"test_inputs": np.zeros((20, 4))}, "both must be equal"),
     ],
-    ids=range(10),
+    ids=range(14),
 )
 def test_arrays_that_do_not_fit_are_one_error(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
-    save_file(arrays(**changes), tmp_path / "mine.safetensors")
+    save_file(arrays(**changes), tmp_path / "mine.safetensors", metadata={"classes": "3"})
     with pytest.raises(DataError, match=complaint):
         data.load("mine.safetensors", tmp_path)
 
