@@ -44,9 +44,7 @@ class Canaries:
 
     def updates(self, ids: NDArray[np.int64], device: torch.device) -> Tensor:
         """[c, size], uniform directions of norm LOUD."""
-        rows = [
-            torch.randn(self.size, generator=self.seeds.torch_generator("canaries.direction", int(one))) for one in ids
-        ]
+        rows = [self.seeds.tensors("canaries.direction", int(one)).normal(self.size) for one in ids]
         if not rows:
             return torch.zeros(0, self.size, device=device)
         stacked = torch.stack(rows)

@@ -232,6 +232,10 @@ class Aggregation(_Table):
     tolerance: fraction of the uploads that may be missing, beyond it a round is not released. Without one: no limit, or
     where clients add noise shares so many that one round in a thousand ends that way.
 
+    least_participants: the fewest clients that a secure sum may hold. Every client refuses, at every step, a sum of
+    fewer. Without one: as many as `tolerance` and `threshold` leave of a round's clients; 2 where their number is
+    drawn anew and nothing rests on it (Poisson sampling without [privacy]).
+
     Numbers become integers: `steps` of them to the clip norm, after a public `rotation` or not; the modulus is the
     least with which a round of rows that do not follow the rotation's signs wraps around with at most
     `wrap_probability`: accuracy rests on it, privacy does not. Without [privacy] updates longer than
@@ -245,6 +249,7 @@ class Aggregation(_Table):
     tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
     neighbours: _Some = 0
     threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.6
+    least_participants: Annotated[int, Field(ge=2)] | None = None
     steps: Count | None = None
     rotation: bool = True
     wrap_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-6

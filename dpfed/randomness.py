@@ -1,7 +1,8 @@
 """Where secret randomness comes from: cohorts and privacy noise.
 
 `Simulated` is drawn from the run's seed, so that an experiment can be repeated; whoever knows the seed can subtract
-the noise, so nothing made with it may be released. `Secure` comes from the operating system and cannot be repeated.
+the noise, so nothing made with it may be released. Every purpose and path has a stream of its own: `dpfed.seeds` says
+how likely two are one. `Secure` comes from the operating system and cannot be repeated.
 Public choices (a shared mask, initial weights) come from `dpfed.seeds` in both cases.
 """
 
@@ -61,10 +62,7 @@ class Simulated:
         return np.sort(drawn).astype(np.int64)
 
     def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
-        import torch
-
-        generator = self.seeds.torch_generator(purpose, *path, device=device)
-        return torch.randn(count, generator=generator, device=device)
+        return self.seeds.tensors(purpose, *path, device=device).normal(count)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    import torch
+    from dpfed.tensor_stream import TensorStream
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -23,8 +23,15 @@ class Seeds:
     A stream is named by a purpose ("local.shuffle") and integers (round, client ...): it is the SHA-256 of
     (root, purpose, integers), so adding a stream never moves another and a run resumes at any round.
 
-    For shuffling, partitions, initial weights and public choices only. Never for privacy noise in a release:
-    whoever knows `root` can subtract everything drawn from it.
+    How likely two of n streams are one, by the birthday bound, whatever their names:
+        generator                   n^2 / 2^129: keys of 128 bits, a counter of 256
+        tensors                     n^2 / 2^129: keys of 128 bits, a counter of 64; on cuda n^2 / 2^65: 64 and 64
+        integer                     n^2 / 2^64: for public seeds, which are written into messages
+        keys                        n^2 L / 2^64 that two of L numbers share some: for shuffles and public choices
+    A run of 10^4 rounds of 10^4 clients has 10^8 streams of a purpose: 10^-23, and 0.0003 on cuda.
+
+    For experiments, shuffling, partitions, initial weights and public choices only. Never for privacy noise in a
+    release: whoever knows `root` can subtract everything drawn from it.
     """
 
     root: int
@@ -33,11 +40,13 @@ class Seeds:
         """A numpy generator (Philox) at the start of the stream (purpose, *path)."""
         return np.random.Generator(np.random.Philox(key=self._bits(128, "numpy", purpose, path)))
 
-    def torch_generator(self, purpose: str, *path: int, device: str = "cpu") -> torch.Generator:
-        """A torch generator at the start of the stream. Its numbers differ between cpu and cuda."""
-        import torch
+    def tensors(self, purpose: str, *path: int, device: str = "cpu") -> TensorStream:
+        """Random tensors from the start of the stream. Their numbers differ between cuda and all other devices."""
+        from dpfed.tensor_stream import OnCuda, OnTheHost
 
-        return torch.Generator(device).manual_seed(self.integer(purpose, *path))
+        if device.startswith("cuda"):
+            return OnCuda(device, key=self._bits(64, "tensors.cuda", purpose, path))
+        return OnTheHost(device, key=self._bits(128, "tensors", purpose, path))
 
     def integer(self, purpose: str, *path: int) -> int:
         """A 63-bit seed for a library that asks for an integer (`FlatModel.initial`)."""

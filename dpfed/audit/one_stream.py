@@ -17,7 +17,6 @@ class OneStream:
 
     def __init__(self, seed: int) -> None:
         self._numpy = np.random.Generator(np.random.Philox(seed))
-        self._torch = torch.Generator("cpu").manual_seed(seed)
 
     @property
     def name(self) -> str:
@@ -34,4 +33,4 @@ class OneStream:
         return np.sort(drawn).astype(np.int64)
 
     def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
-        return torch.randn(count, generator=self._torch).to(device)
+        return torch.from_numpy(self._numpy.standard_normal(count).astype(np.float32)).to(device)

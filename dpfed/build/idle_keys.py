@@ -30,8 +30,8 @@ def _idle(config: Config, chosen: Method) -> Iterator[tuple[str, str, str]]:
     coins = chosen.coins or signs_by_coins(config, chosen)
     numbers = in_integers(config) and is_linear(config, chosen) and not coins
     if not secure:
-        yield "aggregation", "neighbours", "aggregation.kind='masked' or 'protocol'"
-        yield "aggregation", "threshold", "aggregation.kind='masked' or 'protocol'"
+        for key in ("neighbours", "threshold", "least_participants"):
+            yield "aggregation", key, "aggregation.kind='masked' or 'protocol'"
     if not numbers:
         for key in ("steps", "rotation", "wrap_probability"):
             yield (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accounting.fixed_point import least_scale, padded_dimension, sum_bits
 from dpfed.build.goals import IntegerNoise, PrivacyGoal, integer_noise, seen, slots_of, tolerance_of
+from dpfed.build.least_participants import least_participants
 from dpfed.compress.code import Code
 from dpfed.compress.coins import Coins
 from dpfed.compress.fixed_point import FixedPoint
@@ -45,8 +46,17 @@ def sums_of(config: Config, code: Code, goal: PrivacyGoal | None, seeds: Seeds) 
         threshold=table.threshold,
         dropouts=dropouts,
         tolerance=tolerance_of(config),
+        least_participants=least_participants(config, _named(config, goal)),
         seeds=seeds,
     )
+
+
+def _named(config: Config, goal: PrivacyGoal | None) -> int | None:
+    """How many clients, at least, take part in every secure sum; None: as many as are drawn."""
+    federation = config.federation
+    if federation.sampling != "poisson":
+        return federation.clients if federation.sampling == "all" else federation.cohort
+    return filled_to(config, goal)
 
 
 def _check_neighbours(config: Config, goal: PrivacyGoal | None) -> None:

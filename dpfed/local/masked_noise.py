@@ -116,7 +116,7 @@ class MaskedNoiseWalk:
         self._noise = noise.expand_as(self._updates)
         self._steps = torch.from_numpy(steps).to(device)
         self._coins = [
-            seeds.torch_generator("local.masked_noise", round, int(client), device=str(device)) for client in clients
+            seeds.tensors("local.masked_noise", round, int(client), device=str(device)) for client in clients
         ]
 
     def place(self, active: int, step: int) -> None:
@@ -162,8 +162,8 @@ class MaskedNoiseWalk:
 
     def _uniforms(self, active: int) -> Tensor:
         uniforms = torch.empty_like(self._updates[:active])
-        for row, generator in zip(uniforms, self._coins, strict=False):
-            row.uniform_(generator=generator)
+        for row, stream in zip(uniforms, self._coins, strict=False):
+            stream.fill_uniform(row)
         return uniforms
 
 

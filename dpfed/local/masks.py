@@ -90,9 +90,7 @@ class MaskWalk:
         scores = torch.logit(broadcast.clamp(course.edge, 1 - course.edge))
         self._scores = scores.repeat(len(clients), 1)
         self._probabilities = torch.sigmoid(self._scores)
-        self._coins = [
-            seeds.torch_generator("local.coins", round, int(client), device=str(device)) for client in clients
-        ]
+        self._coins = [seeds.tensors("local.coins", round, int(client), device=str(device)) for client in clients]
         self._moments: list[Tensor] | None = None
         self._idle = torch.from_numpy(steps == 0).to(device)
         self.room = torch.empty(len(clients), course.network.model.size, device=device)
@@ -122,8 +120,8 @@ class MaskWalk:
         if self._course.forward == "threshold":
             return probabilities.ge(0.5).to(probabilities.dtype)
         uniforms = torch.empty_like(probabilities)
-        for row, generator in zip(uniforms, self._coins, strict=False):
-            row.uniform_(generator=generator)
+        for row, stream in zip(uniforms, self._coins, strict=False):
+            stream.fill_uniform(row)
         return uniforms.lt(probabilities).to(probabilities.dtype)
 
     def _direction(self, slope: Tensor, step: int) -> Tensor:

@@ -83,7 +83,10 @@ class FlatModel:
         return torch.cat(ranges) if ranges else torch.empty(0, dtype=torch.int64)
 
     def initial(self, seed: int) -> Tensor:
-        """Fresh weights, float32 [d]: the same for the same seed. Leaves torch's global generators alone."""
+        """Fresh weights, float32 [d]: the same for the same seed. Leaves torch's global generators alone.
+
+        Torch keeps 32 bits of the seed, so one pair of seeds in 2^32 has the same weights. They are public.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             module = self._factory()

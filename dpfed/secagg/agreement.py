@@ -16,6 +16,9 @@ from dpfed.secagg.steps import Step
 
 MOST_BITS = 32
 
+FEWEST = 2
+"""Clients that a sum needs, to hide one another."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
@@ -26,6 +29,7 @@ class Agreement:
     bits:      b of the ring Z_{2^b}, 1 to 32
     threshold: fraction of a client and its neighbours that must answer to give back its secrets, in (1/2, 1]; the same
                fraction of all clients must be in the sum
+    least:     clients whose rows the sum must hold, whatever the threshold: as many as shares of noise are sized for
     session:   16 public bytes that no other round has
     """
 
@@ -33,6 +37,7 @@ class Agreement:
     size: int
     bits: int
     threshold: float
+    least: int = FEWEST
     session: bytes = field(default_factory=lambda: secrets.token_bytes(16))
 
     def shares_needed(self, client: int) -> int:
@@ -40,9 +45,10 @@ class Agreement:
         return shares_needed(len(self.graph.neighbours(client)) + 1, self.threshold)
 
     def require_all(self, step: Step, alive: Collection[int]) -> None:
-        """SecureSumAborted unless enough of all clients are alive after the step; two at least, to hide one another."""
+        """SecureSumAborted unless enough of all clients are alive after the step: the threshold's fraction, and up to
+        the sum, which the replies of the last step do not change, `least`."""
         total, came = len(self.graph.circle), len(alive)
-        needed = max(shares_needed(total, self.threshold), 2)
+        needed = max(shares_needed(total, self.threshold), FEWEST if step is Step.UNMASK else self.least)
         if came < needed:
             _abort(step, f"{came} of {total} clients came, {needed} are needed")
 
@@ -69,7 +75,14 @@ def shares_needed(group: int, threshold: float) -> int:
 
 
 def agree(
-    clients: NDArray[np.int64], *, size: int, bits: int, threshold: float, neighbours: int | None, graph_seed: int
+    clients: NDArray[np.int64],
+    *,
+    size: int,
+    bits: int,
+    threshold: float,
+    neighbours: int | None,
+    graph_seed: int,
+    least: int = FEWEST,
 ) -> Agreement:
     """The terms for these clients. ConfigError for terms that cannot be."""
     ids = [int(client) for client in clients]
@@ -85,7 +98,7 @@ def agree(
             "could be told different stories and give up both secrets of one client."
         )
     graph = complete(clients) if neighbours is None else random_circle(clients, neighbours, graph_seed)
-    return Agreement(graph=graph, size=size, bits=bits, threshold=threshold)
+    return Agreement(graph=graph, size=size, bits=bits, threshold=threshold, least=max(least, FEWEST))
 
 
 def _abort(step: Step, why: str) -> None:

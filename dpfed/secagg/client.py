@@ -25,7 +25,9 @@ class Client:
     """One client in one round; every key is its own, of this round.
 
     `advertise`, `share`, `hold`, `upload`, `unmask`, each once and in this order. It refuses (WireError) what is
-    malformed or not of this round, and (SecureSumAborted) to go on where fewer than the threshold are left.
+    malformed or not of this round, and (SecureSumAborted) to go on where fewer than the threshold are left, or where
+    the sum would hold fewer rows than the agreement's `least`: of those who are named, whose keys and shares come (as
+    far as it has them: all, or its neighbours'), and who is to be unmasked.
     """
 
     def __init__(self, agreement: Agreement, client: int) -> None:
@@ -62,6 +64,7 @@ class Client:
 
     def advertise(self) -> bytes:
         """Step 0: two public keys, for encryption and for masks."""
+        self._agreement.require_all(Step.ADVERTISE, self._agreement.graph.circle)
         self._turn("advertise", "share")
         return self._message(Kind.ADVERTISE, {self.client: self._public_keys()})
 
@@ -114,6 +117,7 @@ class Client:
         if self.client not in survivors or not set(asked) <= set(self._agreement.graph.circle):
             raise WireError(f"client {self.client}: asked to unmask a sum without it, or of unknown clients; refused.")
         self._require(Step.UPLOAD, survivors & self._shares.keys())
+        self._agreement.require_all(Step.UPLOAD, survivors)
         self._agreement.require_connected(survivors)
         replies = {
             owner: bytes([reveal]) + _half(self._shares[owner], reveal)
@@ -139,8 +143,11 @@ class Client:
         return self._cipher_key.public_key().public_bytes_raw() + self._mask_key.public_key().public_bytes_raw()
 
     def _require(self, step: Step, near: Iterable[int]) -> None:
-        """Enough of its own neighbourhood; how many there are of all is the server's to know."""
-        self._agreement.require_around(step, {*near, self.client}, self.client)
+        """Enough of its own neighbourhood; and of all, where all are its neighbours."""
+        alive = {*near, self.client}
+        self._agreement.require_around(step, alive, self.client)
+        if len(self._near) + 1 == len(self._agreement.graph.circle):
+            self._agreement.require_all(step, alive)
 
     def _read(self, message: bytes, kind: Kind) -> dict[int, memoryview]:
         rows = read_table(message, kind, self._session, most=len(self._near))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.errors import SecureSumAborted
-from dpfed.secagg.agreement import agree
+from dpfed.secagg.agreement import FEWEST, agree
 from dpfed.secagg.masks import Mask, Words, apply_masks, word_type
 from dpfed.secagg.messages import both_ids
 from dpfed.secagg.modular_total import ModularTotal, reduced
@@ -37,9 +37,16 @@ class MaskedSum:
         neighbours: int | None = None,
         dropouts: Mapping[int, Step],
         graph_seed: int,
+        least: int = FEWEST,
     ) -> None:
         self._agreement = agree(
-            clients, size=size, bits=bits, threshold=threshold, neighbours=neighbours, graph_seed=graph_seed
+            clients,
+            size=size,
+            bits=bits,
+            threshold=threshold,
+            neighbours=neighbours,
+            graph_seed=graph_seed,
+            least=least,
         )
         self._turns = Turns(self._agreement, dropouts)
         self._secret = secrets.token_bytes(32)

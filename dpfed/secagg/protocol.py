@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.errors import SecureSumAborted, WireError
-from dpfed.secagg.agreement import agree
+from dpfed.secagg.agreement import FEWEST, agree
 from dpfed.secagg.client import Client
 from dpfed.secagg.modular_total import ModularTotal
 from dpfed.secagg.server import Server
@@ -26,6 +26,7 @@ class ProtocolSum:
     threshold:  fraction of a client and its neighbours, and of all clients, that must stay; above 1/2
     neighbours: k of the graph, which `graph_seed` (public) draws; None: all pairs
     dropouts:   the step before which a client vanishes
+    least:      clients whose rows the sum must hold
 
     ConfigError for terms that cannot be. An abort is raised by `close`, at whatever step it came.
     """
@@ -40,9 +41,16 @@ class ProtocolSum:
         neighbours: int | None = None,
         dropouts: Mapping[int, Step],
         graph_seed: int,
+        least: int = FEWEST,
     ) -> None:
         agreement = agree(
-            clients, size=size, bits=bits, threshold=threshold, neighbours=neighbours, graph_seed=graph_seed
+            clients,
+            size=size,
+            bits=bits,
+            threshold=threshold,
+            neighbours=neighbours,
+            graph_seed=graph_seed,
+            least=least,
         )
         self._turns = Turns(agreement, dropouts)
         self._server = Server(agreement)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.ranks import Ranks
+from dpfed.secagg.agreement import FEWEST
 from dpfed.secagg.dropouts import Dropouts
 from dpfed.secagg.masked import MaskedSum
 from dpfed.secagg.messages import sent_beside_row
@@ -30,6 +31,7 @@ class SecureSums:
     neighbours: with how many others a client shares masks and secrets; None: with all
     threshold:  the fraction of its neighbourhood that must answer for a client
     tolerance:  the fraction of uploads that may be missing; None: any that the protocol survives
+    least_participants: clients that a sum must hold, whatever the others are
     """
 
     kind: Literal["masked", "protocol"]
@@ -39,6 +41,7 @@ class SecureSums:
     dropouts: Dropouts
     tolerance: float | None
     seeds: Seeds
+    least_participants: int = FEWEST
 
     def open(
         self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
@@ -53,6 +56,7 @@ class SecureSums:
             neighbours=self.neighbours,
             dropouts=lost,
             graph_seed=self.seeds.integer("secagg.graph", round),
+            least=self.least_participants,
         )
         return SecureSum(running, participants, lost, tolerance=self.tolerance, bits=self.bits, device=device)
 

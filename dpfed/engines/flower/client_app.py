@@ -73,7 +73,7 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
         clip_moves=getattr(experiment.parts.privacy, "adaptive", None) is not None,
         fingerprint=fingerprint(experiment.config),
     )
-    _once(client, instruction.round, context)
+    _once(client, instruction.round, experiment.config.federation.rounds, context)
     _recall(experiment, client, context)
     if load_data is not None and instruction.train:
         experiment = with_own_samples(experiment, client, load_data(context))
@@ -131,11 +131,11 @@ def client_of(context: Context, config: Config) -> int:
     return client
 
 
-def _once(client: int, round: int, context: Context) -> None:
-    """A second upload of a round, with fresh noise, would be a release that nobody charges."""
+def _once(client: int, round: int, rounds: int, context: Context) -> None:
+    """A second upload of a round, with fresh noise, would be a release that nobody charges; so would one more round."""
     last = context.state.config_records.get(_ROUNDS, ConfigRecord()).get("last", -1)
-    if not isinstance(last, int) or round <= last:
-        raise WireError(f"client {client}: asked for round {round} after round {last!r}; refused.")
+    if not isinstance(last, int) or round <= last or round >= rounds:
+        raise WireError(f"client {client}: asked for round {round} of {rounds} after round {last!r}; refused.")
     context.state[_ROUNDS] = ConfigRecord({"last": round})
 
 

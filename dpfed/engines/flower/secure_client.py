@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from flwr.app import ConfigRecord, Context
+from numpy.typing import NDArray
 
 from dpfed.build import Experiment
 from dpfed.engines.flower.secure_sum import agreed
@@ -20,13 +21,18 @@ _SESSION = 16
 
 
 def advertise(experiment: Experiment, client: int, round: int, message: bytes, context: Context) -> bytes:
-    """Step 0. The message names the participants and the session; everything else is in the configuration."""
-    if client in np.frombuffer(message[:-_SESSION], dtype="<i8"):
-        one = Client(_agreement(experiment, round, message), client)
-        answer = one.advertise()
-        _keep(context, one, round, message)
-        return answer
-    raise WireError(f"client {client}: asked to take part in a secure sum that it is not in; refused.")
+    """Step 0. The message names the participants and the session; everything else is in the configuration.
+
+    SecureSumAborted where the server names fewer than the configuration's least: their sum would hold less noise than
+    this client's share is sized for. WireError if it names no clients of the run, or not this one.
+    """
+    agreement = _agreement(experiment, round, message)
+    if client not in agreement.graph.circle:
+        raise WireError(f"client {client}: asked to take part in a secure sum that it is not in; refused.")
+    one = Client(agreement, client)
+    answer = one.advertise()
+    _keep(context, one, round, message)
+    return answer
 
 
 def share(experiment: Experiment, client: int, round: int, message: bytes, context: Context) -> bytes:
@@ -61,8 +67,19 @@ def _agreement(experiment: Experiment, round: int, terms: bytes) -> Agreement:
     if len(terms) < _SESSION or len(terms) % 8:
         raise WireError(f"terms of {len(terms)} bytes: must be participants of 8 bytes each and a session of 16.")
     participants = np.frombuffer(terms[:-_SESSION], dtype="<i8").astype(np.int64)
+    _require_clients_of(experiment, participants)
     agreement = agreed(parts.sums, participants, size=parts.code.width(parts.map.sent), round=round)
     return replace(agreement, session=terms[-_SESSION:])
+
+
+def _require_clients_of(experiment: Experiment, participants: NDArray[np.int64]) -> None:
+    clients = experiment.config.federation.clients
+    strange = participants[(participants < 0) | (participants >= clients)]
+    if len(strange) or len(np.unique(participants)) < len(participants):
+        raise WireError(
+            f"{len(participants)} participants, of which {len(strange)} are no clients of this run, or some named "
+            f"twice: must be different ones of 0 to {clients - 1}; refused."
+        )
 
 
 def _keep(context: Context, one: Client, round: int, terms: bytes) -> None:

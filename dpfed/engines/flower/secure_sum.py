@@ -55,6 +55,7 @@ def agreed(terms: SecureSums, participants: NDArray[np.int64], *, size: int, rou
         threshold=terms.threshold,
         neighbours=terms.neighbours,
         graph_seed=terms.seeds.integer("secagg.graph", round),
+        least=terms.least_participants,
     )
 
 

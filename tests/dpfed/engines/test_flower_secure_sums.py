@@ -173,7 +173,7 @@ def test_a_client_uploads_once_a_round_and_unmasks_once(grid, tables):
         serve(nodes, chosen, Path(folder) / "run")
     train = next(message for message in sent if message.metadata.message_type == "train")
     unmask = next(message for message in sent if message.metadata.message_type == "query.unmask")
-    with pytest.raises(WireError, match="asked for round 0 after round"):
+    with pytest.raises(WireError, match="asked for round 0 of 2 after round 1"):
         nodes.app(train, nodes.contexts[train.metadata.dst_node_id])
     with pytest.raises(WireError, match="in no secure sum"):
         nodes.app(unmask, nodes.contexts[unmask.metadata.dst_node_id])
