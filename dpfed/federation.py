@@ -253,10 +253,10 @@ class Run:
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
         )
-        folder.save_model(experiment.model, experiment.readout.weights(self.state))
+        summary["model_sha256"] = folder.save_model(experiment.model, experiment.readout.weights(self.state))
         content = experiment.readout.file(self.state)
         if content is not None:
-            folder.save_mask(content)
+            summary["mask_sha256"] = folder.save_mask(content)
             summary["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
         folder.save_summary(summary)
         self.release()

@@ -8,7 +8,8 @@ from scipy.stats import binom
 
 from accounting import accountant
 from accounting.mechanisms import Composed, Subsampled
-from dpfed.build import Experiment, PrivacyGoal
+from dpfed.build import PrivacyGoal, RecordGoal
+from dpfed.config import Config
 
 _SOMEBODY_MORE_OFTEN = 0.01
 
@@ -21,7 +22,7 @@ class ServerView:
     rounds: int
 
 
-def server_view(experiment: Experiment, released: int) -> ServerView | None:
+def server_view(config: Config, goal: PrivacyGoal | RecordGoal | None, released: int) -> ServerView | None:
     """None where no secure sum with the clients' own noise shields clients from the server.
 
     Claim: the server is honest but curious, no client colludes with it, and it sees all but the uploads: who was drawn,
@@ -29,7 +30,6 @@ def server_view(experiment: Experiment, released: int) -> ServerView | None:
     sampling. m is a bound that holds for all clients at once with probability 99% over the draws, fixed beforehand.
     Adjacency: the run's own. Direction of error: upper bound.
     """
-    goal, config = experiment.goal, experiment.config
     if config.aggregation.kind == "plain" or not isinstance(goal, PrivacyGoal) or not released:
         return None
     if goal.integers is None or goal.integers.placement != "clients":

@@ -33,7 +33,7 @@ def summary_of(
     if goal is not None and book is not None:
         ledger = Ledger.read(book.ledger.path)
         stated = ledger.guarantee(goal.delta, accountant=goal.accountant)
-        against_server = server_view(experiment, len(ledger.releases))
+        against_server = server_view(config, goal, len(ledger.releases))
     return {
         "method": experiment.method.name,
         "dataset": config.data.name,

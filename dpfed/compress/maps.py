@@ -129,7 +129,7 @@ class SignedProbabilities:
 
 
 def shown(indices: Tensor, size: int) -> str:
-    """Which of the coordinates 0, s, 2s, ... are among the indices, a bit each in hexadecimal; at most 8,191 of them."""
+    """Which of the coordinates 0, s, 2s, ... are among the indices, a bit each in hexadecimal; at most 8,191."""
     kept = torch.zeros(size, dtype=torch.bool)
     kept[indices.cpu()] = True
     return np.packbits(kept[:: max(1, size // _SHOWN)].numpy()).tobytes().hex()

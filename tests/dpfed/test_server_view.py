@@ -16,7 +16,7 @@ MASKED = ("aggregation.kind=masked",)
 def test_it_is_that_of_the_unsampled_rounds(tiny_config):
     """Discrete noise is nearly the continuous one: the closed form of the accounted shares, within 1%."""
     experiment = build(tiny_config(*SHARES, *MASKED, "aggregation.dropout=0.1"))
-    view = server_view(experiment, 3)
+    view = server_view(experiment.config, experiment.goal, 3)
     assert view.rounds == 3
     inside = experiment.goal.mechanism.mechanism
     mu = inside.l2_bound / (inside.share_variance * inside.shares) ** 0.5
@@ -27,7 +27,7 @@ def test_it_is_that_of_the_unsampled_rounds(tiny_config):
 def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
     """300 simulated runs: more than the bound in at most 3 expected; 12 or more would be chance 1e-4."""
     experiment = build(tiny_config(*SHARES, *MASKED, "federation.rounds=100"))
-    most = server_view(experiment, 100).rounds
+    most = server_view(experiment.config, experiment.goal, 100).rounds
     drawn = np.random.default_rng(3).random((300, 100, 60)) < 0.2
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most) < 12
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most - 4) > 12  # and it is no idle bound
@@ -35,7 +35,7 @@ def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
 
 def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
     experiment = build(tiny_config(*SHARES, *MASKED, "federation.sampling=all"))
-    assert server_view(experiment, 7).rounds == 7
+    assert server_view(experiment.config, experiment.goal, 7).rounds == 7
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,5 @@ def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
 def test_nothing_is_stated_where_the_server_sees_more(tiny_config, tmp_path, settings):
     summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
     assert summary["server_epsilon"] is None
-    assert server_view(build(tiny_config(*SHARES, *MASKED)), 0) is None
+    experiment = build(tiny_config(*SHARES, *MASKED))
+    assert server_view(experiment.config, experiment.goal, 0) is None
