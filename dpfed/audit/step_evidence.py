@@ -42,10 +42,8 @@ def sums_are_of_what_went_in(files: RunFiles) -> Finding:
         elif not _released_alone(files, one, probes):
             wrong.append(one.round)
     if wrong:
-        return (
-            False,
-            f"{rounds_in_words(sorted(set(wrong)))}: what was released is not the sum of the rows and its noise.",
-        )
+        found = rounds_in_words(sorted(set(wrong)))
+        return False, f"{found}: what was released is not the sum of the rows that went in, and its noise."
     if unknown:
         return None, f"{rounds_in_words(unknown)}: only the clients have seen their rows."
     words = "and what was released is that sum and its noise" if decoded else "decoding it is not looked at"
@@ -75,9 +73,9 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     reached = number(probe(files.checkpoint.broadcast[None]))
     if abs(reached - last.after) > 1e-9 * max(1.0, abs(reached)):
         return False, "checkpoint.safetensors: is not the model that the last round left."
-    words = (
-        "its step is that of what was released" if _linear(files) else "the server's step is not linear: not looked at"
-    )
+    words = "its step is that of what was released"
+    if not _linear(files):
+        words = "the server's step is not linear and not looked at"
     return True, f"each of {len(files.results)} rounds starts where the one before ended; {words}."
 
 
@@ -85,8 +83,8 @@ def _probed(files: RunFiles) -> Iterator[tuple[Round, Probes]]:
     for one in files.results:
         if one.probes is None:
             raise Unavailable(
-                f"diagnostics.jsonl, line {one.round}: has no 'probes'. The run was made by a version that did not write "
-                "them."
+                f"diagnostics.jsonl, line {one.round}: has no 'probes'. The run was made by a version that did not "
+                "write them."
             )
         yield one, one.probes
 

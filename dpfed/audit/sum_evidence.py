@@ -35,8 +35,8 @@ def rows_are_bounded(files: RunFiles) -> Finding:
     if unknown:
         return None, f"{rounds_in_words(unknown)}: diagnostics.jsonl does not say how long the rows in the sum were."
     return True, (
-        f"the longest row of {len(files.rounds)} rounds has {max(norms.values(), default=0.0):.6f} of the clip norm; none "
-        "is longer where it goes into the sum."
+        f"the longest row of {len(files.rounds)} rounds has {max(norms.values(), default=0.0):.6f} of the clip norm; "
+        "none is longer where it goes into the sum."
     )
 
 

@@ -56,8 +56,8 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
 
 
 def protection_problem(files: RunFiles) -> str | None:
-    """Whether summary.json leaves out something that the stated epsilon does not cover. The note on public samples names
-    the data, which is not in the folder: of it only that it is there."""
+    """Whether summary.json leaves out something that the stated epsilon does not cover. The note on public samples
+    names the data, which is not in the folder: of it only that it is there."""
     stated = files.summary.get("not_protected")
     if not isinstance(stated, list) or not all(isinstance(one, str) for one in stated):
         return "not_protected is no list of notes"
