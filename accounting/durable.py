@@ -23,6 +23,25 @@ def append(path: Path, data: bytes, *, at: int) -> None:
             raise
 
 
+def put(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """`path` holds `content`, on the disk, when this returns; until then what it held before. OSError.
+
+    Written beside it, forced to the disk, renamed, and the renaming forced to the disk as well.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            write_through(descriptor, content)
+        finally:
+            os.close(descriptor)
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
 def cut(path: Path, size: int) -> None:
     """Only the first `size` bytes stay. OSError."""
     with open(path, "r+b") as file:

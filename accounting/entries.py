@@ -18,12 +18,19 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What holds for the whole file. `randomness`: "simulated" (seeded, not for release) or "secure" (OS)."""
+    """What holds for the whole file. `randomness`: "simulated" (seeded, not for release) or "secure" (OS).
+
+    population: a fingerprint, under a secret key, of who the clients are and what each of them holds.
+    binding:    hashes of what else the run is made of (configuration, start model), by name.
+    Ledgers of 0.1 have neither.
+    """
 
     unit: str
     clients: int
     randomness: str
     about: Mapping[str, Any] = field(default_factory=dict)
+    population: str | None = None
+    binding: Mapping[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -33,6 +40,8 @@ class Header:
             "clients": self.clients,
             "randomness": self.randomness,
             "about": dict(self.about),
+            **({} if self.population is None else {"population": self.population}),
+            **({} if self.binding is None else {"binding": dict(self.binding)}),
         }
 
 
@@ -127,7 +136,14 @@ def header_from(record: Mapping[str, Any]) -> Header:
     """The header that `to_dict` wrote. InvalidParameter for anything else."""
     match record:
         case {"unit": "client" | "record" as unit, "clients": clients, "randomness": str(where), "about": dict(about)}:
-            return Header(unit=unit, clients=require.count(clients=clients), randomness=where, about=about)
+            return Header(
+                unit=unit,
+                clients=require.count(clients=clients),
+                randomness=where,
+                about=about,
+                population=_text(population=record["population"]) if "population" in record else None,
+                binding=_texts(binding=record["binding"]) if "binding" in record else None,
+            )
     raise InvalidParameter("not a header: it needs unit (client or record), clients, randomness and about.")
 
 
@@ -185,6 +201,11 @@ def _mapping(**named: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidParameter(f"{name}: must be an object.")
     return value
+
+
+def _texts(**named: object) -> dict[str, str]:
+    (name,) = named
+    return {key: _text(**{f"{name}.{key}": one}) for key, one in _mapping(**named).items()}
 
 
 def _text(**named: object) -> str:

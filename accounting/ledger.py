@@ -22,6 +22,9 @@ from accounting.mechanisms import Composed
 
 __all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Release"]
 
+_DIGEST = 32
+"""Bytes of a hash."""
+
 LONGEST_LINE = 2**26
 """Bytes; a round of a million clients that train privately by themselves takes a tenth of it."""
 
@@ -36,11 +39,31 @@ class Ledger:
         self.path, self.header = path, header
         self.entries: list[Entry] = []
         self._chain, self._size, self._reader = chain, size, Entries()
+        self._heads = bytearray.fromhex(chain)
 
     @property
     def releases(self) -> list[Release | LocalRelease]:
         """What was released, in order."""
         return [entry for entry in self.entries if not isinstance(entry, Aborted)]
+
+    @property
+    def head(self) -> str:
+        """The hash of the last line, which stands for all of them: 64 hexadecimal digits."""
+        return self._chain
+
+    @property
+    def identity(self) -> str:
+        """The hash of the header, the same however long the ledger grows."""
+        return self._heads[:_DIGEST].hex()
+
+    def entries_after(self, head: str) -> int | None:
+        """How many entries follow the line of this hash; None where no line has it: lines that stood there when it was
+        the head are gone, or the file is another one."""
+        wanted, place = _digest(head), len(self._heads)
+        while wanted is not None and (place := self._heads.rfind(wanted, 0, place + len(wanted) - 1)) >= 0:
+            if place % len(wanted) == 0:
+                return (len(self._heads) - place) // len(wanted) - 1
+        return None
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Header) -> "Ledger":
@@ -123,6 +146,7 @@ class Ledger:
                 raise EditedLedger(f"{self.path}, line {number}: {wrong}")
             self.entries.append(entry)
             self._chain, self._size = chain, self._size + len(line)
+            self._heads += bytes.fromhex(chain)
         return False
 
     def _cut(self) -> None:
@@ -140,7 +164,7 @@ class Ledger:
 
     def record_all(self, entries: Iterable[Entry]) -> None:
         """Append many lines and force them to the disk together: all of them, or none and LedgerError."""
-        new, lines, chain = list(entries), [], self._chain
+        new, lines, chain, heads = list(entries), [], self._chain, bytearray()
         if not new:
             return
         for entry in new:
@@ -148,6 +172,7 @@ class Ledger:
                 raise LedgerError(f"{self.path}, round {entry.round}: {wrong}")
             line, chain = sealed(entry.to_dict(), chain)
             lines.append(line)
+            heads += bytes.fromhex(chain)
         data = b"".join(lines)
         try:
             durable.append(self.path, data, at=self._size)
@@ -158,6 +183,7 @@ class Ledger:
             ) from error
         self.entries += new
         self._chain, self._size = chain, self._size + len(data)
+        self._heads += heads
 
     def mechanism(self) -> Composed | None:
         """Everything released so far as one composition; None before the first release. Not for unit "record", where
@@ -219,6 +245,15 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
                 yield line
     except OSError as error:
         raise LedgerError(f"{path}: the ledger cannot be read ({error}).") from error
+
+
+def _digest(head: str) -> bytes | None:
+    """The bytes of a head; None for what can be none."""
+    try:
+        digest = bytes.fromhex(head)
+    except ValueError:
+        return None
+    return digest if len(digest) == _DIGEST and digest.hex() == head else None
 
 
 def _read_header(path: Path, line: bytes) -> tuple[Header, str]:

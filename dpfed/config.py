@@ -29,7 +29,10 @@ class Data(_Table):
     """[data] Which samples, and who has them. `name` is a data set that `dpfed.data` knows, or a file .safetensors of
     one's own; `root` the folder that holds it, default $DPFED_DATA_DIR (the current folder for a file).
 
-    `train_samples`, `test_samples`: at most so many, drawn by run.seed. `validation`: so many training samples are set
+    `partition_seed`: who the clients are follows from it alone, beside the data and the other settings of the division;
+    run.seed has no part in it, so that runs that differ in it are on the same clients.
+
+    `train_samples`, `test_samples`: at most so many, drawn by it. `validation`: so many training samples are set
     aside, no client has them, and their score is validation_accuracy. `public` training samples serve as the public
     set of fed-smp-topk: carved out of the training half (then the summary says that they are not protected), or taken
     from the data set `public_from`.
@@ -52,6 +55,7 @@ class Data(_Table):
     alpha: Positive | None = Field(default=None, validate_default=True)
     labels: Count | None = Field(default=None, validate_default=True)
     samples: Count | None = Field(default=None, validate_default=True)
+    partition_seed: Annotated[int, Field(ge=0)] = 0
 
     @field_validator("alpha", "labels", "samples")
     @classmethod

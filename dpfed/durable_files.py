@@ -5,32 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from accounting.durable import sync_folder, write_through
+from accounting.durable import put, write_through
 
-
-def put(path: Path, content: bytes) -> None:
-    """`path` holds `content`, on the disk, when this returns; until then what it held before. OSError.
-
-    Written beside it, forced to the disk, renamed, and the renaming forced to the disk as well.
-    """
-    part = path.with_name(f"{path.name}.part")
-    try:
-        _write(part, os.O_TRUNC, content)
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+__all__ = ["append", "put"]
 
 
 def append(path: Path, lines: bytes) -> None:
     """More lines, on the disk when this returns. OSError; a crash may leave a part of them at the end."""
-    _write(path, os.O_APPEND, lines)
-
-
-def _write(path: Path, how: int, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
-        write_through(descriptor, content)
+        write_through(descriptor, lines)
     finally:
         os.close(descriptor)

@@ -15,17 +15,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accounting import population_key
 from accounting.errors import BudgetSpent
 from accounting.ledger import Header
 from accounting.project import Project
 from dpfed import __version__
+from dpfed.binding import Binding, Heads, start_hash
 from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal, RecordGoal
 from dpfed.build.samples import require_samples_here
 from dpfed.checkpoint import Checkpoint
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.evaluate import TestResult, evaluate
+from dpfed.population import fingerprint
 from dpfed.ranks import Task
+from dpfed.readout import Masked
 from dpfed.round import RoundFacts, begin_round, draw_cohort, end_round, take_part
 from dpfed.run_folder import RunFolder
 from dpfed.secagg.summed import Closing
@@ -132,12 +136,13 @@ class Run:
         folder: RunFolder,
         saved: Checkpoint,
         on_round: OnRound,
+        binding: Binding,
         project: Project | None = None,
     ) -> None:
         self._began = self._started = time.monotonic()
         self.experiment, self.state, self._project = experiment, saved.state, project
-        self._folder, self._on_round = folder, on_round
-        self._book = _open_book(experiment, folder, saved.state.round, project) if experiment.goal else None
+        self._folder, self._on_round, self._binding = folder, on_round, binding
+        self._book = _open_book(experiment, folder, saved, binding, project) if experiment.goal else None
         self._metrics = folder.metrics(before_round=saved.state.round - 1)
         self._spent = spending(experiment, self._book, saved.state.round)
         self._uplink = 0
@@ -163,10 +168,12 @@ class Run:
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
+            binding = _binding_of(experiment, folder, project)
+            folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)
             if resume:
                 experiment.parts.code.restore(saved.clients)
-            return cls(experiment, folder, saved, on_round, project)
+            return cls(experiment, folder, saved, on_round, binding, project)
         except BaseException:
             folder.release()
             raise
@@ -214,7 +221,8 @@ class Run:
         uplink = self._uplink + (facts.uplink_bytes or 0)
         told = _told(self.state, facts, uplink, seconds)
         kept = self.experiment.parts.code.keep()
-        self._folder.save_checkpoint(Checkpoint(state=self.state, clients=kept, told=told))
+        heads = self._book.heads if self._book is not None else Heads()
+        self._folder.save_checkpoint(Checkpoint(state=self.state, clients=kept, told=told, heads=heads))
         return self._tell(told, self._spent.charge(facts.release))
 
     def _tell(self, told: Mapping[str, Any], epsilon: float) -> Mapping[str, Any]:
@@ -252,6 +260,7 @@ class Run:
             validation_accuracy=_validated(experiment, self.state),
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
+            binding=self._binding,
         )
         summary["model_sha256"] = folder.save_model(experiment.model, experiment.readout.weights(self.state))
         content = experiment.readout.file(self.state)
@@ -288,18 +297,49 @@ def _check_project(experiment: Experiment, project: Project | None) -> None:
         )
 
 
-def _open_book(experiment: Experiment, folder: RunFolder, rounds_done: int, project: Project | None) -> Book:
+def _binding_of(experiment: Experiment, folder: RunFolder, project: Project | None) -> Binding:
+    """What the run is made of, under the key of its project, or its own. A key from the seed is as good as the noise
+    from it: not for release, and the same whenever the run is repeated."""
+
+    def new_key() -> bytes:
+        if project is not None:
+            return project.key()
+        simulated = experiment.parts.randomness.name == "simulated"
+        return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
+
+    readout = experiment.readout
+    return Binding(
+        configuration=folder.configuration,
+        population=fingerprint(
+            folder.key(new_key),
+            experiment.dataset,
+            experiment.parts.local.partition,
+            unit=experiment.goal.unit if experiment.goal is not None else "none",
+            on_nodes=experiment.config.data.partition == "nodes",
+        ),
+        start=start_hash(
+            [experiment.start.broadcast, *([readout.network.constants] if isinstance(readout, Masked) else [])]
+        ),
+    )
+
+
+def _open_book(
+    experiment: Experiment, folder: RunFolder, saved: Checkpoint, binding: Binding, project: Project | None
+) -> Book:
     goal = _goal(experiment)
     about = {"package": f"dpfed {__version__}", "method": experiment.method.name, "delta": goal.delta}
     if project is not None:
         about["run"] = f"{folder.path.name}-{secrets.token_hex(4)}"
+        about["project_head"] = project.ledger.head
     header = Header(
         unit=goal.unit,
         clients=experiment.config.federation.clients,
         randomness=experiment.parts.randomness.name,
         about=about,
+        population=binding.population,
+        binding=binding.to_header(),
     )
-    return Book.open(folder.ledger, header, rounds_done=rounds_done, project=project)
+    return Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
 
 
 def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ metrics.jsonl      one line a round, safe to publish with the model
 diagnostics.jsonl  cohort sizes, clip counts, noise, times: covered by no epsilon, for the operator and audits only
 canaries.jsonl     what was seen of each canary, if there were any
 checkpoint.safetensors   the state that the next round starts from, and what the files above have to say of its round
+population.key     the secret key of the fingerprint of the clients: stays with the operator
 model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
 lock               held while a process runs here
 
@@ -14,10 +15,9 @@ A round is charged (ledger), done (checkpoint), told (the rest), each on the dis
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save
 
+from accounting import population_key
 from dpfed import checkpoint, durable_files
+from dpfed.binding import Binding, configuration_hash
 from dpfed.checkpoint import Checkpoint
 from dpfed.config import parse
 from dpfed.errors import RunError
@@ -44,7 +46,8 @@ class RunFolder:
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path
-        self._run = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+        self.configuration = configuration_hash(config)
+        self._binding: Binding | None = None
         self._lock = FileLock(path / _LOCK, thread_local=False)
         self.ledger = path / "ledger.jsonl"
         self.report = path / "report.html"
@@ -91,6 +94,20 @@ class RunFolder:
         folder._hold()
         return folder
 
+    def key(self, new: Callable[[], bytes]) -> bytes:
+        """The key of the population's fingerprint. A new one where nothing was begun, or where it is lost: then no
+        ledger and no checkpoint is this run's any more. LedgerError."""
+        path = self.path / "population.key"
+        key = population_key.read(path)
+        if key is None or not (self.ledger.exists() or self._checkpoint.exists()):
+            key = new()
+            population_key.write(path, key)
+        return key
+
+    def bind(self, binding: Binding) -> None:
+        """What checkpoints from now on are of, and must have been of."""
+        self._binding = binding
+
     def release(self) -> None:
         """Another process may run here now."""
         self._lock.release()
@@ -135,13 +152,15 @@ class RunFolder:
 
     def save_checkpoint(self, saved: Checkpoint) -> None:
         """Atomically: a crash leaves the old one or this one."""
-        self._write(self._checkpoint.name, checkpoint.to_bytes(saved, run=self._run))
+        assert self._binding is not None
+        self._write(self._checkpoint.name, checkpoint.to_bytes(saved, binding=self._binding))
 
     def load_checkpoint(self, start: ServerState) -> Checkpoint:
         """What was saved last, or `start` where nothing was yet."""
         if not self._checkpoint.exists():
             return Checkpoint(state=start)
-        return checkpoint.read(self._checkpoint, run=self._run, start=start)
+        assert self._binding is not None
+        return checkpoint.read(self._checkpoint, binding=self._binding, start=start)
 
     def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
         """The final weights by parameter name; the SHA-256 of the file."""

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from accounting.ledger import Ledger, Release
+from dpfed.binding import Binding
 from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal
 from dpfed.server.state import ServerState
@@ -23,13 +24,14 @@ def summary_of(
     validation_accuracy: float | None,
     stopped_by: str,
     seconds: float,
+    binding: Binding,
 ) -> dict[str, Any]:
     """The keys that scripts rely on. Epsilon is recomputed from the ledger's file alone."""
     config, goal = experiment.config, experiment.goal
     megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
     uploads = uploads_of_a_round(experiment) * state.round
     upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
-    stated = against_server = None
+    stated = against_server = ledger = None
     if goal is not None and book is not None:
         ledger = Ledger.read(book.ledger.path)
         stated = ledger.guarantee(goal.delta, accountant=goal.accountant)
@@ -74,9 +76,13 @@ def summary_of(
         "device": str(experiment.device),
         "processes": experiment.parts.ranks.count,
         "seed": config.run.seed,
+        "population": binding.population,
+        "ledger_head": ledger.head if ledger else None,
+        "ledger_entries": len(ledger.entries) if ledger else None,
         "stopped_by": stopped_by,
         "project_ledger": str(book.project.ledger.path) if book and book.project else None,
         "project_epsilon": book.project.spent().epsilon if book and book.project else None,
+        "project_head": book.project.ledger.head if book and book.project else None,
     }
 
 

@@ -57,7 +57,7 @@ def chosen_by_public_data(files: RunFiles) -> Finding:
 
 def _public(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Public samples, and how many of them are left among those that are dealt out."""
-    seeds, here = Seeds(root=config.run.seed), torch.device("cpu")
+    seeds, here = Seeds(root=config.data.partition_seed), torch.device("cpu")
     try:
         whole, _ = validation_samples(config, data.load(config.data.name, config.data.root), seeds, here)
         dealt, public = public_samples(config, whole, seeds, here)

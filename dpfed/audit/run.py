@@ -9,6 +9,7 @@ from typing import Any
 from accounting import require
 from accounting.errors import AccountingError
 from dpfed.audit import canary_test, conformance, noise_evidence, step_evidence, sum_evidence
+from dpfed.audit.binding_evidence import files_are_of_one_run
 from dpfed.audit.canary_test import CanaryResult
 from dpfed.audit.cohort_law import cohorts_follow_sampler
 from dpfed.audit.cohort_members import members_follow_sampler
@@ -106,6 +107,7 @@ def _of_claims(files: RunFiles) -> list[Check]:
         check("all files have the same rounds", lambda: rounds_agree(files)),
         check("every round is charged", lambda: conformance.rounds_charged(files)),
         check("ledger follows the configuration", lambda: conformance.ledger_follows_configuration(files)),
+        check("all files are of one run", lambda: files_are_of_one_run(files)),
         check("model is the run's", lambda: model_is_the_runs(files)),
     ]
 

@@ -27,8 +27,9 @@ _OF_STEPS = 1e-5
 
 
 def sums_are_of_what_went_in(files: RunFiles) -> Finding:
-    """Claim checked: the sum is of the rows that went into it, each once; and, where floats are summed, what was released
-    is the sum and its noise and nothing else. For integers and coins, how their sum is decoded is not looked at."""
+    """Claim checked: the sum is of the rows that went into it, each once; and, where floats are summed, what was
+    released is the sum and its noise and nothing else. For integers and coins, how their sum is decoded is not looked
+    at."""
     if files.config.privacy is None:
         return True, "the unit is a record: sums are not what is private."
     wrong, unknown, decoded = [], [], True

@@ -102,14 +102,15 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
     whole = data.load(config.data.name, config.data.root)
-    whole, validation = validation_samples(config, whole, seeds, device)
-    dataset, public = public_samples(config, whole, seeds, device)
+    division = Seeds(root=config.data.partition_seed)
+    whole, validation = validation_samples(config, whole, division, device)
+    dataset, public = public_samples(config, whole, division, device)
     model = network_of(config, dataset)
     check_statistics(config, model)
     network = frozen_network(config, model, seeds, device) if chosen.coins else None
     who = sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort)
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
-    local = local_training(config, course(config, model, network, device), dataset, model, seeds, device)
+    local = local_training(config, course(config, model, network, device), dataset, model, division, device)
     records: RecordGoal | None = None
     if config.local.record is not None:
         local, records = private_records(config, local, randomness)

@@ -1,4 +1,7 @@
-"""Which samples are trained on, which are public, and which client holds them."""
+"""Which samples are trained on, which are public, and which client holds them: who the clients of a run are.
+
+`seeds` are those of data.partition_seed in all of this, never those of run.seed.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Validation:
 def validation_samples(
     config: Config, whole: Dataset, seeds: Seeds, device: torch.device
 ) -> tuple[Dataset, Validation | None]:
-    """The data set without its validation samples, and those; which they are comes from run.seed."""
+    """The data set without its validation samples, and those; which they are comes from data.partition_seed."""
     count, samples = config.data.validation, len(whole.train_labels)
     if count is None:
         return whole, None

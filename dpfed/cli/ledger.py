@@ -1,4 +1,4 @@
-"""`dpfed ledger`: one privacy budget that several runs on the same clients draw from."""
+"""`dpfed ledger`: one privacy budget that several runs on the same clients draw from; ledgers checked and signed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from accounting import kept_head, population_key
+from accounting.ledger import Ledger
 from accounting.project import Project
+from dpfed import ledger_signature
 from dpfed.cli.output import console, number, print_json
+from dpfed.errors import ConfigError
 
-ledger = App(name="ledger", help="One privacy budget for several runs on the same clients, also at the same time.")
+ledger = App(
+    name="ledger",
+    help="One privacy budget for several runs on the same clients, also at the same time; checks and signatures.",
+)
 
 
 @ledger.command
-def create(path: Path, *, clients: int, epsilon: float, delta: float | None = None) -> None:
+def create(
+    path: Path, *, clients: int, epsilon: float, delta: float | None = None, population: Path | None = None
+) -> None:
     """A new project ledger; runs draw from it with `dpfed run ... --ledger PATH`.
 
     Example: dpfed ledger create project.jsonl --clients 650 --epsilon 3
@@ -29,8 +38,19 @@ def create(path: Path, *, clients: int, epsilon: float, delta: float | None = No
         What all runs together may spend on any one client.
     delta
         Default: clients^-1.1.
+    population
+        The folder of a run on the clients that all runs must have. Default: the first run that is charged says who
+        they are.
     """
-    project = Project.create(path, clients=clients, epsilon=epsilon, delta=clients**-1.1 if delta is None else delta)
+    fingerprint, key = (None, None) if population is None else _population_of(population)
+    project = Project.create(
+        path,
+        clients=clients,
+        epsilon=epsilon,
+        delta=clients**-1.1 if delta is None else delta,
+        population=fingerprint,
+        key=key,
+    )
     console().print(f"{path}: epsilon {number(epsilon)} at delta {number(project.terms.delta)} for {clients} clients")
 
 
@@ -59,3 +79,109 @@ def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -
     )
     for run, count in record["runs"].items():
         out.print(f"  {run}: {count}")
+
+
+@ledger.command
+def verify(
+    path: Path,
+    *,
+    head: str | None = None,
+    key: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Check the chain of a run's or project's ledger, that it goes on from a head, and its signature.
+
+    The head is the hash of the last line. Published elsewhere, or signed, it shows later that no line up to it was
+    changed or cut off. Exit status 1 where something does not hold.
+
+    Example: dpfed ledger verify runs/fed-smp-randk-digits/ledger.jsonl --head 3f2a...
+
+    Parameters
+    ----------
+    path
+        The ledger.
+    head
+        A head that was seen before: 64 hexadecimal digits.
+    key
+        The public key (`dpfed ledger keygen`) of whoever signed PATH.sig.
+    json
+        One JSON document on standard output.
+    """
+    if head is not None and not kept_head.is_head(head):
+        raise ConfigError(
+            f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
+        )
+    kept = kept_head.read(path)
+    read = Ledger.read(path)
+    kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
+    follow = None if head is None else kept_head.entries_after(read, head)
+    signed = None if key is None else ledger_signature.verified(read, key)
+    if json:
+        print_json(
+            {
+                "ledger": str(path),
+                "kind": "project" if "project" in read.header.about else "run",
+                "unit": read.header.unit,
+                "clients": read.header.clients,
+                "population": read.header.population,
+                "entries": len(read.entries),
+                "head": read.head,
+                "entries_after_head": follow,
+                "signature": None if signed is None else signed.to_dict(read),
+            }
+        )
+        return
+    out = console()
+    out.print(f"{path}: {len(read.entries)} entries, unbroken")
+    out.print(f"head {read.head}")
+    if follow is not None:
+        out.print(f"the head given is in the chain; entries after it: {follow}")
+    if signed is not None:
+        out.print(f"signed by the key of {key} after {signed.entries} entries; entries since: {signed.follow(read)}")
+
+
+@ledger.command
+def sign(path: Path, *, key: Path) -> None:
+    """Sign the head of a ledger, into PATH.sig.
+
+    Example: dpfed ledger sign project.jsonl --key operator.pem
+
+    Parameters
+    ----------
+    path
+        The ledger.
+    key
+        A private Ed25519 key (`dpfed ledger keygen`).
+    """
+    kept = kept_head.read(path)
+    read = Ledger.read(path)
+    kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
+    target = ledger_signature.sign(read, key)
+    console().print(f"{target}: signature of head {read.head} after {len(read.entries)} entries")
+
+
+@ledger.command
+def keygen(path: Path) -> None:
+    """A new Ed25519 key for signatures: the private one in PATH, the public one in PATH.pub.
+
+    Example: dpfed ledger keygen operator.pem
+
+    Parameters
+    ----------
+    path
+        The file of the private key, which must not be there yet.
+    """
+    public = ledger_signature.generate(path)
+    console().print(f"{path}: private key, keep it; {public}: public key, give it to whoever verifies")
+
+
+def _population_of(folder: Path) -> tuple[str, bytes]:
+    """Fingerprint of a run's clients, and its key."""
+    fingerprint = Ledger.so_far(folder / "ledger.jsonl").header.population
+    key = population_key.read(folder / "population.key")
+    if fingerprint is None or key is None:
+        raise ConfigError(
+            f"--population {folder}: its ledger.jsonl names no population, or population.key is not there. Name the "
+            "folder of a run with [privacy] that version 0.2 or later made."
+        )
+    return fingerprint, key

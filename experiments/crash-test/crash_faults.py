@@ -52,7 +52,8 @@ def project_after_ledger() -> None:
         record(self, entry)
         self.project = project
         if project is not None:
-            project.charge(entry, run=self.run, repeatable=True)
+            population = self.ledger.header.population
+            project.charge(entry, run=self.run, population=population, repeatable=True)
 
     Book.record = late  # type: ignore[method-assign]
 

@@ -272,7 +272,7 @@ def test_a_bit_that_flips_in_a_checkpoint_is_found(interrupted, where):
 def test_a_checkpoint_of_another_run_is_found(interrupted, tmp_path):
     federation.run(tiny("federation.rounds=3", "run.seed=1"), tmp_path / "other")
     (interrupted / "checkpoint.safetensors").write_bytes((tmp_path / "other" / "checkpoint.safetensors").read_bytes())
-    with pytest.raises(RunError, match="not a checkpoint of this run"):
+    with pytest.raises(RunError, match="is the checkpoint of another run"):
         federation.run(tiny("federation.rounds=3"), interrupted, resume=True)
 
 

@@ -32,6 +32,7 @@ from accounting.integer_noise import DiscreteGaussian
 from accounting.mechanisms import BernoulliAggregate
 from accounting.project import Project
 from dpfed import checkpoint, config, mask_file, presets
+from dpfed.binding import Binding
 from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
 from dpfed.data.cifar import load_cifar10
 from dpfed.data.idx import read_idx
@@ -160,7 +161,8 @@ def _ledger_seeds() -> list[bytes]:
     contents = []
     for unit, entries in files:
         about = {"project": {"epsilon": 3.0, "delta": 1e-5}} if unit == "client" else {}
-        header = Header(unit=unit, clients=10, randomness="simulated", about=about)
+        new = {"population": "0" * 64, "binding": {"start": "1" * 64}} if unit == "record" else {}
+        header = Header(unit=unit, clients=10, randomness="simulated", about=about, **new)
         lines = [header.to_dict(), *(entry.to_dict() for entry in entries)]
         contents.append(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
     return contents
@@ -198,13 +200,16 @@ def _state() -> ServerState:
     return ServerState(round=0, broadcast=torch.zeros(5), clip_norm=1.0)
 
 
+_BINDING = Binding(configuration="a", population="b", start="c")
+
+
 def _checkpoint_seeds() -> list[bytes]:
     saved = checkpoint.Checkpoint(state=_state(), clients={"kept": torch.ones(2, 3)}, told={"metrics": {"round": 0}})
-    return [checkpoint.to_bytes(saved, run="a")]
+    return [checkpoint.to_bytes(saved, binding=_BINDING)]
 
 
 def _checkpoint(content: bytes) -> None:
-    found = checkpoint.read(_file(content, "checkpoint.safetensors"), run="a", start=_state())
+    found = checkpoint.read(_file(content, "checkpoint.safetensors"), binding=_BINDING, start=_state())
     assert found.state.broadcast.shape == (5,)
 
 

@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from accounting import Aborted, Ledger
+from accounting.errors import LedgerError
+from accounting.project import Project
 from dpfed import federation
 from dpfed.build import build
 from dpfed.config import parse
@@ -192,6 +194,25 @@ def test_a_run_that_was_cut_off_goes_on_as_if_nothing_had_happened(tmp_path, gri
         serve(grid(chosen), chosen, tmp_path / "cut", on_round=cut)
     resumed = serve(grid(chosen), chosen, tmp_path / "cut", resume=True)
     assert resumed.metrics == whole.metrics
+
+
+def test_a_run_goes_on_with_its_own_ledger_and_a_project_with_its_own_clients(tmp_path, grid, tables):
+    """Noise multiplier 10 charged where 1 ran; and data divided anew under one budget."""
+    for name, z in (("weak", 1.0), ("strong", 10.0)):
+        chosen = tables("dp-fedavg", privacy={**PRIVATE, "noise_multiplier": z})
+        with pytest.raises(RunInterrupted):
+            serve(grid(chosen), chosen, tmp_path / name, stop=iter([False, True]).__next__)
+    (tmp_path / "weak/ledger.jsonl").write_bytes((tmp_path / "strong/ledger.jsonl").read_bytes())
+    chosen = tables("dp-fedavg", privacy={**PRIVATE, "noise_multiplier": 1.0})
+    with pytest.raises(RunError, match="is the ledger of another run"):
+        serve(grid(chosen), chosen, tmp_path / "weak", resume=True)
+    project = Project.create(tmp_path / "p.jsonl", clients=20, epsilon=50.0, delta=1e-3)
+    for name, seed in (("first", "run.seed=0"), ("second", "run.seed=1")):
+        chosen = tables("dp-fedavg", seed, privacy=PRIVATE)
+        serve(grid(chosen), chosen, tmp_path / name, project=project)
+    chosen = tables("dp-fedavg", "data.partition_seed=1", privacy=PRIVATE)
+    with pytest.raises(LedgerError, match="is for the clients of fingerprint"):
+        serve(grid(chosen), chosen, tmp_path / "third", project=project)
 
 
 def test_a_run_that_is_asked_to_end_ends_after_its_round_and_goes_on(tmp_path, grid, tables):

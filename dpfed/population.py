@@ -1,0 +1,58 @@
+"""Who the clients of a run are, as a fingerprint: two runs that share a key have the same one or other clients."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.data.dataset import Dataset
+from dpfed.data.partition import Holdings, Partition
+from dpfed.data.resampled import Resampled
+
+
+def fingerprint(key: bytes, dataset: Dataset, holdings: Holdings, *, unit: str, on_nodes: bool) -> str:
+    """64 hexadecimal digits: HMAC-SHA-256, under a secret key, of the training samples of all clients, of which client
+    holds which, and of the unit.
+
+    Claim: two populations that differ in a sample, a label, in who holds one, in their order or in the unit have
+    different fingerprints (SHA-256 has no known collisions), and without the key a fingerprint says nothing of the data
+    (HMAC-SHA-256 is a pseudo-random function). on_nodes: the samples are on the clients' own machines and nobody has
+    seen them; then the clients are known by name alone, their numbers from 0.
+    """
+    found = hmac.new(key, _facts("dpfed-population-1", unit), "sha256")
+    for part in _names(holdings) if on_nodes else _held(dataset, holdings):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _names(holdings: Holdings) -> Iterator[bytes]:
+    yield _facts("nodes", holdings.clients)
+
+
+def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
+    yield from _array("inputs", dataset.train_inputs)
+    yield from _array("labels", dataset.train_labels)
+    match holdings:
+        case Partition():
+            yield from _array("indices", holdings.indices)
+            yield from _array("offsets", holdings.offsets)
+        case Resampled():  # a rule, for millions of clients
+            yield _facts("resampled", holdings.samples, holdings.clients, holdings.each, holdings.seeds.root)
+        case _:
+            for client in range(holdings.clients):
+                yield from _array(f"client {client}", holdings.of(client))
+
+
+def _array(name: str, values: NDArray[Any]) -> Iterator[bytes | memoryview]:
+    """What it is called, its type and its shape, and its bytes, whose number follows from them."""
+    yield _facts(name, values.dtype.str, list(values.shape))
+    yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def _facts(*values: object) -> bytes:
+    return json.dumps(values).encode() + b"\n"
