@@ -262,10 +262,10 @@ class Run:
             seconds=time.monotonic() - self._began,
             binding=self._binding,
         )
-        folder.save_model(experiment.model, experiment.readout.weights(self.state))
+        summary["model_sha256"] = folder.save_model(experiment.model, experiment.readout.weights(self.state))
         content = experiment.readout.file(self.state)
         if content is not None:
-            folder.save_mask(content)
+            summary["mask_sha256"] = folder.save_mask(content)
             summary["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
         folder.save_summary(summary)
         self.release()
@@ -389,13 +389,18 @@ def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict
     return {
         "round": state.round,
         "cohort": facts.cohort,
+        "members": facts.members,
+        "counted": facts.counted,
         "clipped": facts.clipped,
         "not_finite": facts.not_finite,
         "uplink_bytes": facts.uplink_bytes,
         "participants": facts.participants,
         "arrived": facts.arrived,
         "largest_norm": facts.largest_norm,
+        "longest_added": facts.longest_added,
         "divisor": facts.divisor,
+        "probes": facts.probes,
+        "map": facts.map,
         "noise": facts.noise,
         "noise_known": facts.noise_known,
         "near_the_ends": facts.near_the_ends,

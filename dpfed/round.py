@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
+from dpfed import members
 from dpfed.canaries import CanaryScore
 from dpfed.compress.maps import Map
 from dpfed.errors import SecureSumAborted
+from dpfed.noise_facts import noise_facts
 from dpfed.parts import Parts
 from dpfed.ranks import Task
+from dpfed.round_probes import after_step, of_sum
+from dpfed.sampling import drawn_clients
 from dpfed.secagg.summed import Closing, Opened, OpenSum, Sums
 from dpfed.seeds import Seeds
-from dpfed.sending import Sent, Uploading, digest
+from dpfed.sending import Sent, Uploading
 from dpfed.server.state import ServerState
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
@@ -36,16 +40,21 @@ class Book(Protocol):
 class RoundFacts:
     """What the operator may look at and must not publish: no epsilon covers these numbers.
 
-    cohort:                clients that were drawn, canaries not counted
+    cohort, members:       clients that were drawn, canaries not counted, and who they are (`dpfed.members`)
+    counted:               of the cohort's rows; None where clients do not tell which were inside the bound
     participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
     aborted:               why the round has no result, if it has none; others get no more than `NO_RESULT`
     release:               what was charged
     divisor:               what the sum was divided by
     near_the_ends:         entries of a sum of integers that have probably wrapped around
-    noise:                 of the sum: mean square, entries, draws and fingerprint, in the units it was added in
+    noise:                 of the sum, in the units it was added in (`dpfed.noise_facts`)
+    longest_added, probes: what was added up and what became of it (`dpfed.sending.Sent`, `dpfed.round_probes`)
+    map:                   the coordinates of the round, where public data chose them (`dpfed.compress.maps.Map.facts`)
     """
 
     cohort: int
+    members: str
+    counted: int | None
     clipped: int | None
     not_finite: int
     uplink_bytes: int | None
@@ -58,6 +67,9 @@ class RoundFacts:
     noise: dict[str, Any] | None = None
     noise_known: bool = True
     near_the_ends: int | None = None
+    longest_added: float | None = None
+    probes: dict[str, Any] | None = None
+    map: dict[str, Any] | None = None
     canaries: tuple[CanaryScore, ...] = ()
 
 
@@ -121,14 +133,19 @@ def end_round(
     """Sum, noise, ledger, server step, once the uploads are in."""
     state, parts, cohort, chosen = task.state, uploading.parts, task.cohort, uploading.map
     told = _told_by_uploads(state, parts, cohort)
+    drawn = cohort[cohort < parts.sampler.clients]
     facts = RoundFacts(
-        cohort=int((cohort < parts.sampler.clients).sum()),
+        cohort=len(drawn),
+        members=members.written(drawn, parts.sampler.clients),
+        counted=sent.counted if sent.clipping_known else None,
         clipped=sent.counted - sent.inside if sent.clipping_known else None,
         not_finite=sent.not_finite,
         uplink_bytes=sent.uplink_bytes,
         participants=len(task.participants),
         arrived=0,
         largest_norm=sent.largest_norm,
+        longest_added=sent.longest_added,
+        map=chosen.facts,
         noise_known=sent.noise_known,
         release=told,
     )
@@ -145,6 +162,7 @@ def end_round(
     _write(ledger, release if told is None else None)
     divisor = _divisor(parts, np.intersect1d(cohort, summed.included))
     scores = _canary_scores(state, parts, chosen, noisy)
+    probes = of_sum(state, parts, sent, summed.total, noisy, chosen)
     state = parts.server.apply(state, chosen.adjoint(noisy) / divisor, count=divisor, clip_norm=clip_norm)
     return state, replace(
         facts,
@@ -153,6 +171,7 @@ def end_round(
         divisor=divisor,
         noise=noise,
         near_the_ends=near_the_ends,
+        probes=after_step(probes, state),
         canaries=scores,
     )
 
@@ -172,9 +191,7 @@ def draw_cohort(parts: Parts, round: int) -> NDArray[np.int64]:
 
     Beyond what is accounted a canary adds noise or coins of its own: independent of data, so post-processing.
     """
-    cohort = parts.sampler.sample(parts.randomness, round)
-    if parts.slots is not None and len(cohort) > parts.slots:
-        cohort = cohort[parts.randomness.subset(parts.slots, len(cohort), "cohort.slots", round)]
+    cohort = drawn_clients(parts.sampler, parts.randomness, parts.slots, round)
     return np.concatenate([cohort, canaries_of(parts, round)[0]])
 
 
@@ -212,15 +229,7 @@ def noisy_sum(
         own = privacy.finish(torch.zeros_like(decoded), norm, round)
         released = decoded + own
     noise, draws = (sent.noise, sent.draws) if privacy.in_shares else (own, 1)
-    if noise is None or not bool(noise.any()):
-        return released, None
-    mean_square = float(noise.double().square().mean())
-    return released, {
-        "mean_square": mean_square,
-        "entries": noise.numel(),
-        "draws": draws,
-        "digest": digest(noise),
-    }
+    return released, None if noise is None else noise_facts(noise, draws)
 
 
 def _canary_scores(state: ServerState, parts: Parts, chosen: Map, noisy: Tensor) -> tuple[CanaryScore, ...]:

@@ -15,6 +15,7 @@ A round is charged (ledger), done (checkpoint), told (the rest), each on the dis
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -163,19 +164,23 @@ class RunFolder:
         assert self._binding is not None
         return checkpoint.read(self._checkpoint, binding=self._binding, start=start)
 
-    def save_model(self, model: FlatModel, weights: torch.Tensor) -> None:
-        """The final weights by parameter name."""
+    def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
+        """The final weights by parameter name; the SHA-256 of the file."""
         flat = weights.cpu()
         tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
-        self._write("model.safetensors", save(tensors))
+        return self._hashed("model.safetensors", save(tensors))
 
-    def save_mask(self, content: bytes) -> None:
-        """The final mask: with the seed in it, the whole network."""
-        self._write("model.mask.safetensors", content)
+    def save_mask(self, content: bytes) -> str:
+        """The final mask: with the seed in it, the whole network; the SHA-256 of the file."""
+        return self._hashed("model.mask.safetensors", content)
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
         """summary.json."""
         self._write("summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+
+    def _hashed(self, name: str, content: bytes) -> str:
+        self._write(name, content)
+        return hashlib.sha256(content).hexdigest()
 
     def _append(self, file: Path, *records: Mapping[str, Any]) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from dpfed.compress.code import Arrived
 from dpfed.compress.maps import Map
 from dpfed.parts import Parts
 from dpfed.privacy.clip import Clipped, row_norms
+from dpfed.probes import probe
 from dpfed.ranks import Ranks
 from dpfed.secagg.plain import PlainSum
 from dpfed.secagg.summed import Collecting, Opened, OpenSum
@@ -39,6 +39,9 @@ class Sent:
     noise:        the sum of the noise in the rows that arrive, in the units of those rows; None: no shares, or
                   (noise_known false) nobody but the clients has seen them
     draws:        how many shares that is
+    longest_added: the L2 norm of the longest row where it goes into the sum (or, with noise in shares, where its noise
+                  comes on), in the units it is added in; None: nobody but the clients has seen it
+    added:        the probe (`dpfed.probes`) of the rows that go into the sum and arrive; None: nobody has seen them
     """
 
     counted: int = 0
@@ -50,6 +53,8 @@ class Sent:
     noise: Tensor | None = None
     noise_known: bool = True
     draws: int = 0
+    longest_added: float | None = 0.0
+    added: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,12 +132,33 @@ class Uploading(Generic[Opened]):
             width = self.parts.code.width(self.map.sent) if self.parts.privacy.on_integers else self.map.sent
             noise = torch.zeros(width, dtype=dtype, device=self.origin.device) if sent.noise is None else sent.noise
             sent.noise = ranks.total(noise)
+        if math.isfinite(self.state.clip_norm):
+            sent.longest_added = ranks.largest(sent.longest_added or 0.0)
+            kind = torch.float64 if self.parts.code.summed_as.is_floating_point else torch.int64
+            added = torch.zeros((), dtype=kind) if sent.added is None else sent.added
+            sent.added = ranks.total(added.to(self.origin.device))
 
     def upload(self: Uploading[Collecting], rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped, Arrived]:
         """Rows [c, sent] of these clients, already mapped, all the way into the sum."""
         bounded, arrived = self._in_order(rows, group)
-        self.total.add(group, arrived.rows, None if self.parts.weigh_first else weights_of(self.parts, group))
+        self.add(arrived.rows, group)
         return bounded, arrived
+
+    def add(self: Uploading[Collecting], rows: Tensor, group: NDArray[np.int64]) -> None:
+        """Rows as they have arrived into the sum; with privacy they are looked at once more, whatever bounded them."""
+        if math.isfinite(self.state.clip_norm):
+            comes = np.isin(group, self.total.arriving)
+            added = probe(rows if comes.all() else rows[torch.from_numpy(comes).to(rows.device)])
+            self.sent.added = added if self.sent.added is None else self.sent.added + added
+            if not self.parts.privacy.in_shares:
+                self._measure(rows)
+        self.total.add(group, rows, None if self.parts.weigh_first else weights_of(self.parts, group))
+
+    def _measure(self, rows: Tensor) -> None:
+        """The norms of rows without noise on them."""
+        if len(rows):
+            longest = float(row_norms(rows if rows.is_floating_point() else rows.double()).max())
+            self.sent.longest_added = max(self.sent.longest_added or 0.0, longest)
 
     def messages(self, rows: Tensor, group: NDArray[np.int64]) -> tuple[Clipped | None, list[bytes]]:
         """The clients' end of `upload`: what each of them sends; None where the other end puts the bound."""
@@ -186,6 +212,7 @@ class Uploading(Generic[Opened]):
         privacy, norm, round = self.parts.privacy, self.state.clip_norm, self.state.round
         if not privacy.in_shares:
             return privacy.share(rows, group, norm, round)
+        self._measure(rows)
         comes = np.isin(group, self.total.arriving)
         before = _sum_of(rows, comes).clone()
         noised = privacy.share(rows, group, norm, round)
@@ -220,8 +247,3 @@ def weights_of(parts: Parts, group: NDArray[np.int64]) -> Tensor | None:
     if parts.client_weights is None:
         return None
     return torch.from_numpy(parts.client_weights[group]).to(parts.local.labels.device)
-
-
-def digest(noise: Tensor) -> str:
-    """A fingerprint of a noise vector: the same twice would be a seed used twice."""
-    return hashlib.sha256(noise.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -9,7 +9,8 @@ from scipy.stats import binom
 
 from accounting import accountant
 from accounting.mechanisms import Composed, Subsampled
-from dpfed.build import Experiment, PrivacyGoal
+from dpfed.build import PrivacyGoal, RecordGoal
+from dpfed.config import Config
 
 _SHARE_OF_DELTA = 0.01
 """What of delta goes to clients that are drawn more often than is accounted for."""
@@ -27,17 +28,17 @@ class KnownCohorts:
     charged: float
 
 
-def server_view(experiment: Experiment, released: int) -> KnownCohorts | None:
+def server_view(config: Config, goal: PrivacyGoal | RecordGoal | None, released: int) -> KnownCohorts | None:
     """Against the server itself. None where no secure sum with the clients' own noise shields clients from it.
 
     Claim: the server is honest but curious, no client colludes with it, and it sees all but the uploads: who was drawn,
     who was lost, every sum. Then what it learns of a client is the rounds that it was drawn in, without their sampling.
     Adjacency: the run's own. Direction of error: upper bound.
     """
-    return _without_sampling(experiment, released, noise_of="clients")
+    return _without_sampling(config, goal, released, noise_of="clients")
 
 
-def hostile_clients_view(experiment: Experiment, released: int) -> KnownCohorts | None:
+def hostile_clients_view(config: Config, goal: PrivacyGoal | RecordGoal | None, released: int) -> KnownCohorts | None:
     """Against those who see the models, whatever all other clients send. None without a secure sum whose noise is the
     server's: a trusted sum bounds every upload, so epsilon itself holds; and shares of noise, or coins, are only there
     if clients add them.
@@ -47,15 +48,18 @@ def hostile_clients_view(experiment: Experiment, released: int) -> KnownCohorts 
     integers with the server's noise (docs/theory.md, section 7). Adjacency: the run's own. Direction of error: upper
     bound.
     """
-    return _without_sampling(experiment, released, noise_of="server")
+    return _without_sampling(config, goal, released, noise_of="server")
 
 
 def _without_sampling(
-    experiment: Experiment, released: int, *, noise_of: Literal["clients", "server"]
+    config: Config,
+    goal: PrivacyGoal | RecordGoal | None,
+    released: int,
+    *,
+    noise_of: Literal["clients", "server"],
 ) -> KnownCohorts | None:
     """m of the rounds without sampling. A client is drawn in more with probability at most a hundredth of delta, which
     is charged: the draws do not depend on data, so delta(m rounds) + P(more) is a delta for every client."""
-    goal, config = experiment.goal, experiment.config
     if config.aggregation.kind == "plain" or not isinstance(goal, PrivacyGoal) or not released:
         return None
     if goal.integers is None or goal.integers.placement != noise_of:

@@ -38,7 +38,7 @@ def summary_of(
         ledger = Ledger.read(book.ledger.path)
         stated = ledger.guarantee(goal.delta, accountant=goal.accountant)
         released = len(ledger.releases)
-        against_server, against_clients = (view(experiment, released) for view in (server_view, hostile_clients_view))
+        against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
         charged = delta_for_failures(ledger)
     return {
         "method": experiment.method.name,

@@ -23,8 +23,9 @@ _FARTHEST = 15.0
 
 
 def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
-    """Fixed-size and full participation: exactly. Poisson: exact two-sided tests of the mean and of the mean distance
-    from the expected size, alpha / 2 each: cohorts of a fixed size, accounted as Poisson, show within a few rounds."""
+    """Fixed-size and full participation: exactly. Poisson: exact two-sided tests of the mean, of the mean distance from
+    the expected size and of the number of empty cohorts, alpha / 3 each: cohorts of a fixed size, accounted as Poisson,
+    show within a few rounds, empty ones drawn again wherever some are to be expected."""
     who, sizes = sampler_of(files.config), [one.cohort for one in files.rounds]
     if not sizes:
         return None, "there are no rounds."
@@ -74,18 +75,24 @@ def distance_law(sizes: SizeLaw, centre: int) -> Floats:
 
 
 def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -> Finding:
-    """The sum of the sizes and the sum of their distances from `centre`, each against its exact law."""
+    """The sum of the sizes, the sum of their distances from `centre` and how many are 0, each against its exact law."""
     distances = np.abs(np.array(sizes) - centre)
-    p_mean = two_sided(_power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
-    p_spread = two_sided(_power(distance_law(law, centre), len(sizes)), int(distances.sum()))
+    p_mean = two_sided(power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
+    p_spread = two_sided(power(distance_law(law, centre), len(sizes)), int(distances.sum()))
+    nobody = float(law.mass[0]) if law.first == 0 else 0.0
+    empty = sizes.count(0)
+    p_empty = min(1.0, 2 * float(min(binom.cdf(empty, len(sizes), nobody), binom.sf(empty - 1, len(sizes), nobody))))
     detail = (
         f"{len(sizes)} cohorts of {np.mean(sizes):.1f} clients on average (p = {p_mean:.2g}), off the expected "
-        f"{centre} by {distances.mean():.1f} (p = {p_spread:.2g}); "
+        f"{centre} by {distances.mean():.1f} (p = {p_spread:.2g}), {empty} of them empty where "
+        f"{len(sizes) * nobody:.2g} are expected (p = {p_empty:.2g}); "
     )
-    if p_mean < alpha / 2:
+    if p_mean < alpha / 3:
         return False, detail + f"the mean is not that of the charged sampling. {chance_in_words(alpha)}"
-    if p_spread < alpha / 2:
+    if p_spread < alpha / 3:
         return False, detail + f"they do not vary as Poisson sampling does. {chance_in_words(alpha)}"
+    if p_empty < alpha / 3:
+        return False, detail + f"that is not how often nobody is drawn. {chance_in_words(alpha)}"
     return True, detail + "as Poisson sampling has it."
 
 
@@ -96,18 +103,18 @@ def two_sided(mass: Floats, observed: int) -> float:
     return min(1.0, 2 * min(below, above))
 
 
-def _power(mass: Floats, count: int) -> Floats:
+def power(mass: Floats, count: int) -> Floats:
     """The law of a sum of `count` independent variables, by repeated squaring."""
     result = np.ones(1)
     while count:
         if count & 1:
-            result = _convolved(result, mass)
+            result = convolved(result, mass)
         count >>= 1
-        mass = _convolved(mass, mass) if count else mass
+        mass = convolved(mass, mass) if count else mass
     return result
 
 
-def _convolved(first: Floats, second: Floats) -> Floats:
+def convolved(first: Floats, second: Floats) -> Floats:
     if min(len(first), len(second)) == 1:
         return np.convolve(first, second)
     return np.asarray(np.maximum(fftconvolve(first, second), 0.0))

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from accounting import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
 from dpfed.audit.promise import sampler_of
-from dpfed.audit.record_steps import steps_follow_configuration
-from dpfed.audit.run_files import RunFiles
+from dpfed.audit.record_steps import delta_of_records, steps_follow_configuration
+from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import Round, Unavailable
+from dpfed.audit.summary_claims import named_by_the_configuration, named_by_the_ledger, protection_problem
 from dpfed.audit.verdict import rounds_in_words
 from dpfed.build import aborts
 from dpfed.build.goals import tolerance_of
@@ -74,14 +76,19 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         "aborted_rounds": sum(one.aborted for one in files.published),
         "delta": delta if delta is not None else header.about.get("delta"),
     }
+    expected |= named_by_the_configuration(files) | named_by_the_ledger(files)
     wrong = [
         f"{key} is {files.summary.get(key)!r}, not {value!r}"
         for key, value in expected.items()
         if not _same(files.summary.get(key), value)
     ]
-    if wrong:
-        return False, "summary.json: " + "; ".join(wrong) + "."
-    return True, "unit, adjacency, sampling, clients, cohort, rounds and delta in summary.json are those that ran."
+    unprotected = protection_problem(files)
+    if wrong or unprotected is not None:
+        return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
+    return True, (
+        "method, unit, adjacency, sampling, clients, cohort, rounds, delta, noise, clip norm, epsilon against the "
+        "server, for_release and what is not protected are in summary.json as config.toml and ledger have them."
+    )
 
 
 def rounds_charged(files: RunFiles) -> Finding:
@@ -164,7 +171,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
     if facts is None:
         return None  # charged and never published
     try:
-        clip_norm = _clip_norm_before(files, number)
+        clip_norm = clip_norm_before(files, number)
         expected = files.promise.release(clip_norm=clip_norm, round=number - 1, uploads=facts.arrived).to_dict()
     except Unavailable:
         raise
@@ -182,16 +189,6 @@ def _facts(files: RunFiles, number: int) -> Round | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 
-def _clip_norm_before(files: RunFiles, number: int) -> float:
-    """The clip norm that was published before this round, with the model it starts from."""
-    if number == 1:
-        return files.promise.goal.clip_norm
-    norm = files.published[number - 2].clip_norm
-    if norm is None:
-        raise Unavailable(f"metrics.jsonl, line {number - 1}: has no clip norm.")
-    return norm
-
-
 def _same(expected: Any, found: Any) -> bool:
     """Equal, numbers up to rounding."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
@@ -199,12 +196,34 @@ def _same(expected: Any, found: Any) -> bool:
     if isinstance(expected, float) or isinstance(found, float):
         if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in (expected, found)):
             return False
-        return math.isclose(expected, found, rel_tol=_ROUNDING)
+        try:
+            return math.isclose(expected, found, rel_tol=_ROUNDING)
+        except OverflowError:  # an integer that no float comes near
+            return False
     return bool(expected == found)
 
 
 def _promised_delta(files: RunFiles) -> float | None:
+    """As configured, or clients^-1.1; of records what their number gives, as far as ledger lines tell it."""
     table = files.config.privacy or files.config.local.record
     if table is not None and table.delta is not None:
         return table.delta
-    return files.promise.goal.delta if files.config.privacy is not None and files.released else None
+    if files.config.privacy is not None:
+        return float(files.config.federation.clients**-1.1)
+    return delta_of_records(files)
+
+
+def epsilon_is_possible(files: RunFiles) -> Finding:
+    """What is stated is no less than what an explicit pair of neighbours shows (`accounting.lower_bound`), at the delta
+    that configuration and clients give: another way to the number than the account, where one is known."""
+    ledger = files.trusted_ledger
+    mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
+    if mechanism is None or not pld.supports(mechanism):
+        return True, "no lower bound is known for this mechanism; its account is all there is."
+    delta = _promised_delta(files)
+    assert delta is not None
+    stated, least = files.stated("epsilon"), lower_bound.epsilon(mechanism, delta=delta)
+    detail = (
+        f"no account of these releases can state less than {least:.6g} at delta {delta:.4g}; {stated:.6g} is stated."
+    )
+    return stated >= least * (1 - _SAME), detail

@@ -23,7 +23,7 @@ _FEW = 10
 
 _ROUNDING = 100 * 2.0**-24
 
-_NO_NOISE = "there is no noise on sums: coins, or the clients' own steps, which leave no trace here."
+NO_NOISE = "there is no noise on sums: coins, or the clients' own steps, which leave no trace here."
 
 Finding = tuple[bool | None, str]
 
@@ -131,7 +131,7 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     if wrong:
         return False, f"{rounds_in_words(wrong)}: noise is not on as many entries as are charged."
     if not found:
-        return True, _NO_NOISE
+        return True, NO_NOISE
     whole = sum(one.noise.entries for one in found)
     pooled = sum(one.ratio * one.noise.entries for one in found) / whole
     each = alpha / 2 / len(found)
@@ -156,7 +156,7 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     if unseen(files):
         return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
     if not found:
-        return True, _NO_NOISE
+        return True, NO_NOISE
     by_digest: dict[str, list[int]] = {}
     for one in found:
         by_digest.setdefault(one.noise.digest, []).append(one.round)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from accounting.ledger import Release
@@ -10,6 +11,7 @@ from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, signs_by_coins, 
 from dpfed.build.sums import check_sums, filled_to, in_integers, integer_upload
 from dpfed.canaries import Canaries
 from dpfed.compress.code import Code
+from dpfed.compress.integer_upload import IntegerUpload
 from dpfed.compress.upload import Upload
 from dpfed.config import Config
 from dpfed.methods import method
@@ -24,6 +26,7 @@ class Promise:
     """Of a client-level private run whose uploads hold `sent` numbers.
 
     slots: the most uploads of a sum; fill: clients that take part in every sum, drawn or not (`dpfed.parts.Parts`)
+    code:  in integers, or not: how rows are added up
     """
 
     sent: int
@@ -31,6 +34,15 @@ class Promise:
     privacy: Privacy
     slots: int | None
     fill: int | None
+    code: Code
+
+    def longest_row(self, clip_norm: float) -> float | None:
+        """The bound on a row where it goes into the sum, without noise, in the units it is added in; None for coins."""
+        if self.goal.noise_multiplier is None:
+            return None
+        if isinstance(self.code, IntegerUpload):
+            return math.sqrt(self.code.fixed_point.largest_squared_norm(self.code.clip_norm))
+        return clip_norm
 
     def release(self, *, clip_norm: float, round: int, uploads: int) -> Release:
         """The ledger line of a round (counted from 0) whose sum holds so many uploads."""
@@ -46,12 +58,14 @@ def promise_of(config: Config, sent: int) -> Promise:
     seeds = Seeds(root=config.run.seed)
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
     goal = goal_of(config, method(config.method.name), sent)
+    code = _code(config, goal, sent, randomness, seeds)
     return Promise(
         sent=sent,
         goal=goal,
-        privacy=privacy_of(config, goal, sampler_of(config), randomness, _code(config, goal, sent, randomness, seeds)),
+        privacy=privacy_of(config, goal, sampler_of(config), randomness, code),
         slots=slots_of(goal),
         fill=filled_to(config, goal),
+        code=code,
     )
 
 

@@ -40,6 +40,18 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
     )
 
 
+def delta_of_records(files: RunFiles) -> float | None:
+    """The default, (all records)^-1.1, where the ledger tells the sizes of all clients; None where it does not."""
+    table = files.config.local.record
+    sizes: dict[int, int | None] = {}
+    assert table is not None
+    for number, release in _releases(files).items():
+        if _problem(files, table, release, files.rounds[number - 1], sizes) is not None:
+            return None
+    known = [size for size in sizes.values() if size is not None]
+    return float(sum(known) ** -1.1) if len(known) == files.config.federation.clients else None
+
+
 def _even(config: Config) -> bool:
     """Whether all clients hold as many records, up to one, and none holds none."""
     return config.data.partition == "iid"

@@ -8,16 +8,24 @@ from typing import Any
 
 from accounting import require
 from accounting.errors import AccountingError
-from dpfed.audit import canary_test, conformance, noise_evidence, sum_evidence
+from dpfed.audit import canary_test, conformance, noise_evidence, step_evidence, sum_evidence
+from dpfed.audit.binding_evidence import files_are_of_one_run
 from dpfed.audit.canary_test import CanaryResult
 from dpfed.audit.cohort_law import cohorts_follow_sampler
+from dpfed.audit.cohort_members import members_follow_sampler
+from dpfed.audit.cohort_seeds import cohorts_and_the_seed
+from dpfed.audit.count_evidence import counts_are_noised
+from dpfed.audit.mask_evidence import chosen_by_public_data
+from dpfed.audit.model_evidence import model_is_the_runs
+from dpfed.audit.noise_shape import noise_is_shaped_as_charged
+from dpfed.audit.rounds_evidence import rounds_agree
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import Check, Verdict, check, verdict
 from dpfed.errors import ConfigError, DpfedError
 
-STATISTICAL = 4
-"""Checks that may fail by chance: noise variance, fresh noise, cohort sizes, canaries. Each has this part of alpha,
-whether it can be made or not."""
+STATISTICAL = 7
+"""Checks that may fail by chance: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise of
+counts, canaries. Each has this part of alpha, whether it can be made or not."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,19 +80,7 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
     files = RunFiles(path)
     _require_claim(files)
-    checks = [
-        check("ledger is intact", lambda: conformance.ledger_intact(files)),
-        check("epsilon follows from the ledger", lambda: conformance.epsilon_follows(files)),
-        check("summary names what ran", lambda: conformance.summary_names_the_claim(files)),
-        check("every round is charged", lambda: conformance.rounds_charged(files)),
-        check("ledger follows the configuration", lambda: conformance.ledger_follows_configuration(files)),
-        check("rows are bounded", lambda: sum_evidence.rows_are_bounded(files)),
-        check("noise is as large as charged", lambda: noise_evidence.noise_is_as_charged(files, alpha=alpha)),
-        check("noise is fresh in every round", lambda: noise_evidence.noise_is_fresh(files, alpha=alpha)),
-        check("cohort sizes follow the sampler", lambda: cohorts_follow_sampler(files, alpha=alpha)),
-        check("uploads are as accounted", lambda: sum_evidence.uploads_are_as_accounted(files)),
-        check("denominator is public", lambda: sum_evidence.denominator_is_public(files)),
-    ]
+    checks = [*_of_claims(files), *_of_rounds(files, alpha)]
     canaries: list[CanaryResult] = []
     if files.config.audit.canaries or (path / "canaries.jsonl").exists():
         checks.append(check("canaries are the seed's", lambda: canary_test.coins_are_the_seeds(files)))
@@ -99,6 +95,43 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
         canaries=canaries[0] if canaries else None,
         notes=_notes(files),
     )
+
+
+def _of_claims(files: RunFiles) -> list[Check]:
+    """What is stated against what was charged: nothing of it is random."""
+    return [
+        check("ledger is intact", lambda: conformance.ledger_intact(files)),
+        check("epsilon follows from the ledger", lambda: conformance.epsilon_follows(files)),
+        check("epsilon is possible", lambda: conformance.epsilon_is_possible(files)),
+        check("summary names what ran", lambda: conformance.summary_names_the_claim(files)),
+        check("all files have the same rounds", lambda: rounds_agree(files)),
+        check("every round is charged", lambda: conformance.rounds_charged(files)),
+        check("ledger follows the configuration", lambda: conformance.ledger_follows_configuration(files)),
+        check("all files are of one run", lambda: files_are_of_one_run(files)),
+        check("model is the run's", lambda: model_is_the_runs(files)),
+    ]
+
+
+def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
+    """What was charged against what was done; `alpha`: of each check that may fail by chance."""
+    checks = [
+        check("rows are bounded", lambda: sum_evidence.rows_are_bounded(files)),
+        check("sums are of what went in", lambda: step_evidence.sums_are_of_what_went_in(files)),
+        check("model moves by what was released", lambda: step_evidence.model_moves_by_releases(files)),
+        check("noise is as large as charged", lambda: noise_evidence.noise_is_as_charged(files, alpha=alpha)),
+        check("noise is fresh in every round", lambda: noise_evidence.noise_is_fresh(files, alpha=alpha)),
+        check("noise is shaped as charged", lambda: noise_is_shaped_as_charged(files, alpha=alpha)),
+        check("cohort sizes follow the sampler", lambda: cohorts_follow_sampler(files, alpha=alpha)),
+        check("members follow the sampler", lambda: members_follow_sampler(files, alpha=alpha)),
+        check("cohorts are the seed's, or not", lambda: cohorts_and_the_seed(files)),
+        check("uploads are as accounted", lambda: sum_evidence.uploads_are_as_accounted(files)),
+        check("denominator is public", lambda: sum_evidence.denominator_is_public(files)),
+    ]
+    if files.config.privacy is not None and files.config.privacy.adaptive is not None:
+        checks.append(check("counts are noised", lambda: counts_are_noised(files, alpha=alpha)))
+    if files.config.method.name == "fed-smp-topk":
+        checks.append(check("coordinates are chosen by public data", lambda: chosen_by_public_data(files)))
+    return checks
 
 
 def _canaries(files: RunFiles, alpha: float, kept: list[CanaryResult]) -> tuple[bool | None, str]:

@@ -26,6 +26,7 @@ from dpfed.audit.run_lines import (
     round_from,
     seen_from,
 )
+from dpfed.audit.saved import Saved, saved_in
 from dpfed.config import Config, parse
 from dpfed.errors import ConfigError
 
@@ -43,7 +44,8 @@ class RunFiles:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            tables = tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
+            text = read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION)
+            tables = self.tables = tomllib.loads(text)
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path / 'config.toml'}: cannot be read ({error}). Name the folder of a run, as `dpfed run --out` "
@@ -55,6 +57,11 @@ class RunFiles:
     def summary(self) -> Mapping[str, Any]:
         """summary.json."""
         return json_object(self._text("summary.json"), "summary.json")
+
+    @cached_property
+    def checkpoint(self) -> Saved:
+        """What checkpoint.safetensors says of the last round."""
+        return saved_in(self.path / "checkpoint.safetensors")
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -156,6 +163,16 @@ class RunFiles:
         if rest:
             raise Unavailable(f"{name}, line {len(lines) + 1}: was not written to its end.")
         return [Record(json_object(line, f"{name}, line {n}"), f"{name}, line {n}") for n, line in enumerate(lines, 1)]
+
+
+def clip_norm_before(files: RunFiles, number: int) -> float:
+    """The clip norm that was published before this round, with the model it starts from."""
+    if number == 1:
+        return files.promise.goal.clip_norm
+    norm = files.published[number - 2].clip_norm
+    if norm is None:
+        raise Unavailable(f"metrics.jsonl, line {number - 1}: has no clip norm.")
+    return norm
 
 
 def _numbered(name: str, lines: list[Line]) -> tuple[Line, ...]:

@@ -23,18 +23,46 @@ class Unavailable(RunError):
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Of the sum, in the units that it was added in: mean square over `entries`, of `draws` shares added up."""
+    """Of the sum, in the units that it was added in: mean square over `entries`, of `draws` shares added up; and, None
+    in runs of versions that did not write them, what `dpfed.noise_facts` keeps besides."""
 
     mean_square: float
     entries: int
     draws: int
     digest: str
+    largest: float | None = None
+    correlation: float | None = None
+    probe: int | float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probes:
+    """Of a round's vectors along one direction (`dpfed.round_probes`)."""
+
+    added: int | float | None
+    summed: int | float
+    bits: int | None
+    released: float
+    moved: float
+    before: float
+    before_norm: float
+    after: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Coordinates that public samples chose (`dpfed.compress.maps.SharedMask.facts`)."""
+
+    samples: str
+    kept: int
+    shown: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
     """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm; None if nobody saw it.
-    `noise_known`: false where the noise was the clients' and only they have seen it."""
+    `noise_known`: false where the noise was the clients' and only they have seen it. `members`: of the cohort, as
+    `dpfed.members` writes them. What has a default is None in runs of versions that did not write it."""
 
     round: int
     cohort: int
@@ -45,6 +73,12 @@ class Round:
     noise: Noise | None
     aborted: bool
     noise_known: bool = True
+    members: str | None = None
+    counted: int | None = None
+    clipped: int | None = None
+    longest_added: float | None = None
+    probes: Probes | None = None
+    chosen: Chosen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +120,17 @@ class Record:
 
     def real_or_none(self, key: str) -> float | None:
         return None if self._value(key) is None else self.real(key)
+
+    def exact(self, key: str) -> int | float:
+        """A number as it stands: integers of 64 bits are not rounded."""
+        value = self._value(key)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:
+            return value
+        return self.real(key)
+
+    def held(self, key: str) -> bool:
+        """Whether there is such a value, and it is not null."""
+        return self.values.get(key) is not None
 
     def flag(self, key: str) -> bool:
         value = self._value(key)
@@ -162,7 +207,32 @@ def round_from(record: Record) -> Round:
         noise=None if noise is None else _noise_from(noise),
         aborted=aborted,
         noise_known=record.flag("noise_known") if "noise_known" in record.values else True,
+        members=record.text("members") if record.held("members") else None,
+        counted=record.whole("counted") if record.held("counted") else None,
+        clipped=record.whole("clipped") if record.held("clipped") else None,
+        longest_added=record.size("longest_added") if record.held("longest_added") else None,
+        probes=_probes_from(record.inner("probes")) if record.held("probes") else None,
+        chosen=_chosen_from(record.inner("map")) if record.held("map") else None,
     )
+
+
+def _probes_from(record: Record | None) -> Probes:
+    assert record is not None
+    return Probes(
+        added=record.exact("added") if record.held("added") else None,
+        summed=record.exact("summed"),
+        bits=record.whole("bits") if record.held("bits") else None,
+        released=record.real("released"),
+        moved=record.real("moved"),
+        before=record.real("before"),
+        before_norm=record.size("before_norm"),
+        after=record.real("after"),
+    )
+
+
+def _chosen_from(record: Record | None) -> Chosen:
+    assert record is not None
+    return Chosen(samples=record.text("samples"), kept=record.whole("kept"), shown=record.text("shown"))
 
 
 def _noise_from(record: Record) -> Noise:
@@ -171,6 +241,9 @@ def _noise_from(record: Record) -> Noise:
         entries=record.whole("entries"),
         draws=record.whole("draws"),
         digest=record.text("digest"),
+        largest=record.size("largest") if record.held("largest") else None,
+        correlation=record.size("correlation") if record.held("correlation") else None,
+        probe=record.exact("probe") if record.held("probe") else None,
     )
 
 

@@ -7,7 +7,7 @@ import math
 from accounting.coins import BernoulliAggregate
 from dpfed.audit.noise_evidence import charged_noise, unsampled
 from dpfed.audit.promise import canaries_present, sampler_of
-from dpfed.audit.run_files import RunFiles
+from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import Round
 from dpfed.audit.verdict import rounds_in_words
 
@@ -21,14 +21,33 @@ def rows_are_bounded(files: RunFiles) -> Finding:
     if files.config.privacy is None:
         return True, "the unit is a record: its slopes are bounded inside the clients, where these files do not reach."
     norms = {one.round: one.largest_norm for one in files.rounds if one.largest_norm is not None}
-    largest = max(norms.values(), default=0.0)
     over = [number for number, norm in norms.items() if norm > 1 + _ROUNDING]
     if over:
-        return False, f"{rounds_in_words(over)}: a row of {largest:.6g} times the clip norm was summed."
-    unknown = [one.round for one in files.rounds if one.largest_norm is None]
+        return False, f"{rounds_in_words(over)}: a row of {max(norms.values()):.6g} times the clip norm was summed."
+    added = _added_beyond(files)
+    if added:
+        number, times = max(added.items(), key=lambda item: item[1])
+        return False, (
+            f"{rounds_in_words(list(added))}: a row of {times:.6g} times the bound went into the sum (round {number}), "
+            "past the clip."
+        )
+    unknown = [one.round for one in files.rounds if one.largest_norm is None or one.longest_added is None]
     if unknown:
-        return None, f"{rounds_in_words(unknown)}: diagnostics.jsonl does not say how long rows were."
-    return True, f"the longest row of {len(files.rounds)} rounds has {largest:.6f} of the clip norm."
+        return None, f"{rounds_in_words(unknown)}: diagnostics.jsonl does not say how long the rows in the sum were."
+    return True, (
+        f"the longest row of {len(files.rounds)} rounds has {max(norms.values(), default=0.0):.6f} of the clip norm; "
+        "none is longer where it goes into the sum."
+    )
+
+
+def _added_beyond(files: RunFiles) -> dict[int, float]:
+    """By round, the longest row over its bound where it went into the sum, if it is beyond."""
+    found = {}
+    for one in files.results if files.released else ():
+        bound = files.promise.longest_row(clip_norm_before(files, one.round)) if one.longest_added else None
+        if bound is not None and one.longest_added is not None and one.longest_added > bound * (1 + _ROUNDING):
+            found[one.round] = one.longest_added / bound
+    return found
 
 
 def denominator_is_public(files: RunFiles) -> Finding:

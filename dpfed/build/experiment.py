@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_c
 from dpfed.build.idle_keys import check_idle_keys
 from dpfed.build.letters import check_letters
 from dpfed.build.records import RecordGoal, check_records, private_records
-from dpfed.build.samples import Public, Validation, public_samples, validation_samples
+from dpfed.build.samples import Validation, public_samples, validation_samples
 from dpfed.build.schemes import check_options, is_linear, sparsity_schedule
 from dpfed.build.sums import check_sums, filled_to, most_uploads, sums_of
 from dpfed.build.training import course, frozen_network, group_of, local_training, model_options, network_of
@@ -161,7 +162,9 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
         goal=stated,
         validation=validation,
-        not_protected=_not_protected(config, public, validation, parts.decode_first),
+        not_protected=not_protected(
+            [one.note for one in (public, validation) if one is not None], config, parts.decode_first
+        ),
         uplink_bits=None if bits is None else bits + beside,
         secure_sum_bits=beside,
         downlink_bits=downlink_bits(config, map_, who),
@@ -268,10 +271,10 @@ def _of_secure_sums(config: Config) -> str:
     return "".join(notes)
 
 
-def _not_protected(
-    config: Config, public: Public | None, validation: Validation | None, decodes_first: bool
-) -> tuple[str, ...]:
-    notes = [one.note for one in (public, validation) if one is not None]
+def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
+    """What a stated epsilon does not cover, in words: notes on samples (`public_samples`, `validation_samples`), then
+    what the configuration says."""
+    notes = list(of_samples)
     if decodes_first:
         notes.append(
             "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "

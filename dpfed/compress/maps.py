@@ -7,7 +7,7 @@ of R^d; the server divides that by the cohort size.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,12 +16,18 @@ from torch import Tensor
 
 from dpfed.seeds import Seeds
 
+_SHOWN = 4096
+
 
 class Map(Protocol):
     """One round's map. `sent` is the number of values in what `forward` returns."""
 
     @property
     def sent(self) -> int: ...
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """What is kept of a map that public data chose; None for any other."""
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         """[c, d] -> [c, sent]; may write into its argument."""
@@ -43,6 +49,10 @@ class Identity:
     def sent(self) -> int:
         return self.size
 
+    @property
+    def facts(self) -> None:
+        return None
+
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return updates
 
@@ -59,16 +69,24 @@ class SharedMask:
 
     With uniformly random indices and scale d/k the sent vector, scattered back, has the update as its mean over the
     mask; with chosen indices (top-k of a public update) scale is 1. Clipping happens after the scale, in the k
-    values that are sent, so that their norm is the sensitivity.
+    values that are sent, so that their norm is the sensitivity. `chosen_by`: the fingerprint of the public samples that
+    chose the indices, if any did.
     """
 
     size: int
     indices: Tensor
     scale: float
+    chosen_by: str | None = None
 
     @property
     def sent(self) -> int:
         return len(self.indices)
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        if self.chosen_by is None:
+            return None
+        return {"samples": self.chosen_by, "kept": len(self.indices), "shown": shown(self.indices, self.size)}
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return updates.index_select(1, self.indices).mul_(self.scale)
@@ -96,6 +114,10 @@ class SignedProbabilities:
     def sent(self) -> int:
         return self.size
 
+    @property
+    def facts(self) -> None:
+        return None
+
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return updates.mul_(self.signs).div_(2 * self.bound)
 
@@ -104,6 +126,13 @@ class SignedProbabilities:
 
     def restrict(self, broadcast: Tensor) -> Tensor:
         return torch.full_like(broadcast, 0.5)
+
+
+def shown(indices: Tensor, size: int) -> str:
+    """Which of the coordinates 0, s, 2s, ... are among the indices, a bit each in hexadecimal; at most 8,191."""
+    kept = torch.zeros(size, dtype=torch.bool)
+    kept[indices.cpu()] = True
+    return np.packbits(kept[:: max(1, size // _SHOWN)].numpy()).tobytes().hex()
 
 
 def random_indices(size: int, kept: int, seeds: Seeds, purpose: str, *path: int) -> Tensor:

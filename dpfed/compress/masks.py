@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -101,7 +102,8 @@ class PublicTopMask:
             self.inputs, self.labels, weights, round=round, seeds=seeds, purpose="public.shuffle"
         )
         indices = top_indices(update[None], self.kept)[0]
-        return SharedMask(size=self.size, indices=indices, scale=1.0)
+        used = fingerprint(self.inputs, self.labels)
+        return SharedMask(size=self.size, indices=indices, scale=1.0, chosen_by=used)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,14 @@ class PublicSigns:
             own = client_seeds([seeds.integer(self.noise_purpose, round)], 1).to(weights.device)
             signs = random_noise(own, "bernoulli", 1.0, self.size)[0]
         return SignedProbabilities(size=self.size, signs=signs, bound=self.bound)
+
+
+def fingerprint(inputs: Tensor, labels: Tensor) -> str:
+    """SHA-256 of samples in their order."""
+    found = hashlib.sha256(f"{list(inputs.shape)} {inputs.dtype} {labels.dtype}".encode())
+    for one in (inputs, labels):
+        found.update(one.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def kept_coordinates(size: int, *, keep: float | None, k: int | None) -> int:

@@ -48,6 +48,10 @@ class _Directions:
     scheme: FedScalar
 
     @property
+    def facts(self) -> None:
+        return None
+
+    @property
     def sent(self) -> int:
         return self.scheme.projections
 

@@ -18,7 +18,7 @@ MASKED = ("aggregation.kind=masked",)
 def test_it_is_that_of_the_unsampled_rounds(tiny_config):
     """Discrete noise is nearly the continuous one: the closed form of the accounted shares, within 1%."""
     experiment = build(tiny_config(*SHARES, *MASKED, "aggregation.dropout=0.1"))
-    view = server_view(experiment, 3)
+    view = server_view(experiment.config, experiment.goal, 3)
     assert view.rounds == 3
     inside = experiment.goal.mechanism.mechanism
     mu = inside.l2_bound / (inside.share_variance * inside.shares) ** 0.5
@@ -29,7 +29,7 @@ def test_it_is_that_of_the_unsampled_rounds(tiny_config):
 def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
     """300 simulated runs: more than the bound in at most 3 expected; 12 or more would be chance 1e-4."""
     experiment = build(tiny_config(*SHARES, *MASKED, "federation.rounds=100"))
-    most = server_view(experiment, 100).rounds
+    most = server_view(experiment.config, experiment.goal, 100).rounds
     drawn = np.random.default_rng(3).random((300, 100, 60)) < 0.2
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most) < 12
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most - 4) > 12  # and it is no idle bound
@@ -40,7 +40,8 @@ def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
     rounds = 100
     for settings, view_of in (((*SHARES, *MASKED), server_view), (MASKED, hostile_clients_view)):
         experiment = build(tiny_config(*settings, f"federation.rounds={rounds}"))
-        view, delta = view_of(experiment, rounds), experiment.goal.delta
+        view = view_of(experiment.config, experiment.goal, rounds)
+        delta = experiment.goal.delta
         inside = experiment.goal.mechanism.mechanism
         mu = inside.l2_bound / (inside.share_variance * inside.shares) ** 0.5
         drawn = np.arange(1, rounds + 1)
@@ -62,7 +63,7 @@ def test_clients_that_show_who_took_part_cost_the_amplification_and_no_more(tiny
         drawn = np.arange(1, 31)
         return float(binom.pmf(drawn, 30, 0.2) @ [float(privacy_profile(epsilon, mu=mu * t**0.5)) for t in drawn])
 
-    view = hostile_clients_view(experiment, 30)
+    view = hostile_clients_view(experiment.config, experiment.goal, 30)
     assert shown(view.epsilon) <= goal.delta
     sampled = accountant.epsilon(Composed(parts=((goal.mechanism, 30),)), delta=goal.delta)
     assert shown(sampled) > 1.5 * goal.delta
@@ -76,7 +77,7 @@ def test_everybody_has_the_same_epsilon_under_sampling_all(tiny_config, tmp_path
 
 def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
     experiment = build(tiny_config(*SHARES, *MASKED, "federation.sampling=all"))
-    assert server_view(experiment, 7).rounds == 7
+    assert server_view(experiment.config, experiment.goal, 7).rounds == 7
 
 
 @pytest.mark.parametrize(
@@ -88,5 +89,6 @@ def test_nothing_is_stated_where_the_server_sees_more(tiny_config, tmp_path, set
     summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
     assert summary["server_epsilon"] is None
     assert (summary["hostile_clients_epsilon"] is None) == (MASKED[0] not in settings)
-    assert server_view(build(tiny_config(*SHARES, *MASKED)), 0) is None
-    assert hostile_clients_view(build(tiny_config(*SHARES, *MASKED)), 3) is None
+    experiment = build(tiny_config(*SHARES, *MASKED))
+    assert server_view(experiment.config, experiment.goal, 0) is None
+    assert hostile_clients_view(experiment.config, experiment.goal, 3) is None

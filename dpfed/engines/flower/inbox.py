@@ -21,7 +21,7 @@ from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
 from dpfed.privacy.client_level import NotPrivate
 from dpfed.secagg.plain import PlainSum
-from dpfed.sending import Sent, Uploading, weights_of
+from dpfed.sending import Sent, Uploading
 
 NodesTotal = PlainSum | NodeSum
 """A sum of uploads that come as messages: as rows, or under masks."""
@@ -50,6 +50,8 @@ class Inbox:
         sent.noise_known = not parts.privacy.in_shares
         if not (parts.decode_first or self._bounds_seen or isinstance(parts.privacy, NotPrivate)):
             sent.largest_norm = None
+        if parts.privacy.in_shares or not sees_rows(uploading):
+            sent.longest_added = None
 
     def take(self, asked: Mapping[int, int], replies: Iterable[Message]) -> Sent:
         """Replies of the nodes asked (client by node), in the order of clients; the others are lost."""
@@ -76,8 +78,8 @@ class Inbox:
         except WireError as error:
             note_loss(client, f"in round {uploading.state.round}", error)
             return False
-        weights = None if uploading.parts.weigh_first else weights_of(uploading.parts, group)
-        uploading.total.add(group, arrived.rows, weights)
+        if sees_rows(uploading):
+            uploading.add(arrived.rows, group)
         if client in self._trained:
             inside = upload.inside if bounded is None else bool(bounded.inside[0])
             lost = upload.finite is False if bounded is None else bounded.not_finite > 0

@@ -88,7 +88,7 @@ def test_the_law_of_several_cohorts_is_that_of_enumeration():
             for observed, chance in exact.items():
                 low = sum(p for value, p in exact.items() if value <= observed)
                 high = sum(p for value, p in exact.items() if value >= observed)
-                found = cohort_law.two_sided(cohort_law._power(mass, rounds), observed - shift)
+                found = cohort_law.two_sided(cohort_law.power(mass, rounds), observed - shift)
                 assert found == pytest.approx(min(1.0, 2 * min(low, high)), rel=1e-9, abs=1e-15)  # a Fourier transform
                 assert chance <= found + 1e-12
 

@@ -1,0 +1,52 @@
+"""Are a simulated run's cohorts those that its seed gives, and a secure run's not?"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from accounting.mechanisms import FullParticipation
+from dpfed import __version__
+from dpfed.audit.cohort_members import cohorts_of, log_choose
+from dpfed.audit.promise import sampler_of
+from dpfed.audit.run_files import RunFiles
+from dpfed.audit.verdict import rounds_in_words
+from dpfed.randomness import Simulated
+from dpfed.sampling import drawn_clients
+from dpfed.seeds import Seeds
+
+Finding = tuple[bool | None, str]
+
+_BY_CHANCE = 1e-9
+
+
+def cohorts_and_the_seed(files: RunFiles) -> Finding:
+    """Claim checked: with run.randomness = "simulated" every cohort is the one that run.seed gives; with "secure" none
+    is that chance would not give (one of that size in 1e9 runs). Which streams a seed means may change with the
+    package's version: a run of another one is not judged."""
+    who = sampler_of(files.config)
+    if isinstance(who.law, FullParticipation) or who.law.probability >= 1:
+        return True, "all clients are in every round, whatever the seed."
+    made_by = str(files.trusted_ledger.header.about.get("package", "")).removeprefix("dpfed ")
+    if made_by != __version__:
+        return (
+            None,
+            f"the run was made by version {made_by or 'unknown'}, this is {__version__}; seeds may mean others.",
+        )
+    of_seed = Simulated(seeds=Seeds(root=files.config.run.seed))
+    slots = files.promise.slots if files.config.privacy is not None and files.released else None
+    same: list[int] = []
+    other: list[int] = []
+    for one, ids in cohorts_of(files):
+        drawn = drawn_clients(who, of_seed, slots, one.round - 1)
+        (same if np.array_equal(np.sort(drawn), ids) else other).append(one.round)
+    if files.config.run.randomness == "simulated":
+        if other:
+            return False, f"{rounds_in_words(other)}: is not the cohort that run.seed={files.config.run.seed} gives."
+        return True, f"the cohorts of {len(same)} rounds are those that run.seed={files.config.run.seed} gives."
+    rare = math.log(len(files.rounds) or 1) - math.log(_BY_CHANCE)
+    telling = [one for one in same if log_choose(who.clients, files.rounds[one - 1].cohort) > rare]
+    if telling:
+        return False, f"{rounds_in_words(telling)}: the cohort is the one of run.seed, in a run that is to be secure."
+    return True, "no cohort is the one that run.seed gives: they came from elsewhere."

@@ -1,0 +1,100 @@
+"""How many rounds were there? Configuration, ledger, checkpoint and all files of lines must have the same answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from accounting import accountant
+from accounting.errors import AccountingError
+from accounting.ledger import Aborted, Release
+from accounting.mechanisms import Composed
+from dpfed.audit.run_files import RunFiles
+from dpfed.audit.run_lines import Record, Unavailable
+
+Finding = tuple[bool | None, str]
+
+_STREAMED = 1e-3
+"""Epsilon while a run goes on comes from another order of convolutions."""
+
+
+def rounds_agree(files: RunFiles) -> Finding:
+    """Claim checked: summary, metrics, diagnostics and checkpoint end with the same round; a run that ended by "rounds"
+    has all that are configured; one that ended by "budget" had no room for another; and charges that no round has are
+    counted."""
+    done = Record(files.summary, "summary.json").whole("rounds")
+    counts = {
+        "metrics.jsonl": len(files.published),
+        "diagnostics.jsonl": len(files.rounds),
+        "checkpoint.safetensors": files.checkpoint.round,
+    }
+    other = [f"{name} has {count}" for name, count in counts.items() if count != done]
+    if other:
+        return False, f"summary.json states {done} rounds; " + ", ".join(other) + ". Rounds were cut off or added."
+    problem = _ending(files, done) or _charges(files, done)
+    if problem is not None:
+        return False, problem
+    return True, f"{done} rounds in the summary, both files of lines and the checkpoint; {_why(files)}."
+
+
+def _ending(files: RunFiles, done: int) -> str | None:
+    """What is wrong with how the run says that it ended."""
+    configured, stopped_by = files.config.federation.rounds, files.summary.get("stopped_by")
+    if stopped_by == "rounds":
+        if done == configured:
+            return None
+        return f"{done} rounds, config.toml has {configured}, and the run says that it ended with the last of them."
+    if stopped_by != "budget":
+        return f"summary.json: stopped_by is {stopped_by!r}, no run ends so."
+    if done >= configured:
+        return f"all {configured} rounds were run; that is no end by budget."
+    table = files.config.privacy or files.config.local.record
+    budget = table.epsilon if table is not None else None
+    if files.summary.get("project_ledger") is not None:
+        return None
+    if budget is None:
+        return "the run says that its budget ended it, config.toml has no epsilon."
+    if files.config.privacy is None or not files.released:
+        return None
+    cost = _with_one_more(files)
+    if cost * (1 + _STREAMED) > budget:
+        return None
+    return f"the run says that its budget ended it, but round {done + 1} would have cost {cost:.6g} of {budget:.6g}."
+
+
+def _with_one_more(files: RunFiles) -> float:
+    """Epsilon with one more round, at the most that it may cost."""
+    goal = files.promise.goal
+    entries = [entry for entry in files.trusted_ledger.releases if isinstance(entry, Release)]
+    mechanisms = [entry.mechanism for entry in entries] + [goal.mechanism]
+    try:
+        return accountant.epsilon(Composed.of(mechanisms), delta=goal.delta, accountant=goal.accountant)
+    except AccountingError as error:
+        raise Unavailable(f"the cost of one more round could not be found ({error}).") from None
+
+
+def _charges(files: RunFiles, done: int) -> str | None:
+    """Charges beyond the last round: of a round that was interrupted before the budget ended the run."""
+    beyond = sorted(number for number, entries in files.entries.items() if number > done and not _free(entries))
+    if beyond and files.summary.get("stopped_by") != "budget":
+        return f"ledger.jsonl: round {beyond[0]} is charged, the run ended before it. Rounds were cut off."
+    charges = Counter(entry.round for entry in files.trusted_ledger.releases)
+    extra = sum(charges.values()) - sum(round < done for round in charges)
+    stated = Record(files.summary, "summary.json").whole("interrupted_charges")
+    if stated < extra or (stated > extra and files.summary.get("project_ledger") is None):
+        return f"ledger.jsonl: {extra} charges have no round of their own, summary.json counts {stated}."
+    return None
+
+
+def _free(entries: tuple[Any, ...]) -> bool:
+    return all(isinstance(entry, Aborted) for entry in entries)
+
+
+def _why(files: RunFiles) -> str:
+    if files.summary.get("stopped_by") == "rounds":
+        return "they are all that are configured"
+    if files.summary.get("project_ledger") is not None:
+        return "the project's budget, which is not in these files, may have ended them"
+    if files.config.privacy is None:
+        return "that no other fits the budget of its clients is not looked at"
+    return "no other fits the budget"

@@ -1,0 +1,59 @@
+"""The last checkpoint and the model of a finished run, read without trusting them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dpfed.audit.run_lines import Unavailable
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Saved:
+    """Of checkpoint.safetensors: rounds done, the clip norm and model that the next round would start from, and all
+    that stands in its header."""
+
+    round: int
+    clip_norm: float
+    broadcast: Tensor
+    facts: Mapping[str, str]
+
+
+def saved_in(path: Path) -> Saved:
+    """Unavailable where it is missing, damaged, or of a format that has no such values."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = file.metadata() or {}
+            broadcast = file.get_tensor("broadcast")
+        saved = Saved(round=int(facts["round"]), clip_norm=float(facts["clip_norm"]), broadcast=broadcast, facts=facts)
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None
+    if saved.round < 0 or broadcast.dim() != 1 or not broadcast.is_floating_point():
+        raise Unavailable(f"{path.name}: is not a checkpoint of this package.")
+    return saved
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise Unavailable(f"{path.name}: cannot be read ({error.strerror}).") from None
+
+
+def values_of(path: Path) -> NDArray[np.float32]:
+    """All numbers of a file of tensors, sorted."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = [file.get_tensor(name).float().reshape(-1).numpy() for name in file.keys()]  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None
+    return np.sort(np.concatenate(tensors)) if tensors else np.zeros(0, dtype=np.float32)

@@ -1,0 +1,135 @@
+"""Is a round's sum made of the rows that went into it and of its noise, and did just that move the model?
+
+All of it is linear, so it can be worked out again from probes: one product of each vector with a public direction of
+random signs (`dpfed.probes`). What was let through beside, of norm r, changes a probe by about r.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from accounting.coins import BernoulliAggregate, BernoulliChannel
+from dpfed.audit.noise_evidence import unsampled
+from dpfed.audit.run_files import RunFiles, clip_norm_before
+from dpfed.audit.run_lines import Probes, Round, Unavailable
+from dpfed.audit.verdict import rounds_in_words
+from dpfed.build.sums import in_integers
+from dpfed.methods import method
+from dpfed.probes import number, probe
+
+Finding = tuple[bool | None, str]
+
+_OF_SUMS = 1e-5
+"""Rounding of sums of float32 rows, relative to the longest that they can be."""
+_OF_STEPS = 1e-5
+"""Rounding of a step in float32, relative to the norms of model and move."""
+
+
+def sums_are_of_what_went_in(files: RunFiles) -> Finding:
+    """Claim checked: the sum is of the rows that went into it, each once; and, where floats are summed, what was
+    released is the sum and its noise and nothing else. For integers and coins, how their sum is decoded is not looked
+    at."""
+    if files.config.privacy is None:
+        return True, "the unit is a record: sums are not what is private."
+    wrong, unknown, decoded = [], [], True
+    for one, probes in _probed(files):
+        if probes.added is None and one.arrived:
+            unknown.append(one.round)
+        elif not _same_sum(probes, one, _longest_sum(files, one)):
+            wrong.append(one.round)
+        if not _summed_in_floats(files):
+            decoded = False
+        elif not _released_alone(files, one, probes):
+            wrong.append(one.round)
+    if wrong:
+        found = rounds_in_words(sorted(set(wrong)))
+        return False, f"{found}: what was released is not the sum of the rows that went in, and its noise."
+    if unknown:
+        return None, f"{rounds_in_words(unknown)}: only the clients have seen their rows."
+    words = "and what was released is that sum and its noise" if decoded else "decoding it is not looked at"
+    return True, f"the sums of {len(files.results)} rounds are of the rows that went into them; {words}."
+
+
+def model_moves_by_releases(files: RunFiles) -> Finding:
+    """Claim checked: every round starts from the model that the one before left, and its step is the server's step by
+    what was released; the last one left the model of the checkpoint. Rules that are not linear (the posterior of masks,
+    purging, probabilities kept off the ends) are not looked at, but for where rounds start."""
+    if files.config.privacy is None:
+        return True, "the unit is a record: the model moves by uploads that are private already."
+    last: Probes | None = None
+    velocity, wrong = 0.0, []
+    for one, probes in _probed(files):
+        table, room = files.config.server, _room(files, probes, one, velocity)
+        velocity = table.momentum * velocity + probes.moved / (one.divisor or 1.0)
+        stepped = probes.before + table.learning_rate * velocity
+        broken = last is not None and abs(probes.before - last.after) > room
+        if broken or (_linear(files) and abs(probes.after - stepped) > room * max(1.0, table.learning_rate)):
+            wrong.append(one.round)
+        last = probes
+    if wrong:
+        return False, f"{rounds_in_words(wrong)}: the model did not move by what was released."
+    if last is None:
+        return None, "no round has a result."
+    reached = number(probe(files.checkpoint.broadcast[None]))
+    if abs(reached - last.after) > 1e-9 * max(1.0, abs(reached)):
+        return False, "checkpoint.safetensors: is not the model that the last round left."
+    words = "its step is that of what was released"
+    if not _linear(files):
+        words = "the server's step is not linear and not looked at"
+    return True, f"each of {len(files.results)} rounds starts where the one before ended; {words}."
+
+
+def _probed(files: RunFiles) -> Iterator[tuple[Round, Probes]]:
+    for one in files.results:
+        if one.probes is None:
+            raise Unavailable(
+                f"diagnostics.jsonl, line {one.round}: has no 'probes'. The run was made by a version that did not "
+                "write them."
+            )
+        yield one, one.probes
+
+
+def _same_sum(probes: Probes, one: Round, longest: float) -> bool:
+    added = 0 if probes.added is None else probes.added
+    if isinstance(added, int) and isinstance(probes.summed, int):
+        return (added - probes.summed) % (1 << (64 if probes.bits is None else min(probes.bits, 64))) == 0
+    return abs(added - probes.summed) <= _OF_SUMS * longest
+
+
+def _released_alone(files: RunFiles, one: Round, probes: Probes) -> bool:
+    own = 0.0
+    release = files.released.get(one.round)
+    if release is None:
+        raise Unavailable(f"ledger.jsonl: has no release of round {one.round}.")
+    if release.noise_placement == "server" and one.noise is not None:
+        if one.noise.probe is None:
+            raise Unavailable(f"diagnostics.jsonl, line {one.round}: has no probe of the noise.")
+        own = one.noise.probe
+    return abs(probes.released - probes.summed - own) <= _OF_SUMS * _longest_sum(files, one)
+
+
+def _longest_sum(files: RunFiles, one: Round) -> float:
+    """What a sum with its noise can hardly be longer than, in units of updates."""
+    rows = max(one.arrived, 1) * max(clip_norm_before(files, one.round), one.longest_added or 0.0)
+    noise = math.sqrt(one.noise.mean_square * one.noise.entries) if one.noise is not None else 0.0
+    return rows + noise
+
+
+def _summed_in_floats(files: RunFiles) -> bool:
+    """Whether a sum needs no decoding: not in integers or coins, and no entry is outvoted."""
+    of_coins = (BernoulliAggregate, BernoulliChannel)
+    coins = any(isinstance(unsampled(release), of_coins) for release in files.released.values())
+    return not (coins or in_integers(files.config) or files.config.method.purge == "clients")
+
+
+def _linear(files: RunFiles) -> bool:
+    chosen = method(files.config.method.name)
+    purging = chosen.local_training == "pruned" and files.config.method.purge != "clients"
+    return files.config.server.rule == "step" and not chosen.coins and not purging
+
+
+def _room(files: RunFiles, probes: Probes, one: Round, velocity: float) -> float:
+    """Of a step, for rounding."""
+    move = max(abs(probes.moved), _longest_sum(files, one)) / (one.divisor or 1.0)
+    return _OF_STEPS * (probes.before_norm + move + abs(velocity))

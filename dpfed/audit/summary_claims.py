@@ -1,0 +1,83 @@
+"""What summary.json says beside epsilon, worked out again from configuration and ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accounting.ledger import LocalRelease, Release
+from dpfed.audit.run_files import RunFiles
+from dpfed.build.experiment import not_protected
+from dpfed.build.goals import seen, signs_by_coins
+from dpfed.build.schemes import is_linear
+from dpfed.build.sums import in_integers
+from dpfed.config import Config
+from dpfed.methods import method
+from dpfed.server_view import server_view
+
+
+def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:
+    """Keys of the summary that follow from the configuration alone."""
+    config = files.config
+    return {
+        "method": config.method.name,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "aggregation": config.aggregation.kind,
+        "seed": config.run.seed,
+        "for_release": config.run.randomness == "secure",
+    }
+
+
+def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
+    """Keys of the summary that follow from what was released, and its promise; none where nothing was."""
+    releases = files.trusted_ledger.releases
+    if not releases:
+        return {}
+    last = releases[-1]
+    found: dict[str, Any] = {
+        "accountant": files.guarantee.method,
+        "noise_placement": last.noise_placement if isinstance(last, Release) else "local steps",
+        "clip_norm": files.published[-1].clip_norm if files.published else None,
+    }
+    if isinstance(last, LocalRelease):
+        return found | {
+            "noise": "gaussian",
+            "noise_multiplier": last.noise_std / last.clip_norm,
+            "server_epsilon": None,
+        }
+    goal = files.promise.goal
+    against_server = server_view(files.config, goal, len(releases))
+    return found | {
+        "noise": "coins" if goal.noise_multiplier is None else goal.integers.kind if goal.integers else "gaussian",
+        "noise_multiplier": goal.noise_multiplier,
+        "server_epsilon": against_server.epsilon if against_server else None,
+        "server_epsilon_rounds": against_server.rounds if against_server else None,
+    }
+
+
+def protection_problem(files: RunFiles) -> str | None:
+    """Whether summary.json leaves out something that the stated epsilon does not cover. The note on public samples
+    names the data, which is not in the folder: of it only that it is there."""
+    stated = files.summary.get("not_protected")
+    if not isinstance(stated, list) or not all(isinstance(one, str) for one in stated):
+        return "not_protected is no list of notes"
+    config, public = files.config, []
+    if config.data.public:
+        public = [one for one in stated if one.startswith(f"{config.data.public} samples ") and "not protected" in one]
+        if len(public) != 1:
+            return "not_protected does not name the public samples"
+    set_aside = [one for one in stated if one.startswith(f"{config.data.validation} training samples are set aside")]
+    if len(set_aside) != (config.data.validation is not None):
+        return "not_protected does not name the validation samples"
+    expected = not_protected([*public, *set_aside], config, decodes_first(config))
+    lacking = [one for one in expected if one not in stated]
+    return f"not_protected lacks {lacking[0]!r}" if lacking else None
+
+
+def decodes_first(config: Config) -> bool:
+    """Whether a trusted server decodes every upload before it clips."""
+    chosen = method(config.method.name)
+    coins = chosen.scheme is None or signs_by_coins(config, chosen)
+    if config.privacy is None or coins or in_integers(config) or seen(config) != "sum":
+        return False
+    return not is_linear(config, chosen)

@@ -1,0 +1,50 @@
+"""Who was in a cohort, as one string: for diagnostics.jsonl, which the operator keeps to itself.
+
+The sorted ids as the gaps between them, each of as many bytes as the widest needs: 10,000 of 10^6 clients are 27 kB.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+EVERYBODY = "all"
+"""Each of the clients, once."""
+
+_WIDTHS: dict[str, np.dtype[Any]] = {
+    "1": np.dtype("<u1"),
+    "2": np.dtype("<u2"),
+    "4": np.dtype("<u4"),
+    "8": np.dtype("<u8"),
+}
+
+
+def written(ids: NDArray[np.int64], clients: int) -> str:
+    """The ids of a cohort, repeats included, of clients 0 .. clients - 1."""
+    ordered = np.sort(ids)
+    if len(ordered) == clients and np.array_equal(ordered, np.arange(clients)):
+        return EVERYBODY
+    gaps = np.diff(ordered, prepend=0)
+    widest = int(gaps.max(initial=0))
+    width = next(width for width, kind in _WIDTHS.items() if widest <= np.iinfo(kind).max)
+    return f"{width}:{base64.b64encode(gaps.astype(_WIDTHS[width]).tobytes()).decode()}"
+
+
+def read(text: str, clients: int) -> NDArray[np.int64]:
+    """The sorted ids; ValueError for a text that `written` did not make. Needs memory in proportion to it."""
+    if text == EVERYBODY:
+        return np.arange(clients)
+    width, _, content = text.partition(":")
+    if width not in _WIDTHS:
+        raise ValueError("members: must begin with the width of a gap, 1, 2, 4 or 8, or be 'all'.")
+    try:
+        gaps = np.frombuffer(base64.b64decode(content, validate=True), dtype=_WIDTHS[width])
+    except (binascii.Error, ValueError):
+        raise ValueError("members: must be gaps in base64.") from None
+    if (len(gaps) and int(gaps.max()) > clients) or float(gaps.sum(dtype=np.float64)) > clients:
+        raise ValueError(f"members: name clients beyond the {clients} of the run.")
+    return np.cumsum(gaps.astype(np.int64))

@@ -1,0 +1,40 @@
+"""Probes: what a vector of a round looks like along one public direction of random signs.
+
+A linear step shows in them as a linear step of numbers, so that an audit can work a round out again without its
+vectors: what went into the sum, the sum, its noise, what was released, the model before and after. They depend on
+private data: for diagnostics.jsonl, which the operator keeps to itself.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from dpfed.compress.counter import client_seeds, rademacher
+
+_SEED = 2_718_281_828
+"""Of the direction; anything that no other stream starts from."""
+
+
+@lru_cache(maxsize=4)
+def direction(size: int, device: torch.device) -> Tensor:
+    """Signs [size], float32, the same in every run, round and place; not to be written to."""
+    return rademacher(client_seeds([_SEED], 1).to(device), "audit.probe", size)[0]
+
+
+def probe(rows: Tensor) -> Tensor:
+    """The sum over rows [c, k] of their products with the direction, a scalar: int64 for integers (modulo 2^64),
+    float64 for floats, of several rows rounded by about 2^-24 of their norms."""
+    signs = direction(rows.shape[1], rows.device)
+    if rows.is_floating_point() and len(rows) == 1:
+        return rows[0].double() @ signs.double()
+    if rows.is_floating_point():
+        return (rows @ signs.to(rows.dtype)).double().sum()
+    return (rows.to(torch.int64).sum(dim=0) * signs.to(torch.int64)).sum()
+
+
+def number(value: Tensor) -> int | float:
+    """As JSON has it."""
+    return float(value) if value.is_floating_point() else int(value)

@@ -1,0 +1,313 @@
+"""Planted faults of whole runs: what is broken in an experiment, and which check of `dpfed audit run` says so.
+
+The broken parts exist in the tests only. Where a class is patched, it is patched while the audit looks, too: what the
+audit works out again has the same fault then, and it must be found all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from accounting import accountant
+from dpfed import federation
+from dpfed.audit.run import audit_run
+from dpfed.build import build
+from dpfed.compress.maps import top_indices
+from dpfed.compress.masks import PublicTopMask, fingerprint
+from dpfed.config import override, parse
+from dpfed.randomness import Simulated
+from dpfed.sampling import FixedSizeCohorts, PoissonCohorts
+from dpfed.seeds import Seeds
+
+from .broken_parts import Delegating
+from .run_folders import TABLES
+
+TOPK = ("method.name=fed-smp-topk", "method.keep=0.3", "data.public=200")
+ALL = ("federation.sampling=all",)
+FIXED = ("federation.sampling=fixed",)
+LONG = (*ALL, "federation.rounds=40")
+SECURE = ("run.randomness=secure", "privacy.noise=discrete-gaussian")
+
+
+def same(experiment):
+    return experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFault:
+    """`broken`: sound experiment to broken one; `patches`: (class, name, function) for the run and its audit."""
+
+    name: str
+    check: str
+    settings: tuple[str, ...] = ()
+    broken: Callable = same
+    patches: tuple = ()
+
+    def caught(self, folder, seed, *, confidence=0.95):
+        """The checks that fail on a run with the fault."""
+        return self._failed(folder, seed, confidence, self.broken, self.patches)
+
+    def twin(self, folder, seed, *, confidence=0.95):
+        """The checks that fail on the same run without it."""
+        return self._failed(folder, seed, confidence, same, ())
+
+    def _failed(self, folder, seed, confidence, broken, patches):
+        held = [patch.object(*one) for one in patches]
+        for one in held:
+            one.start()
+        try:
+            experiment = build(parse(override(TABLES, [*self.settings, f"run.seed={seed}"]), source="test"))
+            federation.run(broken(experiment), folder)
+            found = audit_run(folder, confidence=confidence)
+        finally:
+            for one in held:
+                one.stop()
+        return {one.name for one in found.checks if one.passed is False}
+
+
+def having(**makers):
+    """Parts made from the sound ones."""
+
+    def broken(experiment):
+        parts = experiment.parts
+        return replace(experiment, parts=replace(parts, **{name: make(parts) for name, make in makers.items()}))
+
+    return broken
+
+
+# --- what is broken
+
+
+class OneClientUnclipped(Delegating):
+    """The code of a round in which the first row of every group is sent as if it had not been clipped."""
+
+    def send(self, rows, *rest):
+        arrived = self._inner.send(rows, *rest)
+        scale = torch.ones(len(rows), 1)
+        scale[:1] = 3.0
+        return replace(arrived, rows=(arrived.rows * scale).to(arrived.rows.dtype))
+
+
+class SumsBehindTheClip(Delegating):
+    """Adds something of its own to every sum."""
+
+    def open(self, *arguments, **named):
+        total = self._inner.open(*arguments, **named)
+        add = total.add
+
+        def twice(clients, rows, weights=None):
+            add(clients, rows, weights)
+            if len(clients):
+                add(clients[:1], rows[:1], None)
+
+        total.add = twice
+        return total
+
+
+class Remembers(Delegating):
+    """Keeps the noiseless sum for `LeaksTheSum`."""
+
+    def open(self, *arguments, **named):
+        total, kept = self._inner.open(*arguments, **named), self._rest[0]
+        close = total.close
+
+        def closed():
+            kept[:] = [close()]
+            return kept[0]
+
+        total.close = closed
+        return total
+
+
+class LeaksTheSum(Delegating):
+    """A server's step with a twentieth of the noiseless sum."""
+
+    def apply(self, state, mean_move, *, count, clip_norm):
+        leak = 0.05 * self._rest[0][0].total / count
+        return self._inner.apply(state, mean_move + leak, count=count, clip_norm=clip_norm)
+
+
+def leaking(experiment):
+    kept = []
+    return having(sums=lambda parts: Remembers(parts.sums, kept), server=lambda parts: LeaksTheSum(parts.server, kept))(
+        experiment
+    )
+
+
+class WithoutPartOf(Delegating):
+    """Normal noise, changed by a function of (values, purpose)."""
+
+    def normal(self, count, purpose, *path, device="cpu"):
+        return self._rest[0](self._inner.normal(count, purpose, *path, device=device), purpose)
+
+
+def with_noise(change):
+    def broken(parts):
+        return replace(parts.privacy, randomness=WithoutPartOf(parts.randomness, change))
+
+    return having(privacy=broken)
+
+
+def tiled(values, purpose):
+    return values[: len(values) // 2].repeat(2) if len(values) > 1 and len(values) % 2 == 0 else values
+
+
+def clamped(values, purpose):
+    return values.clamp(-3.5, 3.5)
+
+
+def silent_count(values, purpose):
+    return values * 0.0 if purpose == "noise.count" else values
+
+
+def once(draw):
+    """The cohort of the first round in every one."""
+    return lambda self, randomness, round: draw(self, randomness, 0)
+
+
+def with_repeats(self, randomness, round):
+    drawn = randomness.uniform(self.cohort, "cohort", round) * self.clients
+    return np.sort(drawn.astype(np.int64))
+
+
+REAL_POISSON = PoissonCohorts.sample
+
+
+def until_somebody(self, randomness, round):
+    again = 0
+    while not len(drawn := REAL_POISSON(self, randomness, round + 10**6 * again)):
+        again += 1
+    return drawn
+
+
+def mostly_the_same(self, randomness, round):
+    """One of ten clients comes three times as often as it should."""
+    drawn = REAL_POISSON(self, randomness, round)
+    often = np.arange(0, self.clients, 10)
+    extra = often[randomness.uniform(len(often), "more", round) < 2 * self.law.probability]
+    return np.union1d(drawn, extra)
+
+
+def of_private_samples(self, weights, round, seeds):
+    """Coordinates by the clients' samples, under the name of the public ones."""
+    inputs, labels = self.trainer.inputs[:200], self.trainer.labels[:200]
+    update = self.trainer.train_on(inputs, labels, weights, round=round, seeds=seeds, purpose="public.shuffle")
+    sound = REAL_MASK(self, weights, round, seeds)
+    return replace(
+        sound, indices=top_indices(update[None], self.kept)[0], chosen_by=fingerprint(self.inputs, self.labels)
+    )
+
+
+REAL_MASK = PublicTopMask.for_round
+
+
+def private_public_set(experiment):
+    local = experiment.parts.local
+    private = {"inputs": local.inputs[:200], "labels": local.labels[:200]}
+    return having(map=lambda parts: replace(parts.map, **private))(experiment)
+
+
+def from_the_seed(experiment):
+    """Secure by name, drawn from run.seed."""
+    simulated = Simulated(seeds=Seeds(root=experiment.config.run.seed))
+    named = SecureByName(simulated)
+    return having(randomness=lambda parts: named)(experiment)
+
+
+class SecureByName(Delegating):
+    name = "secure"
+
+
+def delta_doubled(experiment):
+    return replace(experiment, goal=replace(experiment.goal, delta=2 * experiment.goal.delta))
+
+
+REAL_BOUND = accountant._bound
+
+
+def at_twice_delta(mechanism, delta, *rest):
+    return REAL_BOUND(mechanism, 2 * delta, *rest)
+
+
+BOUNDED, SUMS, STEP = "rows are bounded", "sums are of what went in", "model moves by what was released"
+MEMBERS, SHAPE = "members follow the sampler", "noise is shaped as charged"
+MASK = "coordinates are chosen by public data"
+
+FAULTS = (
+    RunFault(
+        name="a client of a group is not clipped",
+        check=BOUNDED,
+        broken=having(code=lambda parts: OneClientUnclipped(parts.code)),
+    ),
+    RunFault(
+        name="the same, on integers under masks",
+        settings=("aggregation.kind=masked",),
+        check=BOUNDED,
+        broken=having(code=lambda parts: OneClientUnclipped(parts.code)),
+    ),
+    RunFault(name="a row is summed twice", check=SUMS, broken=having(sums=lambda parts: SumsBehindTheClip(parts.sums))),
+    RunFault(name="a twentieth of the noiseless sum moves the model", check=STEP, broken=leaking),
+    RunFault(
+        name="a fixed-size cohort drawn once",
+        settings=FIXED,
+        check=MEMBERS,
+        patches=((FixedSizeCohorts, "sample", once(FixedSizeCohorts.sample)),),
+    ),
+    RunFault(
+        name="a Poisson cohort drawn once", check=MEMBERS, patches=((PoissonCohorts, "sample", once(REAL_POISSON)),)
+    ),
+    RunFault(
+        name="a fixed-size sampler with repeats",
+        settings=FIXED,
+        check=MEMBERS,
+        patches=((FixedSizeCohorts, "sample", with_repeats),),
+    ),
+    RunFault(
+        name="a tenth of the clients comes three times as often",
+        settings=("federation.rounds=60", "federation.cohort=6"),
+        check=MEMBERS,
+        patches=((PoissonCohorts, "sample", mostly_the_same),),
+    ),
+    RunFault(
+        name="an empty Poisson cohort drawn again",
+        settings=("federation.rounds=40", "federation.cohort=1", "privacy.noise_multiplier=8.0"),
+        check="cohort sizes follow the sampler",
+        patches=((PoissonCohorts, "sample", until_somebody),),
+    ),
+    RunFault(
+        name="a top-k mask from private samples",
+        settings=TOPK,
+        check=MASK,
+        patches=((PublicTopMask, "for_round", of_private_samples),),
+    ),
+    RunFault(name="clients' samples as the public ones", settings=TOPK, check=MASK, broken=private_public_set),
+    RunFault(
+        name="secure draws from the seed", settings=SECURE, check="cohorts are the seed's, or not", broken=from_the_seed
+    ),
+    RunFault(name="delta doubled", check="summary names what ran", broken=delta_doubled),
+    RunFault(
+        name="an account at twice delta",
+        settings=("privacy.accountant=best",),
+        check="epsilon is possible",
+        patches=((accountant, "_bound", at_twice_delta),),
+    ),
+    RunFault(name="noise tiled over coordinates", settings=ALL, check=SHAPE, broken=with_noise(tiled)),
+    RunFault(
+        name="shares of noise tiled over coordinates",
+        settings=(*ALL, "privacy.placement=clients", "privacy.adjacency=zero-out"),
+        check=SHAPE,
+        broken=with_noise(tiled),
+    ),
+    RunFault(name="noise clamped at 3.5 standard deviations", settings=LONG, check=SHAPE, broken=with_noise(clamped)),
+    RunFault(
+        name="the adaptive clip's count without noise",
+        settings=("privacy.adaptive.quantile=0.5",),
+        check="counts are noised",
+        broken=with_noise(silent_count),
+    ),
+)
