@@ -12,7 +12,7 @@ from accounting.mechanisms import Composed, Subsampled
 from dpfed.build import PrivacyGoal, RecordGoal
 from dpfed.config import Config
 
-_SHARE_OF_DELTA = 0.01
+_SHARE_OF_DELTA = 0.02
 """What of delta goes to clients that are drawn more often than is accounted for."""
 
 
@@ -58,7 +58,7 @@ def _without_sampling(
     *,
     noise_of: Literal["clients", "server"],
 ) -> KnownCohorts | None:
-    """m of the rounds without sampling. A client is drawn in more with probability at most a hundredth of delta, which
+    """m of the rounds without sampling. A client is drawn in more with probability at most a fiftieth of delta, which
     is charged: the draws do not depend on data, so delta(m rounds) + P(more) is a delta for every client."""
     if config.aggregation.kind == "plain" or not isinstance(goal, PrivacyGoal) or not released:
         return None

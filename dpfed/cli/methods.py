@@ -20,7 +20,11 @@ from dpfed.methods import (
 )
 
 _WAYS = {
-    NOISED_SUM: ("S", "the server (or a secure sum) sees the sum of clipped uploads and adds Gaussian noise to it"),
+    NOISED_SUM: (
+        "S",
+        "the server (or a secure sum) sees the sum of clipped uploads and adds Gaussian noise to it, discrete in a "
+        "secure sum",
+    ),
     SHARES: ("s", "as S, with the noise in shares of the clients (privacy.placement = 'clients'), Gaussian or integer"),
     SHARED_SUM: ("S*", "as S or s where method.shared gives all clients of a round the same directions"),
     DECODED: ("D", "a trusted server decodes every upload, clips what it decoded, sums, and adds Gaussian noise"),

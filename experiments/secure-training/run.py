@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import statistics
 import tempfile
 from pathlib import Path
@@ -94,7 +95,7 @@ def print_table() -> None:
         print(
             f"| {name} | {statistics.mean(accuracies):.1%} ({', '.join(f'{a:.1%}' for a in accuracies)}) "
             f"| {max(float(line['epsilon']) for line in lines):.3f} "
-            f"| {f'{server:.1f} if drawn {times} times' if server else '–'} "
+            f"| {f'{math.ceil(10 * server) / 10:.1f} if drawn {times} times' if server else '–'} "
             f"| {lines[0]['uplink_bytes_per_client_round']} (of them {lines[0]['secure_sum_bytes_per_client_round']}) "
             f"| {sum(int(line['aborted_rounds']) for line in lines)} of {sum(int(line['rounds']) for line in lines)} |"
         )
