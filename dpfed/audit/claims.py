@@ -10,12 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import accountant, profiles
+from accounting.adjacency import Adjacency
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.ledger import Release
-from accounting.mechanisms import Gaussian, SingleRelease
+from accounting.mechanisms import (
+    FullParticipation,
+    Gaussian,
+    Sampling,
+    SingleRelease,
+    Subsampled,
+    Unsampled,
+)
 from accounting.profiles import Profile
-from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
 Coins = BernoulliAggregate | BernoulliChannel
@@ -25,13 +32,14 @@ Coins = BernoulliAggregate | BernoulliChannel
 class Claim:
     """The mechanism that is written for a round, and what follows from it.
 
-    mechanism:   without sampling
+    mechanism:   as the ledger has it, with its sampling
     profile:     delta at every epsilon, both orders of neighbours
     epsilon:     at `delta`, by the accountant's best bound
     bound:       the claimed bound on one client's row, L2, in the units of the released vector
     sensitivity: how far apart neighbours' noiseless releases may be, in those units: bound or twice that
     noise_std:   of the released vector in those units; 0 for coins
     seen:        "sum" or "uploads"
+    count_mu:    shift over noise of a second number, the count of clients inside the bound; 0 where none is released
     """
 
     mechanism: SingleRelease
@@ -42,15 +50,35 @@ class Claim:
     sensitivity: float
     noise_std: float
     seen: str
+    count_mu: float = 0.0
+
+    @property
+    def unsampled(self) -> Unsampled:
+        """The mechanism on a cohort that is known."""
+        return self.mechanism.mechanism if isinstance(self.mechanism, Subsampled) else self.mechanism
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the cohort is drawn."""
+        return self.mechanism.sampling if isinstance(self.mechanism, Subsampled) else FullParticipation()
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return Adjacency.of(self.mechanism.adjacency)
 
     @property
     def coins(self) -> Coins | None:
         """The mechanism, if its noise is coins."""
-        return self.mechanism if isinstance(self.mechanism, Coins) else None
+        return self.unsampled if isinstance(self.unsampled, Coins) else None
+
+    @property
+    def integers(self) -> DiscreteGaussian | Skellam | None:
+        """The mechanism, if its noise is whole numbers."""
+        return self.unsampled if isinstance(self.unsampled, DiscreteGaussian | Skellam) else None
 
     @property
     def mu(self) -> float | None:
-        """Claimed shift over noise; None for coins, which are no Gaussian."""
+        """Claimed shift over noise of the vector; None for coins, which are no Gaussian."""
         return None if self.coins else self.sensitivity / self.noise_std
 
     @property
@@ -63,34 +91,30 @@ class Claim:
         return self.mechanism.to_dict()
 
 
-def claim_of(release: Release, *, delta: float) -> Claim:
-    """The claim of one release without sampling.
+def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
+    """The claim of one release. `count_mu`: see `Claim`; such a count is part of the same Gaussian release.
 
-    Sensitivity in the units of the release, from the mechanism alone: mu noise_std for Gaussians, the accounted integer
-    bound over steps for integers, the clip for coins. ConfigError for a sampled mechanism: two worlds with and without
-    a client need the client to take part.
+    Sensitivity in the units of the release, from the mechanism alone: mu noise_std for Gaussians (without the count's
+    part of mu), the accounted integer bound over steps for integers, the clip for coins.
     """
-    mechanism = release.mechanism
+    sampled = release.mechanism
+    mechanism = sampled.mechanism if isinstance(sampled, Subsampled) else sampled
     if isinstance(mechanism, Gaussian):
-        sensitivity = mechanism.mu * release.noise_std
+        sensitivity = math.sqrt(mechanism.mu**2 - count_mu**2) * release.noise_std
     elif isinstance(mechanism, DiscreteGaussian | Skellam):
         sensitivity = mechanism.sensitivity / math.sqrt(mechanism.variance) * release.noise_std
-    elif isinstance(mechanism, Coins):
-        sensitivity = release.clip_norm * mechanism.adjacency.sensitivity_in_clips
     else:
-        raise ConfigError(
-            f"federation.sampling with {type(mechanism).__name__}: the audit of an upload is about a client that takes "
-            "part. Use federation.sampling='all'; samplers are tested by their cohort sizes."
-        )
+        sensitivity = release.clip_norm * mechanism.adjacency.sensitivity_in_clips
     return Claim(
-        mechanism=mechanism,
-        profile=profiles.profile(mechanism),
-        epsilon=accountant.epsilon(mechanism, delta=delta),
+        mechanism=sampled,
+        profile=profiles.profile(sampled),
+        epsilon=accountant.epsilon(sampled, delta=delta),
         delta=delta,
         bound=sensitivity / mechanism.adjacency.sensitivity_in_clips,
         sensitivity=sensitivity,
         noise_std=0.0 if isinstance(mechanism, Coins) else release.noise_std,
         seen="uploads" if release.noise_placement == "uploads" else "sum",
+        count_mu=count_mu,
     )
 
 

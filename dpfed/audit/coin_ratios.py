@@ -2,44 +2,88 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import ndtr
 from torch import Tensor
 
+from dpfed.audit.clopper_pearson import upper_limit
+from dpfed.audit.score_law import HONEST, Deviation
 from dpfed.compress.coins import Coins
 
 Floats = NDArray[np.float64]
 
+_DRAWN = 20_000
 _FAR = 1e6
 """The log-ratio of what one world cannot send, finite so that both signs add up."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoinRatio:
-    """log P1(s) / P0(s) of a sum s [d] of independent coins, from tables [d, coins + 1] for each entry's value."""
+    """log P1(s) / P0(s) of a sum s [d] of independent coins, from tables [d, coins + 1] for each entry's value.
+
+    taking_part: the probability that the client under test is in the sum; otherwise one more of the others is, and the
+                 sum has the law `log_out`, in both worlds
+    """
 
     log_one: Floats
     log_other: Floats
+    log_out: Floats
+    taking_part: float
 
     @classmethod
-    def of(cls, code: Coins, one: Tensor, other: Tensor, rest: Tensor, others: int) -> CoinRatio:
+    def of(
+        cls, code: Coins, one: Tensor, other: Tensor, rest: Tensor, others: int, taking_part: float = 1.0
+    ) -> CoinRatio:
         """From where the client's probabilities end [d] in each world, and those of `others` clients, before the clip
         to the edges (and noise) that the claim says."""
-        own = [_law(_mean(code, where)[:, None]) for where in (one, other)]
+        own = [_law(_mean(code, where)[:, None]) for where in (one, other, rest)]
         beside = _law(np.repeat(_mean(code, rest)[:, None], others, axis=1))
         tables = [_added(law, beside) for law in own]
         with np.errstate(divide="ignore"):
-            return cls(log_one=np.log(tables[0]), log_other=np.log(tables[1]))
+            logs = [np.log(table) for table in tables]
+        return cls(log_one=logs[0], log_other=logs[1], log_out=logs[2], taking_part=taking_part)
 
     def scores(self, sums: Tensor) -> Floats:
         """One ratio for each of the sums [n, d]."""
-        table = torch.from_numpy(self._ratio())
-        counts = sums.round().long().clamp(0, table.shape[1] - 1)
-        return np.asarray(table.T.gather(0, counts.cpu()).sum(dim=1).numpy(), dtype=np.float64)
+        counts = np.asarray(sums.round().long().cpu().numpy()).clip(0, self.log_one.shape[1] - 1)
+        if self.taking_part == 1:
+            return self._summed(self._ratio(), counts)
+        logs = (self._summed(_finite(log), counts) for log in (self.log_one, self.log_other, self.log_out))
+        return self._of_logs(*logs)
+
+    @staticmethod
+    def _summed(table: Floats, counts: NDArray[np.int64]) -> Floats:
+        return np.asarray(np.take_along_axis(table.T, counts, axis=0).sum(axis=1), dtype=np.float64)
+
+    def of_sums(self, true: CoinRatio, world: int, trials: int, generator: np.random.Generator) -> Floats:
+        """The ratio of sums [trials] that are drawn from the laws of `true`, and not by the code under test.
+
+        Entries that are alike are drawn together, as a multinomial.
+        """
+        inside = generator.binomial(trials, self.taking_part)
+        tables = np.concatenate([self.log_one, self.log_other, self.log_out], axis=1)
+        scores = []
+        for log, count in (((true.log_other, true.log_one)[world], inside), (true.log_out, trials - inside)):
+            rows = np.concatenate([log, tables], axis=1)
+            _, firsts, sizes = np.unique(rows, axis=0, return_index=True, return_counts=True)
+            found = np.zeros((3, count))
+            for first, size in zip(firsts, sizes, strict=True):
+                drawn = generator.multinomial(size, _normalised(np.exp(log[first])), size=count)
+                for k, table in enumerate((self.log_one, self.log_other, self.log_out)):
+                    found[k] += drawn @ _finite(table[first])
+            scores.append(self._of_logs(*found))
+        return np.concatenate(scores)
+
+    def _of_logs(self, one: Floats, other: Floats, out: Floats) -> Floats:
+        q = self.taking_part
+        if q == 1:
+            return one - other
+        both = [np.logaddexp(math.log1p(-q) + out, math.log(q) + own) for own in (one, other)]
+        return np.asarray(both[0] - both[1])
 
     def _ratio(self) -> Floats:
         """0 where a value is impossible in both worlds."""
@@ -54,6 +98,38 @@ class CoinRatio:
         mean0, mean1 = float((p0 * ratio).sum()), float((p1 * ratio).sum())
         variance = (p0 * ratio**2).sum(axis=1) - (p0 * ratio).sum(axis=1) ** 2
         return mean0, mean1, float(np.sqrt(variance.sum()))
+
+
+def _finite(table: Floats) -> Floats:
+    return np.maximum(table, -_FAR)
+
+
+def _normalised(law: Floats) -> Floats:
+    return law / law.sum()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CoinLaw:
+    """The law of `ratio`'s scores where the client's probabilities move farther than the claim says.
+
+    ends: where the client ends in world 1, in world 0, and where the others end [d] each; origin: where they start
+    """
+
+    code: Coins
+    ends: tuple[Tensor, Tensor, Tensor]
+    origin: Tensor
+    ratio: CoinRatio
+
+    def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+        """From draws of the law: upper limits, each too small with probability 1e-4."""
+        far = [self.origin + (1 + fault.too_far) * (end - self.origin) for end in self.ends[:2]]
+        coins = int(self.ratio.log_one.shape[1]) - 2
+        true = CoinRatio.of(self.code, far[0], far[1], self.ends[2], coins, self.ratio.taking_part)
+        generator = np.random.default_rng([_DRAWN, int(1e6 * fault.too_far)])
+        scores = [self.ratio.of_sums(true, world, _DRAWN, generator) for world in (0, 1)]
+        wrong = int((scores[0] >= threshold).sum()), int((scores[1] < threshold).sum())
+        limits = [float(upper_limit(count, _DRAWN, alpha=1e-4)) for count in wrong]
+        return limits[0], limits[1]
 
 
 def _mean(code: Coins, where: Tensor) -> Floats:

@@ -1,4 +1,4 @@
-"""The small experiment in which a method's upload is audited: its preset, four clients, all of them in one round."""
+"""The small experiment in which a method's upload is audited: its preset, four clients, by default all in one round."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from dpfed import presets
 from dpfed.audit.one_round import OneRound
-from dpfed.audit.round_checks import Check
-from dpfed.audit.sampler_check import sampler_check
-from dpfed.audit.upload import UploadAudit, audit_round
+from dpfed.audit.sampler_check import cohorts_check
+from dpfed.audit.secure_check import secure_check
+from dpfed.audit.upload import TRIALS, UploadAudit, audit_round
+from dpfed.audit.verdict import Check
 from dpfed.build import Experiment, build
 from dpfed.config import Config, override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import METHODS, method
-from dpfed.randomness import Simulated
 from dpfed.sampling import sampler
 from dpfed.secagg.summed import least_uploads
 from dpfed.seeds import Seeds
@@ -44,7 +44,8 @@ def audited_methods() -> list[str]:
 def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
     """The method's private setting on the digits, small: d = 610, four clients, one round, delta = 1e-5.
 
-    Gaussian noise of multiplier 1 unless one, or an epsilon, is given; coins at epsilon 3. `settings` go on top.
+    All clients take part, or by federation.sampling two of them, unless `settings` say how many. Gaussian noise of
+    multiplier 1 unless one, or an epsilon, is given; coins at epsilon 3. `settings` go on top.
     """
     chosen = method(name)
     if not chosen.private_with:
@@ -57,13 +58,21 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     tables["privacy"].pop("epsilon", None)
     tables["privacy"] |= {"clip_norm": _SHORT[name]} if name in _SHORT else {}
     tables = override(tables, [*_SETTING, *settings])
+    federation = tables["federation"]
+    if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
+        federation["cohort"] = max(1, federation["clients"] // 2)
     config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")
-    if config.federation.sampling != "all":
-        raise ConfigError(
-            f"federation.sampling={config.federation.sampling!r}: the audit is about a client that takes part. Remove "
-            "the setting; the sampler is checked by itself."
-        )
+    _refuse_padded_coins(config)
     return config
+
+
+def _refuse_padded_coins(config: Config) -> None:
+    coins = method(config.method.name).coins or (config.privacy is not None and config.privacy.noise == "coins")
+    if coins and config.federation.sampling == "poisson":
+        raise ConfigError(
+            "federation.sampling='poisson' with coins: the sum is padded to a fixed number of coins, which the audit's "
+            "score does not know. Use federation.sampling 'fixed' or 'all'; the sampler is checked by itself."
+        )
 
 
 def _preset(name: str) -> str:
@@ -88,7 +97,7 @@ def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float 
 def round_of(experiment: Experiment) -> OneRound:
     """The first round, with as few uploads as it may be released with."""
     config, table = experiment.config, experiment.config.aggregation
-    clients = config.federation.clients
+    clients = config.federation.clients if config.federation.sampling == "all" else config.federation.cohort
     if config.privacy is not None and config.privacy.release != "uploads":
         tolerance = getattr(experiment.parts.sums, "tolerance", None)
         clients = least_uploads(clients, tolerance or 0.0)
@@ -105,7 +114,7 @@ def audit_upload(
     *,
     settings: Sequence[str] = (),
     noise_multiplier: float | None = None,
-    trials: int = 100_000,
+    trials: int = TRIALS,
     confidence: float = 0.95,
     seed: int = 0,
     draws: int = 300_000,
@@ -123,12 +132,12 @@ def audit_upload(
         seed=seed,
         delta=config.privacy.delta or 1e-5,
         draws=draws,
-        checks=(_sampler(name, config, seed),),
+        checks=(_sampler(name, experiment, seed), secure_check()),
     )
 
 
-def _sampler(name: str, config: Config, seed: int) -> Check:
-    """The sampler of the method's preset, which the audited round does without."""
+def _sampler(name: str, experiment: Experiment, seed: int) -> Check:
+    """That of the audited round, and that of the method's preset."""
     table = presets.tables(_preset(name))["federation"]
     drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
-    return sampler_check(drawn, Simulated(seeds=Seeds(root=seed)))
+    return cohorts_check(experiment.parts, Seeds(root=seed), [drawn])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -17,11 +17,13 @@ LOUD = 1e3
 
 HUGE = 1e15
 TINY = 1e-3
+_JUST_INSIDE = 0.9999
 _BARELY = 0.01  # of an entry: enough to change which entries are the largest, next to nothing for a norm
 
-Score = Literal["filter", "upload", "support", "ratio"]
+Score = Literal["filter", "upload", "support", "ratio", "count", "joint"]
 """filter: product of the release with the difference of the noiseless ones. upload: the same of what a lossy code made
-of a noised row. support: which entries are not zero. ratio: log-likelihood ratio of coins."""
+of a noised row. support: which entries are not zero. ratio: log-likelihood ratio of coins. count: of clients inside the
+bound, as the next clip norm shows it. joint: filter and count together."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +63,17 @@ def pairs_of_sums(
         against("huge", HUGE * dense),
         against("tiny", TINY * bound * dense / size**0.5),
     ]
+
+
+def with_counts(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
+    """The same where a count of clients inside the bound is released, too; and under replace-one a pair in which the
+    client is outside the bound in one world and inside in the other."""
+    first = replace(pairs[0], scores=("joint", "count"))
+    if adjacency is Adjacency.REPLACE_ONE:
+        inside = -pairs[0].one * (_JUST_INSIDE * bound / torch.linalg.vector_norm(pairs[0].one))
+        first = replace(first, name="dense, outside and inside the bound", other=inside)
+        return [first, *pairs]
+    return [first, *pairs[1:]]
 
 
 def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy: bool) -> list[Neighbours]:

@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting.mechanisms import FullParticipation
 from dpfed.compress.code import Code
 from dpfed.compress.maps import Map
 from dpfed.local.training import LocalTraining
 from dpfed.parts import Parts
 from dpfed.privacy.client_level import Privacy
 from dpfed.randomness import Randomness
-from dpfed.round import noisy_sum
 from dpfed.seeds import Seeds
-from dpfed.sending import Sent, Uploading
+from dpfed.sending import Uploading
 from dpfed.server.state import ServerState
 
 PUBLIC_SEEDS = 16
@@ -51,6 +51,12 @@ class Quiet:
 
     def finish(self, total: Tensor, norm: float, round: int) -> Tensor:
         return total
+
+    def next_norm(self, norm: float, centred_count: float, round: int) -> float:
+        adaptive = getattr(self._privacy, "adaptive", None)
+        if adaptive is None:
+            return norm
+        return float(adaptive.next_norm(norm, centred_count, 0.0, self._privacy.sampler.expected))  # type: ignore[attr-defined]
 
 
 class Witness:
@@ -144,31 +150,16 @@ class OneRound:
         bounded, _ = uploading.upload(self.map.forward(updates.clone(), ids), ids)
         return Uploaded(bounded=bounded.rows, coded=witness.given, arrived=total.rows[0])
 
-    def released(self, totals: Tensor) -> Tensor:
-        """Sums [n, width], each decoded and noised as the server does: [n, sent]."""
-        rows = [
-            noisy_sum(self.state, self.parts, total, self.origin, self.clients, Sent())[0].float() for total in totals
-        ]
-        return torch.stack(rows)
-
     @property
-    def tossed(self) -> bool:
-        """Whether an upload has secret randomness in it, so that it differs from trial to trial."""
-        return self.parts.privacy.in_shares or hasattr(self.parts.code, "randomness")
+    def sampled(self) -> bool:
+        """Whether the sampler draws a cohort; otherwise all of `clients` take part."""
+        return not isinstance(self.parts.sampler.law, FullParticipation)
 
     def own(self, update: Tensor | None, trials: NDArray[np.int64]) -> Tensor:
         """What arrives [n, width] of the client under test, once a trial; None: it sends nothing."""
         if update is None:
             return torch.zeros(len(trials), self.parts.code.width(self.map.sent), device=self.origin.device)
         return self.upload(update.expand(len(trials), -1), trials * self.clients).arrived
-
-    def others(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
-        """The sum [n, width] of what arrives of the other clients, all with the same update, once a trial."""
-        if self.clients == 1:
-            return self.own(None, trials)
-        rest = (trials[:, None] * self.clients + np.arange(1, self.clients)).ravel()
-        arrived = self.upload(update.expand(len(rest), -1), rest).arrived
-        return arrived.view(len(trials), self.clients - 1, -1).sum(dim=1)
 
 
 def _drawing_from(part: Any, randomness: Randomness) -> Any:

@@ -70,7 +70,14 @@ def reject_claim(
             "drawn, e.g. thresholds.claimed_gaussian(mu, trials=n, alpha=alpha)."
         )
     counts = ErrorCounts.of(checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds.values)
-    fpr_upper, fnr_upper = counts.upper_limits(alpha=level)
+    return reject_counts(counts, profile, alpha=level, reverse=reverse)
+
+
+def reject_counts(
+    counts: ErrorCounts, profile: PrivacyProfile, *, alpha: float, reverse: PrivacyProfile | None = None
+) -> ClaimTest:
+    """The same from the errors at thresholds settled beforehand. Fewer errors never turn a rejection into none."""
+    fpr_upper, fnr_upper = counts.upper_limits(alpha=alpha)
     found = []
     for k in range(len(counts.thresholds)):
         found.append((*_largest_excess(profile, float(fnr_upper[k]), float(fpr_upper[k])), "1|0", k))
@@ -78,7 +85,7 @@ def reject_claim(
     excess, epsilon, seen, claimed, order, k = max(found, key=lambda row: row[0])
     return ClaimTest(
         rejected=excess > _ROUNDING,
-        alpha=level,
+        alpha=alpha,
         threshold=float(counts.thresholds[k]),
         epsilon=epsilon,
         seen=seen,

@@ -3,33 +3,67 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from accounting.mechanisms import PoissonSampling
 from dpfed.audit.cohort_law import poisson_finding, size_law
-from dpfed.audit.round_checks import FALSE_ALARM, Check
-from dpfed.randomness import Randomness
-from dpfed.sampling import Sampler
+from dpfed.audit.verdict import FALSE_ALARM, Check
+from dpfed.parts import Parts
+from dpfed.randomness import Randomness, Simulated
+from dpfed.round import draw_cohort
+from dpfed.sampling import Sampler, sampler
+from dpfed.seeds import Seeds
+
+_CLIENTS, _COHORT = 20, 1
 
 
-def sampler_check(sampler: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
+def cohorts_check(parts: Parts, seeds: Seeds, others: Iterable[Sampler], rounds: int = 200) -> Check:
+    """The samplers of `parts` and `others`, drawn from as a round does it (`dpfed.round.draw_cohort`): each by
+    `sampler_check`. Small cohorts are among them, so that some are empty under Poisson sampling."""
+    small = [sampler(name, clients=_CLIENTS, cohort=_COHORT) for name in ("poisson", "fixed")]
+    found = []
+    for who in (parts.sampler, *others, *small):
+        drawing = replace(parts, sampler=who, slots=None, canaries=None, randomness=Simulated(seeds=seeds))
+        found.append(sampler_check(cast(Sampler, _AsDrawn(who, drawing)), drawing.randomness, rounds))
+    wrong = [one for one in found if not one.passed]
+    return wrong[0] if wrong else replace(found[0], detail="; ".join(dict.fromkeys(one.detail for one in found)))
+
+
+class _AsDrawn:
+    """A sampler whose cohorts are those of rounds."""
+
+    def __init__(self, who: Sampler, parts: Parts) -> None:
+        self._who, self._parts = who, parts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._who, name)
+
+    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
+        return draw_cohort(self._parts, round)
+
+
+def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
     """Cohort sizes and members have the law that is accounted: a constant size, or independent coins.
 
     Sizes exactly (`cohort_law`); that every client is drawn about as often as every other by chi-square, upper tail, in
     its normal approximation. Fails on a correct sampler with probability about FALSE_ALARM.
     """
-    q, clients = sampler.law.probability, sampler.clients
-    cohorts = [sampler.sample(randomness, number) for number in range(rounds)]
+    q, clients = who.law.probability, who.clients
+    cohorts = [who.sample(randomness, number) for number in range(rounds)]
     sizes = [len(cohort) for cohort in cohorts]
     drawn = np.bincount(np.concatenate(cohorts), minlength=clients)
     whole = all(len(np.unique(cohort)) == len(cohort) for cohort in cohorts) and len(drawn) == clients
-    if not isinstance(sampler.law, PoissonSampling):
+    if not isinstance(who.law, PoissonSampling):
         fits = all(size == round(q * clients) for size in sizes)
-        detail = f"{rounds} cohorts of {min(sizes)} to {max(sizes)} clients, {sampler.law.name} sampling charged"
+        detail = f"{rounds} cohorts of {min(sizes)} to {max(sizes)} clients, {who.law.name} sampling charged"
     else:
-        finding, detail = poisson_finding(size_law(sampler, clients), round(sampler.expected), sizes, FALSE_ALARM / 2)
+        finding, detail = poisson_finding(size_law(who, clients), round(who.expected), sizes, FALSE_ALARM / 2)
         fits = finding is True
     uneven = 0.0
     if q < 1:

@@ -1,7 +1,8 @@
-"""Trials of one round in two neighbouring worlds, and the scores that an adversary would give them."""
+"""Trials of whole rounds in two neighbouring worlds, and the scores that an adversary would give them."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,128 +12,219 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.audit import thresholds
+from dpfed.audit import power, score_law, thresholds
 from dpfed.audit.claims import Claim
-from dpfed.audit.coin_ratios import CoinRatio
+from dpfed.audit.coin_ratios import CoinLaw, CoinRatio
+from dpfed.audit.count_of_norms import CountOfNorms
 from dpfed.audit.neighbours import Neighbours
-from dpfed.audit.one_round import PUBLIC_SEEDS, OneRound
+from dpfed.audit.one_round import OneRound
+from dpfed.audit.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.thresholds import Thresholds
+from dpfed.audit.whole_round import Outcome, WholeRounds
 from dpfed.compress.coins import Coins
+from dpfed.compress.integer_upload import IntegerUpload
 
 Floats = NDArray[np.float64]
 
-_AT_ONCE = 250
-_PILOT = 500
+PILOT = 200
+"""Trials in each world that only settle where the scores of a lossy code are cut. They are not counted."""
+
+_ROUNDINGS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """A batch of trials: what is released [n, k], what the code was given [n, k], and the sum before decoding."""
+class Trials:
+    """What n trials of one world showed.
 
-    released: Tensor
-    coded: Tensor
-    total: Tensor
+    scores:  of each kind, one a trial [n]
+    entries: everything that was written in the ledger
+    replays: every new state followed from the released sum alone
+    """
+
+    scores: dict[str, Floats]
+    entries: frozenset[tuple[str, ...]]
+    replays: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TwoWorlds:
-    """One pair of worlds. `noisy` draws afresh in every trial; `gap` is that of the noiseless releases over the claimed
-    sensitivity, 1 where the pair reaches it."""
+    """One pair of worlds. `gap` is that of the noiseless releases over the claimed sensitivity, 1 where the pair
+    reaches it.
+
+    base, direction: [k], or [clients, k] where every upload is seen: scores are products with `direction`, from `base`
+    laws:            of the scores of each kind, if the claim holds; none where it is not known
+    """
 
     pair: Neighbours
     claim: Claim
-    noisy: OneRound
+    rounds: WholeRounds
     base: Tensor
     direction: Tensor
-    rest: Tensor | None
     ratio: CoinRatio | None
+    count: CountOfNorms | None
     gap: float
+    laws: dict[str, ScoreLaw]
 
     @classmethod
     def of(cls, one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
         """Prepare the pair: noiseless releases, scores. `one` draws from a source that is fresh in every call."""
         if pair.broadcast is not None:
             one = replace(one, state=replace(one.state, broadcast=pair.broadcast))
-        ids = np.arange(PUBLIC_SEEDS)
-        rest = None if one.tossed or claim.seen == "uploads" else one.others(pair.rest, ids)
         if claim.coins is not None:
             return _of_coins(cls, one, claim, pair)
-        quiet = one.quiet
-        if claim.seen == "uploads":
-            sides = [_rows(quiet, update, ids) for update in (pair.other, pair.one)]
-        else:
-            beside = quiet.others(pair.rest, ids)
-            sides = [quiet.released(quiet.own(update, ids) + beside) for update in (pair.other, pair.one)]
-        difference = (sides[1] - sides[0]).double()
-        lengths = torch.linalg.vector_norm(difference, dim=1)
-        return cls(
-            pair=pair,
-            claim=claim,
-            noisy=one,
-            base=sides[0].double(),
-            direction=difference / lengths.clamp_min(1e-300)[:, None],
-            rest=rest,
-            ratio=None,
-            gap=float(lengths.mean()) / claim.sensitivity,
-        )
+        return _of_noise(cls, one, claim, pair)
 
     def scores(self, world: int, trials: int) -> dict[str, Floats]:
         """Of each kind that the pair asks for, one score a trial [trials]."""
-        update, found = (self.pair.other, self.pair.one)[world], []
-        for first in range(0, trials, _AT_ONCE):
-            ids = np.arange(first, min(first + _AT_ONCE, trials)) % PUBLIC_SEEDS
-            seen = self._trials(update, ids)
-            found.append({kind: self._score(kind, seen, torch.from_numpy(ids)) for kind in self.pair.scores})
-        return {kind: np.concatenate([batch[kind] for batch in found]) for kind in self.pair.scores}
+        return self.trials(world, trials).scores
+
+    def trials(self, world: int, trials: int) -> Trials:
+        """So many whole rounds of one world; where every upload is seen by itself, each of a round's is a trial."""
+        kinds = self.pair.scores
+        found: dict[str, list[float]] = {kind: [] for kind in kinds}
+        entries, replays = set(), True
+        while len(found[kinds[0]]) < trials:
+            done = self._round(world)
+            entries.add(tuple(json.dumps(entry.to_dict(), sort_keys=True) for entry in done.entries))
+            replays &= done.replays
+            for kind in kinds:
+                found[kind] += self._scores(kind, done)
+        scores = {kind: np.array(found[kind][:trials], dtype=np.float64) for kind in kinds}
+        return Trials(scores=scores, entries=frozenset(entries), replays=replays)
 
     def cuts(self, kind: str, trials: int, alpha: float, delta: float | None) -> Thresholds:
         """Where to cut: by the claimed law; for what a lossy code lets through, by a pilot that is not counted."""
-        centre, scale, mu = 0.0, 1.0, self.claim.mu
-        if kind == "ratio":
-            assert self.ratio is not None
-            low, high, scale = self.ratio.moments
-            centre, mu = low, (high - low) / scale if scale else None
-        elif kind != "filter":
-            pilot = [self.scores(world, min(_PILOT, trials))[kind] for world in (0, 1)]
-            centre, scale = float(pilot[0].mean()), float(np.std(np.concatenate(pilot))) or 1.0
-            mu = float(pilot[1].mean() - centre) / scale
-        if mu is None or not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
+        law = self.laws.get(kind)
+        if isinstance(law, NormalMixture):
+            if len(law.weights[1]) > 1:
+                return power.for_a_fault(law, self.claim.profile, trials=trials, alpha=alpha)
+            mu = float(law.means[1][0] if kind != "filter" else self.claim.mu or 0.0)
+            if 1e-6 < mu < math.inf:
+                return thresholds.claimed_gaussian(mu, trials=trials, alpha=alpha, delta=delta)
             return Thresholds(values=(0.0,), origin="no noise, or nothing to separate")
-        if mu > 0 and scale == 1.0 and centre == 0.0:
-            return thresholds.claimed_gaussian(mu, trials=trials, alpha=alpha, delta=delta)
+        if self.ratio is not None:
+            low, high, scale = self.ratio.moments
+            centre, mu, origin = low, (high - low) / scale if scale else 0.0, "the claimed coins"
+        else:
+            pilot = [self.scores(world, min(PILOT, trials))[kind] for world in (0, 1)]
+            centre, scale = float(pilot[0].mean()), float(np.std(np.concatenate(pilot))) or 1.0
+            mu, origin = float(pilot[1].mean() - centre) / scale, "a pilot"
+        if not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
+            return Thresholds(values=(0.0,), origin="no noise, or nothing to separate")
         unit = thresholds.claimed_gaussian(abs(mu), trials=trials, alpha=alpha, delta=delta)
         sign = 1.0 if mu > 0 else -1.0
-        values = tuple(centre + scale * sign * value for value in unit.values)
-        return Thresholds(values=values, origin="a pilot" if kind != "ratio" else "the claimed coins")
+        return Thresholds(values=tuple(centre + scale * sign * value for value in unit.values), origin=origin)
 
-    def _trials(self, update: Tensor | None, ids: NDArray[np.int64]) -> Seen:
-        one = self.noisy
+    def _round(self, world: int) -> Outcome:
+        pair, rounds = self.pair, self.rounds
+        own = (pair.other, pair.one)[world]
         if self.claim.seen == "uploads":
-            given = torch.zeros_like(self.pair.one) if update is None else update
-            sent = one.upload(given.expand(len(ids), -1), ids * one.clients)
-            return Seen(released=sent.arrived, coded=sent.coded, total=sent.arrived)
-        own = one.own(update, ids)
-        total = own + (one.others(self.pair.rest, ids) if self.rest is None else self.rest[torch.from_numpy(ids)])
-        released = total if self.ratio is not None else one.released(total)
-        return Seen(released=released, coded=own, total=total)
+            given = torch.zeros_like(pair.one) if own is None else own
+            return rounds.run(rounds.moves(given, given), rounds.together())
+        return rounds.run(rounds.moves(own, pair.rest), rounds.cohort(own is None))
 
-    def _score(self, kind: str, seen: Seen, ids: Tensor) -> Floats:
+    def _scores(self, kind: str, done: Outcome) -> list[float]:
         if kind == "ratio":
             assert self.ratio is not None
-            return self.ratio.scores(seen.total)
-        if kind == "support":
-            kept = (seen.released != 0).double()
-            scores = kept @ torch.sign(self.direction[0])
-        else:
-            rows = seen.coded if kind == "filter" and self.claim.seen == "uploads" else seen.released
-            scores = ((rows.double() - self.base[ids]) * self.direction[ids]).sum(dim=1) / self.claim.noise_std
-        return np.asarray(scores.numpy(), dtype=np.float64)
+            alone = self.claim.seen == "uploads"
+            sums = torch.stack([row for _, row in done.uploads.values()]) if alone else done.total[None]
+            return self.ratio.scores(sums).tolist()
+        if self.claim.seen == "uploads":
+            rows = torch.stack([done.uploads[k][0 if kind == "filter" else 1] for k in range(len(done.uploads))])
+            if kind == "support":
+                return ((rows != 0).double() @ torch.sign(self.direction[0])).tolist()
+            scores = ((rows.double() - self.base) * self.direction).sum(dim=1) / self.claim.noise_std
+            return [float(score) for score in scores]
+        if kind == "count":
+            assert self.count is not None
+            return [self.count.score(done.state)]
+        released = self.rounds.released(done)
+        score = float((released - self.base) @ self.direction) / self.claim.noise_std
+        if kind == "filter":
+            return [score]
+        assert self.count is not None
+        return [self.count.joint(score, done.state, self.gap * (self.claim.mu or 0.0))]
 
 
-def _rows(one: OneRound, update: Tensor | None, ids: NDArray[np.int64]) -> Tensor:
-    """What the code is given of an update, once a trial."""
-    given = torch.zeros(one.parts.local.course.size) if update is None else update
-    return one.upload(given.expand(len(ids), -1), ids * one.clients).coded
+def _of_noise(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+    rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
+    if claim.seen == "uploads":
+        ends = [_coded(quiet, update) for update in (pair.other, pair.one)]
+        lengths = torch.linalg.vector_norm(ends[1] - ends[0], dim=1)
+        direction = (ends[1] - ends[0]) / lengths.clamp_min(1e-300)[:, None]
+        gap = float(lengths.mean()) / claim.sensitivity
+        laws: dict[str, ScoreLaw] = {"filter": score_law.plain(min(gap, 1.0) * (claim.mu or 0.0))}
+        return make(
+            pair=pair,
+            claim=claim,
+            rounds=rounds,
+            base=ends[0],
+            direction=direction,
+            ratio=None,
+            count=None,
+            gap=gap,
+            laws=laws,
+        )
+    together = rounds.together()
+    rows = [
+        _released(quiet, quiet.moves(own, pair.rest), together[1:] if own is None else together)
+        for own in (pair.other, pair.one)
+    ]
+    lengths = torch.linalg.vector_norm(rows[1] - rows[0], dim=1)
+    base, difference = rows[0].mean(dim=0), (rows[1] - rows[0]).mean(dim=0)
+    direction = difference / torch.linalg.vector_norm(difference).clamp_min(1e-300)
+    gap = float(lengths.mean()) / claim.sensitivity
+    mu = min(gap, 1.0) * (claim.mu or 0.0)
+    count = CountOfNorms.of(quiet, pair, claim) if claim.count_mu else None
+    laws = {"filter": _law(quiet, claim, pair, mu, base, direction)}
+    if count is not None and not one.sampled:
+        laws |= {"count": score_law.plain(count.mu), "joint": score_law.plain(math.hypot(mu, count.mu))}
+    return make(
+        pair=pair,
+        claim=claim,
+        rounds=rounds,
+        base=base,
+        direction=direction,
+        ratio=None,
+        count=count,
+        gap=gap,
+        laws=laws,
+    )
+
+
+def _released(quiet: WholeRounds, moves: Tensor, cohort: NDArray[np.int64]) -> Tensor:
+    """[repeats, sent]: several where rows are rounded at random."""
+    times = _ROUNDINGS if isinstance(quiet.one.parts.code, IntegerUpload) else 1
+    return torch.stack([quiet.released(quiet.run(moves, cohort), by_state=False) for _ in range(times)])
+
+
+def _coded(quiet: WholeRounds, update: Tensor | None) -> Tensor:
+    """What the code is given of an update, by every client [clients, sent]."""
+    given = torch.zeros(quiet.one.parts.local.course.size) if update is None else update
+    done = quiet.run(quiet.moves(given, given), quiet.together())
+    return torch.stack([done.uploads[k][0] for k in range(len(done.uploads))]).double()
+
+
+def _law(
+    quiet: WholeRounds, claim: Claim, pair: Neighbours, mu: float, base: Tensor, direction: Tensor
+) -> NormalMixture:
+    """Of the filter's scores: a mixture over who is drawn."""
+    if not quiet.drawn:
+        return score_law.plain(mu)
+    together, moves = quiet.together(), quiet.moves(pair.other, pair.rest)
+
+    def along(cohort: NDArray[np.int64]) -> float:
+        return float(_released(quiet, moves, cohort).mean(dim=0) @ direction)
+
+    origin = float(base @ direction)
+    return score_law.drawn(
+        claim.sampling,
+        quiet.one.parts.sampler.clients,
+        mu,
+        out=(along(together[1:]) + along(together[1:2]) - origin) / claim.noise_std if pair.other is not None else 0.0,
+        rest=along(together[1:2]) / claim.noise_std if len(together) > 1 else 0.0,
+        expected=len(together) - 1,
+    )
 
 
 def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
@@ -156,13 +248,15 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
         )
         if limit is not None
     ]
+    ratio = CoinRatio.of(code, ends[0], ends[1], ends[2], others, claim.sampling.probability)
     return make(
         pair=pair,
         claim=claim,
-        noisy=one,
+        rounds=WholeRounds(one=one),
         base=torch.zeros(0),
         direction=torch.zeros(0),
-        rest=None,
-        ratio=CoinRatio.of(code, ends[0], ends[1], ends[2], others),
+        ratio=ratio,
+        count=None,
         gap=max(gaps),
+        laws={"ratio": CoinLaw(code=code, ends=(ends[0], ends[1], ends[2]), origin=one.origin.double(), ratio=ratio)},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,23 +10,29 @@ from typing import Any
 
 from accounting import require
 from accounting.adjacency import Adjacency
+from accounting.mechanisms import FullParticipation
 from dpfed.audit.claims import Claim, claim_of
+from dpfed.audit.clip_check import norm_check
 from dpfed.audit.epsilon_bounds import epsilon_lower_bound, gdp_lower_bound
-from dpfed.audit.neighbours import Neighbours, pairs_of_coins, pairs_of_sums, pairs_of_uploads
+from dpfed.audit.neighbours import (
+    Neighbours,
+    Score,
+    pairs_of_coins,
+    pairs_of_sums,
+    pairs_of_uploads,
+    with_counts,
+)
+from dpfed.audit.noise_checks import coordinates_check, noise_of, size_check, tail_check
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.one_stream import OneStream
+from dpfed.audit.power import MOVES, MOVES_OF_COINS, NOISES, NOTHING, Power, Region, power_of
+from dpfed.audit.public_map_check import public_map_check
 from dpfed.audit.rejection import ClaimTest, reject_claim
-from dpfed.audit.round_checks import (
-    Check,
-    empty_round_check,
-    floor_check,
-    linear_check,
-    noise_check,
-    norm_check,
-    seeds_check,
-    sum_check,
-)
-from dpfed.audit.two_worlds import TwoWorlds
+from dpfed.audit.round_checks import empty_round_check, floor_check, linear_check, seeds_check, sum_check
+from dpfed.audit.state_checks import ledger_check, state_check
+from dpfed.audit.thresholds import Thresholds
+from dpfed.audit.two_worlds import Trials, TwoWorlds
+from dpfed.audit.verdict import Check
 from dpfed.compress.dense import Dense
 from dpfed.compress.upload import Upload
 from dpfed.errors import ConfigError
@@ -34,13 +41,26 @@ from dpfed.models.flat import Block
 ENOUGH = 0.95
 """A pair reaches the claimed sensitivity if it has this part of it."""
 
+TRIALS = 6_000
+"""Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
+
+NOT_TESTED = (
+    "several rounds together, but for shared noise",
+    "clients, updates, states of the model and settings other than those that were tried",
+    "metrics and times that are published beside the model",
+    "noise cut off beyond 4 standard deviations, the last bits of floating-point noise",
+    "one secret seed of 32 bits or more for a whole process",
+)
+"""What no part of this audit can show."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairTest:
     """One pair of worlds under one score: the test of the claimed profile, and the bounds that these trials give.
 
     gap: of the noiseless releases over the claimed sensitivity. lower_bound holds for any mechanism; lower_bound_gdp,
-    and the shift mu behind it, only if the mechanism is a Gaussian's.
+    and the shift mu behind it, only if the mechanism is a Gaussian's. power: of this test, at these numbers of trials;
+    None for other pairs than that with the largest gap, and where the law of the scores is not known.
     """
 
     pair: str
@@ -51,11 +71,15 @@ class PairTest:
     lower_bound_gdp: float
     mu: float
     test: ClaimTest
+    power: Power | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class UploadAudit:
-    """What was claimed, what was seen, and what follows."""
+    """What was claimed, what was seen, and what follows.
+
+    trials: whole rounds in all, or single uploads where each is seen. not_tried: pairs that got none of them.
+    """
 
     method: str
     claim: Claim
@@ -65,6 +89,7 @@ class UploadAudit:
     dimension: int
     tests: tuple[PairTest, ...]
     checks: tuple[Check, ...]
+    not_tried: tuple[str, ...]
     seconds: float
 
     @property
@@ -73,11 +98,18 @@ class UploadAudit:
         return max((one.gap for one in self.tests if one.score != "support"), default=0.0)
 
     @property
+    def power(self) -> Power:
+        """Of the pair that would have found the smallest faults. It does not depend on what the trials showed."""
+        known = [one.power for one in self.tests if one.power is not None and one.gap >= ENOUGH]
+        return min(known, key=_least, default=NOTHING)
+
+    @property
     def verdict(self) -> str:
-        """fail: the claim or a check is refuted. inconclusive: no pair would have shown a claim that just fails."""
+        """fail: the claim or a check is refuted. inconclusive: the trials would not have shown noise short by a fifth,
+        or no pair reaches the claimed sensitivity."""
         if any(one.test.rejected for one in self.tests) or not all(check.passed for check in self.checks):
             return "fail"
-        return "pass" if self.score_gap >= ENOUGH else "inconclusive"
+        return "pass" if self.score_gap >= ENOUGH and self.power.enough else "inconclusive"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of `dpfed audit upload --json`."""
@@ -91,17 +123,30 @@ class UploadAudit:
             "confidence": self.confidence,
             "trials": self.trials,
             "score_gap": self.score_gap,
+            "power": self.power.to_dict(),
             "rejected": any(one.test.rejected for one in self.tests),
-            "checks": [asdict(check) for check in self.checks],
+            "checks": [check.to_dict() for check in self.checks],
             "verdict": self.verdict,
             "adjacency": str(self.claim.mechanism.adjacency),
             "seen": self.claim.seen,
+            "sampling": self.claim.sampling.name,
             "mechanism": self.claim.to_dict(),
             "dimension": self.dimension,
-            "pairs": [{**asdict(one), "test": asdict(one.test)} for one in self.tests],
+            "pairs": [_pair_dict(one) for one in self.tests],
+            "not_tried": list(self.not_tried),
+            "not_tested": list(NOT_TESTED),
             "seed": self.seed,
             "seconds": self.seconds,
         }
+
+
+def _pair_dict(one: PairTest) -> dict[str, Any]:
+    return {**asdict(one), "power": None if one.power is None else one.power.to_dict()}
+
+
+def _least(power: Power) -> tuple[float, float]:
+    """Smallest faults first."""
+    return tuple(math.inf if fault is None else fault for fault in (power.noise_short, power.too_far))  # type: ignore[return-value]
 
 
 def audit_round(
@@ -109,109 +154,153 @@ def audit_round(
     layout: tuple[Block, ...],
     *,
     method: str,
-    trials: int = 100_000,
+    trials: int = TRIALS,
     confidence: float = 0.95,
     seed: int = 0,
     delta: float = 1e-5,
     draws: int = 300_000,
     checks: Sequence[Check] = (),
 ) -> UploadAudit:
-    """Audit the round `one` against what its own parts would write in the ledger.
+    """Audit whole rounds of `one` against what its own parts would write in the ledger.
 
-    trials: in all, half of them for the pair with the largest noiseless gap, the rest over the other pairs; half of
-    each in either world. confidence: of the test of the claim and of the lower bounds, each, over all pairs together
-    (Bonferroni). draws: of noise, for its variance. checks: further ones that were made elsewhere. Checks have a
-    false-alarm probability of `round_checks.FALSE_ALARM` each.
+    trials: in all, both worlds and all pairs together: half of them for the pair with the largest noiseless gap, the
+    rest over the other pairs, in which a pair of neighbours that would get fewer than two gets none. confidence: of the
+    test of the claim and of the lower bounds, each, over all pairs together (Bonferroni; half of the error probability
+    for the pair with the largest gap). draws: of noise, for its law. checks: further ones that were made elsewhere.
+    Checks have a false-alarm probability of `verdict.FALSE_ALARM` each.
 
-    Claim: a round that keeps what its ledger states is failed with probability at most 1 - confidence + 1e-5. A "pass"
-    proves nothing: it says what so many trials of these pairs could have seen.
+    Claim: a round that keeps what its ledger states is failed with probability at most 1 - confidence + 2e-5. A "pass"
+    proves nothing: its `power` says which faults these trials would have seen.
     """
     began = time.monotonic()
-    number, alpha = require.count(trials=trials), 1 - require.open_probability(confidence=confidence)
+    number, alpha = require.count(at_least=2, trials=trials), 1 - require.open_probability(confidence=confidence)
     claim = claimed(one, delta)
     fresh = one.with_randomness(OneStream(seed))
     size = one.parts.local.course.size
     worlds = [TwoWorlds.of(fresh, claim, pair) for pair in pairs_of(one, claim, layout)]
-    tests = tested(worlds, trials=number, alpha=alpha)
+    shares = shares_of(worlds, trials=number, alpha=alpha)
+    tests, seen = [], []
+    for share in shares:
+        found, shown = share.tested()
+        tests += found
+        seen += shown
     return UploadAudit(
         method=method,
         claim=claim,
         confidence=confidence,
-        trials=sum(one.trials for one in tests if one.score != "upload"),
+        trials=sum(share.trials for share in shares),
         seed=seed,
         dimension=size,
         tests=tuple(tests),
-        checks=(*round_checks(one, claim, size, seed, draws), *checks),
+        checks=(*round_checks(one, claim, size, seed, draws), state_check(seen), *_ledger(claim, seen), *checks),
+        not_tried=tuple(one.pair.name for one in worlds if all(one is not share.world for share in shares)),
         seconds=time.monotonic() - began,
     )
 
 
 def claimed(one: OneRound, delta: float) -> Claim:
     """What the ledger would get for this round; ConfigError where that is nothing."""
-    release = one.parts.privacy.release(one.state.clip_norm, one.state.round, one.map.sent, one.clients)
+    privacy: Any = one.parts.privacy
+    release = privacy.release(one.state.clip_norm, one.state.round, one.map.sent, one.clients)
     if release is None:
         raise ConfigError("nothing is private here: no release would be charged, so there is no claim to test.")
-    return claim_of(release, delta=delta)
+    adaptive = getattr(privacy, "adaptive", None)
+    if adaptive is None:
+        return claim_of(release, delta=delta)
+    in_clips = release.mechanism.adjacency.sensitivity_in_clips
+    return claim_of(release, delta=delta, count_mu=in_clips / adaptive.count_noise_multiplier)
 
 
 def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
     """The pairs of neighbours that suit what is claimed."""
-    adjacency, size = Adjacency.of(claim.mechanism.adjacency), one.parts.local.course.size
+    adjacency, size = claim.adjacency, one.parts.local.course.size
     if claim.coins is not None:
         return pairs_of_coins(one.map, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
-    absent = one.parts.decode_first
+    shares = one.parts.privacy.in_shares
+    counted = claim.count_mu > 0 and not shares
+    absent = one.parts.decode_first or counted or (adjacency is Adjacency.ADD_REMOVE and not shares)
     pairs = pairs_of_sums(layout, one.map, adjacency, bound=claim.bound, size=size, absent=absent)
     if claim.seen == "sum":
-        return pairs
+        if one.sampled:  # all others opposite is the worst pair of a drawn cohort
+            pairs.sort(key=lambda pair: "others" not in pair.name)
+        return with_counts(pairs, adjacency, bound=claim.bound) if counted and not one.sampled else pairs
     code = one.parts.code
     lossy = not (isinstance(code, Upload) and isinstance(code.scheme, Dense))
     return pairs_of_uploads(pairs, bound=claim.bound, size=size, lossy=lossy)
 
 
-def tested(worlds: list[TwoWorlds], *, trials: int, alpha: float) -> list[PairTest]:
-    """All pairs, each score at its share of alpha."""
-    largest = max(one.gap for one in worlds)
-    best = next(k for k, one in enumerate(worlds) if one.gap >= largest * (1 - 1e-3))
-    share = alpha / sum(len(one.pair.scores) for one in worlds)
-    tests = []
-    for k, world in enumerate(worlds):
-        part = trials if len(worlds) == 1 else trials // 2 if k == best else trials // 2 // (len(worlds) - 1)
-        tests += _pair_tests(world, max(part // 2, 1), share)
-    return tests
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Share:
+    """A pair's part of the trials and of the error probability. best: the pair whose power is stated."""
 
+    world: TwoWorlds
+    trials: int
+    alpha: float
+    best: bool = False
 
-def _pair_tests(world: TwoWorlds, each: int, alpha: float) -> list[PairTest]:
-    """Cuts are settled before the trials that are counted."""
-    delta, claim = world.claim.delta, world.claim
-    cuts = {kind: [world.cuts(kind, each, alpha, at) for at in (None, delta)] for kind in world.pair.scores}
-    scores = [world.scores(side, each) for side in (0, 1)]
-    tests = []
-    for kind in world.pair.scores:
-        one, other = scores[0][kind], scores[1][kind]
-        by_shift, by_delta = cuts[kind]
-        bound = epsilon_lower_bound(one, other, delta=delta, alpha=alpha, thresholds=by_delta)
-        gaussian = gdp_lower_bound(one, other, delta=delta, alpha=alpha, thresholds=by_shift)
-        tests.append(
-            PairTest(
-                pair=world.pair.name,
-                score=kind,
-                gap=world.gap,
-                trials=2 * each,
-                lower_bound=bound.epsilon,
-                lower_bound_gdp=gaussian.epsilon,
-                mu=gaussian.mu or 0.0,
-                test=reject_claim(one, other, claim.profile, alpha=alpha, thresholds=by_shift),
-            )
+    def tested(self) -> tuple[list[PairTest], list[Trials]]:
+        """Its tests, one a score; and what its trials showed. Cuts are settled before the trials that are counted."""
+        world, each = self.world, (self.trials - self.trials // 2, self.trials // 2)
+        delta, alpha = world.claim.delta, self.alpha / len(world.pair.scores)
+        cuts = {kind: [world.cuts(kind, each[1], alpha, at) for at in (None, delta)] for kind in world.pair.scores}
+        seen = [world.trials(side, each[side]) for side in (0, 1)]
+        return [self._test(kind, cuts[kind], seen, alpha) for kind in world.pair.scores], seen
+
+    def _test(self, kind: Score, cuts: list[Thresholds], seen: list[Trials], alpha: float) -> PairTest:
+        claim, (one, other), (by_shift, by_delta) = self.world.claim, (side.scores[kind] for side in seen), cuts
+        bound = epsilon_lower_bound(one, other, delta=claim.delta, alpha=alpha, thresholds=by_delta)
+        gaussian = gdp_lower_bound(one, other, delta=claim.delta, alpha=alpha, thresholds=by_shift)
+        return PairTest(
+            pair=self.world.pair.name,
+            score=kind,
+            gap=self.world.gap,
+            trials=self.trials,
+            lower_bound=bound.epsilon,
+            lower_bound_gdp=gaussian.epsilon,
+            mu=gaussian.mu or 0.0,
+            test=reject_claim(one, other, claim.profile, alpha=alpha, thresholds=by_shift),
+            power=self._power(kind, by_shift.values[0], (len(one), len(other)), alpha),
         )
-    return tests
+
+    def _power(self, kind: Score, threshold: float, trials: tuple[int, int], alpha: float) -> Power | None:
+        law, claim = self.world.laws.get(kind), self.world.claim
+        if law is None or not self.best:
+            return None
+        region = Region.of(claim.profile, law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha)
+        if claim.coins is not None:
+            return power_of(region, law, noises=(), moves=MOVES_OF_COINS)
+        return power_of(region, law, noises=NOISES, moves=MOVES)
+
+
+def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float) -> list[Share]:
+    """Half of the trials, and half of alpha, for the pair with the largest gap; all of both where the others would get
+    fewer than two trials each."""
+    largest = max(one.gap for one in worlds)
+    best = next(one for one in worlds if one.gap >= largest * (1 - 1e-3))
+    others = [one for one in worlds if one is not best]
+    part = trials // 2 // len(others) if others else 0
+    if part < 2:
+        return [Share(world=best, trials=trials, alpha=alpha, best=True)]
+    first = Share(world=best, trials=trials - part * len(others), alpha=alpha / 2, best=True)
+    rest = [Share(world=one, trials=part, alpha=alpha / 2 / len(others)) for one in others]
+    return [first, *rest]
 
 
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) -> list[Check]:
     """The cheap checks that apply."""
     fresh = one.with_randomness(OneStream(seed + 1))
     found: list[Check | None] = [norm_check(fresh, claim, size)]
-    found.append(noise_check(fresh, claim, size, draws) if claim.coins is None else floor_check(fresh, claim, size))
-    found += [seeds_check(one, claim, size), linear_check(fresh, claim, size)]
+    if claim.coins is None:
+        noise = noise_of(fresh, claim, size, draws)
+        found += [size_check(noise), tail_check(noise), coordinates_check(noise)]
+    else:
+        found.append(floor_check(fresh, claim, size))
+    found += [seeds_check(one, claim, size), linear_check(fresh, claim, size), public_map_check(one)]
     if claim.seen == "sum":
         found += [sum_check(one, size), empty_round_check(one, claim)]
     return [check for check in found if check is not None]
+
+
+def _ledger(claim: Claim, seen: list[Trials]) -> list[Check]:
+    """Where a cohort is drawn, lines may differ with it by the account's own rules, not with what clients send."""
+    return [ledger_check(seen)] if isinstance(claim.sampling, FullParticipation) else []

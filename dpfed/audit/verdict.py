@@ -11,14 +11,21 @@ from dpfed.errors import DpfedError
 
 Verdict = Literal["pass", "fail", "inconclusive"]
 
+FALSE_ALARM = 1e-6
+"""The probability with which a check of an upload's audit fails on a correct round, at most."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check in words for a reader. `passed`: None where it could not be made."""
+    """One check in words for a reader. `passed`: None where it could not be made, or could not have shown enough.
+
+    decides: whether the whole is inconclusive where this check is
+    """
 
     name: str
     passed: bool | None
     detail: str
+    decides: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """As --json has it."""
@@ -35,10 +42,11 @@ def check(name: str, finding: Callable[[], tuple[bool | None, str]]) -> Check:
 
 
 def verdict(checks: Sequence[Check]) -> Verdict:
-    """fail if one failed, inconclusive if one could not be made (or there is none), else pass."""
+    """fail if one failed, inconclusive if one that decides could not be made (or there is none), else pass."""
     if any(one.passed is False for one in checks):
         return "fail"
-    return "pass" if checks and all(one.passed for one in checks) else "inconclusive"
+    deciding = [one for one in checks if one.decides]
+    return "pass" if deciding and all(one.passed for one in deciding) else "inconclusive"
 
 
 def rounds_in_words(rounds: Sequence[int], most: int = 5) -> str:

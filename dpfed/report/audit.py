@@ -11,8 +11,8 @@ import numpy as np
 
 from dpfed.audit.claims import trade_off
 from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.audit.round_checks import FALSE_ALARM
-from dpfed.audit.upload import ENOUGH, PairTest, UploadAudit
+from dpfed.audit.upload import ENOUGH, NOT_TESTED, PairTest, UploadAudit
+from dpfed.audit.verdict import FALSE_ALARM
 from dpfed.errors import RunError
 from dpfed.plots.audit import Observed, plot_audit
 
@@ -32,8 +32,9 @@ img { max-width: 100%; } .lead { font-size: 1.15rem; } .fail { background: #fde8
 every epsilon, not this one point of it.</p>
 <img alt="claimed profile and observed error rates" src="data:image/png;base64,{{ plot }}">
 <h2>Pairs of neighbours</h2>
-<p>In each trial one client sends one of two updates through the code that runs use (map, bound, noise, compression,
-bytes, sum, decoding), everybody else the same, and an adversary who knows both updates says which it was. <i>Gap</i>:
+<p>In each trial a whole round runs, as in training: cohort, map, bound, noise, compression, bytes, sum, decoding,
+ledger, server. One client has learnt one of two updates, all others the same, and an adversary who knows both updates
+and sees the new state says which it was. <i>Gap</i>:
 how far apart the two releases are without noise, over the claimed sensitivity; at 1 the pair is as bad as the claim
 allows. <i>Epsilon at least</i>: at delta = {{ delta }}, for any mechanism; in brackets if it is a Gaussian one. All
 statements of a column hold together with {{ confidence }} confidence.</p>
@@ -52,6 +53,7 @@ statements of a column hold together with {{ confidence }} confidence.</p>
 theorem and its conditions, which these checks sample.</li>
 <li>Faults smaller than the trials resolve stay unseen, and so do faults that need another update, another state of the
 model, other settings than the audited ones, or several rounds (but for shared noise, which is checked).</li>
+<li>Also not tested: {{ audit_not_tested }}.</li>
 <li>The network is small (d = {{ audit.dimension }}) and {{ clients }}; the code path is under test, not the size.</li>
 <li>Not covered: the composition over rounds and sampling (recomputed from a run's ledger by
 <code>dpfed audit run</code>), who sees what besides the release, the quality of the operating system's randomness, and
@@ -88,16 +90,19 @@ def verdict_words(audit: UploadAudit) -> str:
         words.append(f"Checks that failed: {', '.join(broken)}.")
     if words:
         return " ".join(words)
-    if audit.verdict == "inconclusive":
+    found = (
+        f"Epsilon {audit.claim.epsilon:.4f} at delta {audit.claim.delta:g} is claimed; {audit.trials:,} trials and "
+        f"{len(audit.checks)} checks found nothing against it, with a pair that reaches {audit.score_gap:.3g} of the "
+        f"claimed sensitivity. The trials would have found {audit.power.in_words()}."
+    )
+    if audit.verdict == "pass":
+        return found
+    if audit.score_gap < ENOUGH:
         return (
             f"No pair comes nearer to the claimed sensitivity than {audit.score_gap:.3g} of it (at least {ENOUGH:g} is "
             "needed): a claim that just fails would not have been seen."
         )
-    return (
-        f"Epsilon {audit.claim.epsilon:.4f} at delta {audit.claim.delta:g} is claimed; {audit.trials:,} trials and "
-        f"{len(audit.checks)} checks found nothing against it, with a pair that reaches {audit.score_gap:.3g} of the "
-        "claimed sensitivity."
-    )
+    return f"{found} That is too little for a pass: noise short by a fifth must be found. More trials may do."
 
 
 def _page(audit: UploadAudit, plot: Path) -> str:
@@ -106,6 +111,7 @@ def _page(audit: UploadAudit, plot: Path) -> str:
     return page.render(
         title=f"Audit of one upload: {audit.method}",
         audit=audit,
+        audit_not_tested="; ".join(NOT_TESTED),
         verdict=verdict_words(audit),
         claim=f"{claim.to_dict()['kind']}, {claim.mechanism.adjacency} neighbours, {_seen(claim.seen)}, "
         f"epsilon at most {claim.epsilon:.4f} at delta {claim.delta:g}",

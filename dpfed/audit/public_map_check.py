@@ -1,0 +1,47 @@
+"""Does the choice of what is sent rest on public data only?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dpfed.audit.one_round import OneRound
+from dpfed.audit.verdict import Check
+from dpfed.compress.masks import PublicTopMask
+
+
+def public_map_check(one: OneRound) -> Check | None:
+    """Two worlds that differ in all private data have the same map, and no client holds a public sample.
+
+    None where the map comes from seeds alone. Exact.
+    """
+    choice, local = one.parts.map, one.parts.local
+    if not isinstance(choice, PublicTopMask):
+        return None
+    state, trainer = one.state, choice.trainer
+    others = replace(trainer, inputs=trainer.inputs.flip(0), labels=trainer.labels.flip(0))
+    maps = [
+        each.for_round(state.broadcast, state.round, one.seeds) for each in (choice, replace(choice, trainer=others))
+    ]
+    unit = torch.ones(one.map.sent)
+    same = torch.equal(maps[0].adjoint(unit), maps[1].adjoint(unit))
+    held = torch.from_numpy(local.partition.indices)
+    common = _common(choice.inputs, choice.labels, local.inputs[held], local.labels[held])
+    return Check(
+        name="public map",
+        passed=same and common == 0,
+        detail=("the map stays" if same else "the map changes") + " when all private data are exchanged; clients hold "
+        f"{common} of the {len(choice.labels)} public samples",
+    )
+
+
+def _common(inputs: Tensor, labels: Tensor, held: Tensor, held_labels: Tensor) -> int:
+    """How many of the samples are among those that are held."""
+    private = {_bytes(sample, label) for sample, label in zip(held, held_labels, strict=True)}
+    return sum(_bytes(sample, label) in private for sample, label in zip(inputs, labels, strict=True))
+
+
+def _bytes(sample: Tensor, label: Tensor) -> bytes:
+    return bytes(sample.cpu().contiguous().numpy().tobytes()) + bytes(label.cpu().numpy().tobytes())

@@ -1,0 +1,87 @@
+"""The law that the scores of two worlds have if the claim holds, or if a stated fault is there instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+from scipy.stats import binom
+
+from accounting.mechanisms import FullParticipation, PoissonSampling, Sampling
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """A fault: the noise has (1 - noise_short) of its claimed standard deviation, the client under test moves the sum
+    (1 + too_far) times as far as in the claim."""
+
+    noise_short: float = 0.0
+    too_far: float = 0.0
+
+
+HONEST = Deviation()
+
+
+class ScoreLaw(Protocol):
+    """Errors of "world 1 from this threshold on"."""
+
+    def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+        """P0(score >= threshold) and P1(score < threshold), never below the truth under the law."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NormalMixture:
+    """Scores in units of the claimed noise: N(m, 1), m one of `means` with its `weights`, in either world.
+
+    own: how much of each mean is due to the client under test
+    """
+
+    weights: tuple[Floats, Floats]
+    means: tuple[Floats, Floats]
+    own: tuple[Floats, Floats]
+
+    def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+        std = max(1 - fault.noise_short, 1e-300)
+        below = []
+        for weights, means, own in zip(self.weights, self.means, self.own, strict=True):
+            below.append(float((weights * ndtr((threshold - means - fault.too_far * own) / std)).sum()))
+        return 1 - below[0], below[1]
+
+    def reach(self) -> tuple[float, float]:
+        """All means lie in here."""
+        means = np.concatenate(self.means)
+        return float(means.min()), float(means.max())
+
+
+def plain(mu: float) -> NormalMixture:
+    """All clients take part: N(0, 1) and N(mu, 1)."""
+    one, nothing, shift = np.ones(1), np.zeros(1), np.full(1, mu)
+    return NormalMixture(weights=(one, one), means=(nothing, shift), own=(nothing, shift))
+
+
+def drawn(sampling: Sampling, clients: int, mu: float, out: float, rest: float, expected: float) -> NormalMixture:
+    """The cohort is drawn, of `clients` clients; all in units of the claimed noise, along the scored direction.
+
+    mu:   the client under test in world 1, if it is drawn, from what it adds in world 0
+    out:  a cohort without it, from one in which it does what it does in world 0 (fixed size)
+    rest: what each other client adds; `expected` of them are in what scores are measured from (Poisson)
+    """
+    if isinstance(sampling, FullParticipation):
+        return plain(mu)
+    q = sampling.probability
+    if not isinstance(sampling, PoissonSampling):
+        weights, beside = np.array([1 - q, q]), np.array([out, 0.0])
+        own = np.array([0.0, mu])
+        return NormalMixture(weights=(weights, weights), means=(beside, beside + own), own=(0 * own, own))
+    others = np.arange(clients)
+    chances, beside = binom.pmf(others, clients - 1, q), rest * (others - expected)
+    return NormalMixture(
+        weights=(chances, np.concatenate([(1 - q) * chances, q * chances])),
+        means=(beside, np.concatenate([beside, beside + mu])),
+        own=(0 * beside, np.concatenate([0 * beside, 0 * beside + mu])),
+    )
