@@ -69,8 +69,8 @@ class IntegerPlan:
     placement: Placement = "clients"
     dropout: float = 0.0
     slots: int | None = None
-    secure: bool = False
     wrap_probability: float = 1e-6
+    secure: bool = False
     before: Composed | None = None
 
     def __post_init__(self) -> None:

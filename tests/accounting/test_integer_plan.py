@@ -60,6 +60,37 @@ def test_slots_under_poisson_charge_their_overflow():
         budget.epsilon(IntegerPlan(**COMMON, slots=110), noise_multiplier=1.4, rounds=1)
 
 
+@LAWS
+def test_a_secure_sum_under_poisson_is_filled_up_whoever_adds_the_noise(law):
+    trusted = IntegerPlan(**COMMON, mechanism=law, placement="server")
+    secure = IntegerPlan(**COMMON, mechanism=law, placement="server", secure=True, slots=150)
+    assert trusted.noise(1.4).overflow == 0
+    assert secure.noise(1.4).overflow == IntegerPlan(**COMMON, slots=150).noise(1.4).overflow > 0
+    assert (secure.uploads, secure.shares, secure.adjacency) == (150, 1, "add-remove")
+    for sampling in ("fixed", "all"):
+        plan = IntegerPlan(**COMMON, mechanism=law, placement="server", secure=True, sampling=sampling)
+        assert plan.noise(1.4).overflow == 0
+    lost = secure.noise(1.4).overflow
+    stated = guarantee(secure.run(1.4, 3), delta=1e-5, accountant="rdp").epsilon
+    without = guarantee(trusted.run(1.4, 3), delta=1e-5 - 3 * lost, accountant="rdp").epsilon
+    assert stated == pytest.approx(without, rel=1e-9)
+    notes = "\n".join(secure.notes(1.4, 3))
+    assert f"send zeros until 150 uploads are together; more are drawn with probability {lost:.2g} a round" in notes
+    assert f"{3 * lost:.2g} of delta is charged for that" in notes
+
+
+@LAWS
+def test_no_account_looks_at_the_ring(law):
+    """Whatever wrap-around probability the ring is sized for, the mechanism is the same."""
+    for placement in ("server", "clients"):
+        plans = [
+            IntegerPlan(**COMMON, mechanism=law, placement=placement, secure=True, wrap_probability=p)
+            for p in (1e-12, 0.9)
+        ]
+        assert plans[0].bits(1.4) > plans[1].bits(1.4)
+        assert plans[0].run(1.4, 5) == plans[1].run(1.4, 5)
+
+
 def test_the_default_scale_costs_one_percent_and_gives_good_shares():
     assert IntegerPlan(**COMMON).scale == fixed_point.least_scale(1 << 21)
     assert IntegerPlan(**COMMON, rotate=False).scale == fixed_point.least_scale(1_600_000)
