@@ -15,6 +15,7 @@ A round is charged (ledger), done (checkpoint), told (the rest), each on the dis
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
