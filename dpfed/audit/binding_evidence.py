@@ -10,8 +10,8 @@ Finding = tuple[bool | None, str]
 
 
 def files_are_of_one_run(files: RunFiles) -> Finding:
-    """Claim checked: the ledger's header and the checkpoint have the hash of config.toml as it stands, the same start and
-    the same population as each other and the summary; and the ledger still holds the last line that checkpoint and
+    """Claim checked: the ledger's header and the checkpoint have the hash of config.toml as it stands, the same start
+    and the same population as each other and the summary; and the ledger still holds the last line that checkpoint and
     summary saw. (The population's hash has a key that is not for others, the start a model: they are compared, not
     worked out.)"""
     header, ledger, facts = files.trusted_ledger.header, files.trusted_ledger, files.checkpoint.facts

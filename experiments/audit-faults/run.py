@@ -1,11 +1,13 @@
-"""What the audit of uploads catches: planted faults, power and false alarms, as a table in Markdown.
+"""What the audits catch: planted faults, power and false alarms, as tables in Markdown.
 
-python experiments/audit-faults/run.py                 every fault, by every layer that is to catch it
+python experiments/audit-faults/run.py                 every fault of a round, by every layer that is to catch it
+python experiments/audit-faults/run.py --runs          every fault of a whole run, by `dpfed audit run`
 python experiments/audit-faults/run.py --methods       every private method at its default, 100,000 trials each
 """
 
 import argparse
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.cli import status
 from tests.dpfed.audit.faults import FAULTS  # the broken parts exist in the tests only
+from tests.dpfed.audit.run_faults import FAULTS as RUN_FAULTS
 
 TWINS = 200
 FEW = {"trials": 200, "draws": 5_000, "tosses": 30_000, "cohorts": 200, "rounds": 10}
@@ -25,6 +28,7 @@ DRAWN = 2_000
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--methods", action="store_true", help="audit every private method instead")
+    options.add_argument("--runs", action="store_true", help="plant faults in whole runs, for `dpfed audit run`")
     options.add_argument("--seeds", type=int, default=20, help="rounds with the fault that each layer sees")
     options.add_argument("--twins", type=int, default=TWINS, help="sound rounds that each layer sees")
     options.add_argument("--trials", type=int, default=100_000, help="with --methods")
@@ -32,6 +36,9 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.methods:
         sys.exit(status(["audit", "upload", "--all", "--trials", str(given.trials)]))
+    if given.runs:
+        runs(given.seeds)
+        return
     print("| fault | epsilon claimed | true | layer | size | caught | alarms on the twin | at size |")
     print("|---|---:|---:|---|---:|---:|---:|---:|")
     began, most = time.monotonic(), 0
@@ -58,6 +65,20 @@ def main() -> None:
         f"95% confidence (Clopper-Pearson); none in {given.twins} says at most {none:.2%}. "
         f"{time.monotonic() - began:.0f} s."
     )
+
+
+def runs(seeds: int) -> None:
+    """Faults of whole runs, at the confidence that the command has; their twins see the same seeds."""
+    began = time.monotonic()
+    print("| fault | check | caught | twins that fail |")
+    print("|---|---|---:|---:|")
+    for fault in RUN_FAULTS:
+        with tempfile.TemporaryDirectory() as folder:
+            there = Path(folder)
+            caught = sum(fault.check in fault.caught(there / f"broken-{seed}", seed) for seed in range(seeds))
+            wrong = sum(bool(fault.twin(there / f"sound-{seed}", seed)) for seed in range(seeds))
+        print(f"| {fault.name} | {fault.check} | {caught} of {seeds} | {wrong} of {seeds} |", flush=True)
+    print(f"\n{time.monotonic() - began:.0f} s.")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,155 @@
+"""The laws behind the audit of runs, against enumeration and sampling; each test sees the fault it is for."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom, norm
+
+from dpfed import members, noise_facts
+from dpfed.audit import cohort_members, count_evidence, noise_shape
+from dpfed.audit.cohort_members import Seen
+from dpfed.audit.noise_evidence import ChargedNoise
+from dpfed.privacy.integer_noise import DiscreteGaussianLaw, SkellamLaw
+from dpfed.randomness import Simulated
+from dpfed.seeds import Seeds
+
+
+@pytest.mark.parametrize("ids", [[], [0], [5, 5, 9], [0, 299], list(range(300)), [7, 299_999], [1, 70_000, 2**33]])
+def test_members_are_read_back_and_stay_small(ids):
+    clients = max(300, max(ids, default=0) + 1)
+    assert members.read(members.written(np.array(ids, dtype=np.int64), clients), clients).tolist() == sorted(ids)
+    large = np.sort(np.random.default_rng(1).choice(10**6, 10_000, replace=False))
+    text = members.written(large, 10**6)
+    assert np.array_equal(members.read(text, 10**6), large)
+    assert len(text) < 27_000
+    assert members.written(np.arange(10**5), 10**5) == "all"
+
+
+@pytest.mark.parametrize("text", ["", "3:AA==", "1:AAA", "2:AA==", "1:é", "8://////////8=", "1:/w==", "x"])
+def test_members_that_nobody_wrote_are_one_error(text):
+    with pytest.raises(ValueError, match="members"):
+        members.read(text, 60)
+
+
+def test_the_law_of_overlaps_is_that_of_enumeration():
+    clients, sizes = 5, (2, 3, 2)
+    subsets = {k: [set(one) for one in itertools.combinations(range(clients), k)] for k in (2, 3)}
+    exact = np.zeros(10)
+    for a, b, c in itertools.product(*(subsets[k] for k in sizes)):
+        exact[len(a & b) + len(b & c)] += 1 / (10 * 10 * 10)
+    first, mass = cohort_members.overlap_law(sizes, 1, clients)
+    assert np.allclose(exact[first : first + len(mass)], mass, atol=1e-14)
+    assert exact.sum() == pytest.approx(exact[first : first + len(mass)].sum())
+
+
+def seen(clients, rounds, draw):
+    found = Seen(clients=clients)
+    for number in range(rounds):
+        found.take(number + 1, np.sort(draw(number)))
+    return found
+
+
+def test_cohorts_drawn_anew_seldom_fail_and_are_looked_at():
+    """400 runs at 5%: more than the exact limit with probability 1e-4. At 100% the tests do see chance."""
+    generator = np.random.default_rng(3)
+    wrong = loose = 0
+    for _ in range(400):
+        found = seen(40, 12, lambda t: np.flatnonzero(generator.random(40) < 0.2))
+        wrong += found.finding(0.05)[0] is False
+        loose += found.finding(1.0)[0] is False
+    assert wrong <= binom.isf(1e-4, 400, 0.05)
+    assert loose > 40
+
+
+def test_cohorts_that_are_not_drawn_anew_fail():
+    generator = np.random.default_rng(4)
+    kept = generator.choice(1000, 30, replace=False)
+    periodic = [generator.choice(1000, 30, replace=False) for _ in range(9)]
+    drawn = {
+        "kept": lambda t: kept,
+        "a period beyond the lags": lambda t: periodic[t % 9],
+        "half kept": lambda t: np.union1d(kept[:15], 15 + generator.choice(985, 15, replace=False))[:30],
+        "in turn": lambda t: np.arange(30 * t, 30 * t + 30) % 1000,
+    }
+    for name, draw in drawn.items():
+        rounds = 300 if name == "in turn" else 20
+        assert seen(1000, rounds, draw).finding(0.001)[0] is False, name
+    assert seen(1000, 300, lambda t: generator.choice(1000, 30, replace=False)).finding(0.001)[0]
+
+
+def test_a_thousand_rounds_of_a_million_clients_take_seconds():
+    generator = np.random.default_rng(5)
+    found = seen(10**6, 40, lambda t: np.flatnonzero(generator.random(10**6) < 0.01))
+    assert found.finding(1e-6)[0]
+    first, mass = cohort_members.overlap_law([10_000 + t % 90 for t in range(1000)], 1, 10**6)
+    assert float(mass.sum()) == pytest.approx(1.0, abs=1e-7)
+    mean = sum((10_000 + t % 90) * (10_000 + (t + 1) % 90) / 10**6 for t in range(999))
+    assert float(((first + np.arange(len(mass))) * mass).sum()) == pytest.approx(mean, rel=1e-7)
+
+
+def test_the_bound_on_correlations_holds_and_is_of_use():
+    """Of fresh Gaussians a twentieth at most is beyond the value where the bound is 5%; tiled ones all are."""
+    torch.manual_seed(1)
+    for entries in (20, 200, 5_000):
+        limit = noise_shape.noticed_correlation(entries, 0.05)
+        assert noise_shape.repeats(entries, limit) == pytest.approx(0.05)
+        fresh = [float(noise_facts.correlations(torch.randn(entries).double()).abs().max()) for _ in range(400)]
+        assert sum(one > limit for one in fresh) <= binom.isf(1e-4, 400, 0.05)
+    for parts in (2, 3, 10):
+        tiled = torch.randn(5_000 // parts).repeat(parts).double()
+        assert float(noise_facts.correlations(tiled).abs().max()) > 0.45
+    assert noise_shape.noticed_correlation(5_000, 1e-6) < 0.1
+
+
+def test_single_lags_are_bounded_by_chernoff():
+    """P(r_l > t) <= (1 - t^2)^(m/2): 100,000 draws a lag, each limit exceeded with probability 1e-5."""
+    torch.manual_seed(2)
+    rows = torch.randn(100_000, 12).double()
+    for lag in (1, 5, 6, 11):
+        r = (rows[:, : 12 - lag] * rows[:, lag:]).sum(dim=1) / rows.square().sum(dim=1)
+        for t in (0.2, 0.4, 0.6):
+            bound = (1 - t * t) ** 6
+            assert int((r > t).sum()) <= binom.isf(1e-5, len(rows), bound)
+
+
+def test_folded_noise_is_still_normal_and_still_tiled(monkeypatch):
+    monkeypatch.setattr(noise_facts, "_MOST_BINS", 64)
+    assert noise_facts.bins(1_000) == 62
+    torch.manual_seed(3)
+    assert float(noise_facts.correlations(torch.randn(1_000).double()).abs().max()) < 0.6
+    assert float(noise_facts.correlations(torch.randn(20).repeat(50).double()).abs().max()) > 0.6
+
+
+def charged(variance, *, whole=True, excess=0.0):
+    return ChargedNoise(share_variance=variance, least_draws=1, entries=1, whole=whole, excess=excess)
+
+
+@pytest.mark.parametrize("variance", [1, 9, 400, 40_000])
+@pytest.mark.parametrize("law", [DiscreteGaussianLaw, SkellamLaw])
+def test_tails_of_integer_noise_are_those_that_are_drawn(law, variance):
+    """200,000 draws; each count is outside of its exact limits with probability 2e-6."""
+    drawn = np.abs(law(variance).sample(200_000, Simulated(seeds=Seeds(root=3)), "noise", 0))
+    one = charged(float(variance), excess=1 / variance if law is SkellamLaw else 0.0)
+    for largest in (0, math.isqrt(variance), 2 * math.isqrt(variance), 3 * math.isqrt(variance) + 1):
+        for reached in (False, True):
+            chance = noise_shape.tail(one, 1, float(largest), reached=reached)
+            count = int((drawn >= largest).sum() if reached else (drawn > largest).sum())
+            low, high = binom.ppf(1e-6, len(drawn), chance), binom.isf(1e-6, len(drawn), chance)
+            assert low <= count <= high
+
+
+def test_tails_of_gaussian_noise_are_the_normal_ones():
+    for largest in (0.1, 3.0, 9.0):
+        found = noise_shape.tail(charged(4.0, whole=False), 2, largest, reached=True)
+        assert found == pytest.approx(2 * norm.sf(largest / math.sqrt(8)), rel=1e-12)
+
+
+def test_values_of_counts_are_seldom_as_near_as_the_bound_says():
+    generator = np.random.default_rng(6)
+    near = [count_evidence._too_near(generator.standard_normal(6)) for _ in range(4_000)]
+    for level in (0.01, 0.1):
+        assert sum(one < level for one in near) <= binom.isf(1e-5, 4_000, level)
+    assert sum(one < 0.1 for one in near) > 200
