@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from accounting.durable import sync_folder, write_through
+from accounting.regular_file import open_output
 
 
 def put(path: Path, content: bytes) -> None:
@@ -15,7 +16,7 @@ def put(path: Path, content: bytes) -> None:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        _write(part, os.O_TRUNC, content)
+        _write(part, os.O_TRUNC | os.O_NOFOLLOW, content)
         os.replace(part, path)
     except OSError:
         part.unlink(missing_ok=True)
@@ -29,7 +30,7 @@ def append(path: Path, lines: bytes) -> None:
 
 
 def _write(path: Path, how: int, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o666)
+    descriptor = open_output(path, how)
     try:
         write_through(descriptor, content)
     finally:
