@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from accounting.regular_file import open_output
+
 
 def create(path: Path, data: bytes) -> None:
     """A new file of these bytes. FileExistsError where there is one, OSError."""
@@ -30,7 +32,7 @@ def put(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        descriptor = open_output(part, os.O_TRUNC | os.O_NOFOLLOW, mode=mode)
         try:
             write_through(descriptor, content)
         finally:

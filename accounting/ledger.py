@@ -18,8 +18,8 @@ from accounting.entries import VERSION, Aborted, Entries, Entry, Header, LocalRe
 from accounting.errors import AccountingError, EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
 from accounting.hash_chain import opened, sealed
 from accounting.histories import Histories, worst
-from accounting.input_file import open_input
 from accounting.mechanisms import Composed
+from accounting.regular_file import open_input
 
 __all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Release"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from accounting.input_file import open_input
 from accounting.ledger import LONGEST_LINE, Entry, Header, Ledger, LocalRelease, Release
 from accounting.project import Project
+from accounting.regular_file import open_input
 from dpfed.binding import PARTS, Heads
 from dpfed.errors import RunError
 

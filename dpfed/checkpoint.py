@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from accounting.input_file import LARGEST_ARRAYS, require_input
+from accounting.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.binding import PARTS, Binding, Heads
 from dpfed.errors import RunError
 from dpfed.server.state import ServerState

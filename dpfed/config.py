@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from accounting.input_file import LARGEST_CONFIGURATION, read_text
+from accounting.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import ConfigError
 from dpfed.limits import (
     LARGEST_FLOAT,

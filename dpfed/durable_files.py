@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 from accounting.durable import put, write_through
+from accounting.regular_file import open_output
 
 __all__ = ["append", "put"]
 
 
 def append(path: Path, lines: bytes) -> None:
     """More lines, on the disk when this returns. OSError; a crash may leave a part of them at the end."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    descriptor = open_output(path, os.O_APPEND)
     try:
         write_through(descriptor, lines)
     finally:

@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save
 
 from accounting import population_key
-from accounting.input_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from accounting.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from dpfed import checkpoint, durable_files
 from dpfed.binding import Binding, configuration_hash
 from dpfed.checkpoint import Checkpoint
@@ -198,8 +198,11 @@ class RunFolder:
     def _lines(file: Path) -> list[dict[str, Any]]:
         """The whole lines of a JSON-lines file; a last line that a crash cut off is dropped."""
         try:
-            return [json.loads(line) for line in read_text(file, at_most=LARGEST_LINES).split("\n")[:-1]]
-        except (OSError, ValueError) as error:
+            lines = [json.loads(line) for line in read_text(file, at_most=LARGEST_LINES).split("\n")[:-1]]
+            if not all(isinstance(line, dict) and type(line.get("round")) is int for line in lines):
+                raise ValueError("a line is not that of a round")
+            return lines
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
 
 

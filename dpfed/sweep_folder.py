@@ -6,12 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from accounting.input_file import LARGEST_DOCUMENT, read_text
+from pydantic import Field, TypeAdapter
+
+from accounting.regular_file import LARGEST_DOCUMENT, read_text
+from dpfed.durable_files import put
 from dpfed.errors import RunError
+from dpfed.quantities import quantity
 
 NAME = "sweep.json"
+_LONGEST = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +27,7 @@ class Published:
     row: str
     x: str | None
     quantity: str
-    value: float
+    value: Annotated[float, Field(ge=-1e100, le=1e100)]
     where: str
 
 
@@ -54,13 +59,15 @@ class Sweep:
     tuned: tuple[Mapping[str, Any], ...] = ()
 
 
+_SWEEP = TypeAdapter(Sweep)
+
+
 def write_sweep(folder: Path, sweep: Sweep) -> None:
     """Write sweep.json."""
-    target, part = folder / NAME, folder / f"{NAME}.part"
+    target = folder / NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(asdict(sweep), indent=2) + "\n", encoding="utf-8")
-        part.replace(target)
+        put(target, (json.dumps(asdict(sweep), indent=2) + "\n").encode())
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
 
@@ -68,14 +75,17 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
 def read_sweep(folder: Path) -> Sweep:
     """What is in sweep.json; RunError where it cannot be read."""
     try:
-        found = json.loads(read_text(folder / NAME, at_most=LARGEST_DOCUMENT))
-        return Sweep(
-            **{
-                **found,
-                "runs": tuple(Listed(**one) for one in found["runs"]),
-                "published": tuple(Published(**one) for one in found["published"]),
-                **{key: tuple(found[key]) for key in ("quantities", "rows", "tuned")},
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder / NAME}: is no description of a sweep ({error}).") from None
+        found = _SWEEP.validate_json(read_text(folder / NAME, at_most=LARGEST_DOCUMENT))
+        for key in found.quantities:
+            quantity(key, where="quantities")
+        for one in found.runs:
+            _check_inside(one.folder)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / NAME}: is no description of a sweep ({str(error)[:_LONGEST]}).") from None
+    return found
+
+
+def _check_inside(folder: str) -> None:
+    path = Path(folder)
+    if path.is_absolute() or ".." in path.parts or "\0" in folder:
+        raise ValueError(f"the folder {folder[:100]!r} of a run is not below it")

@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from accounting.regular_file import LARGEST_LINES, read_input
 from dpfed.cli.output import console, number, print_json
 from dpfed.errors import ConfigError
 
@@ -122,8 +123,15 @@ class _Rounds(ProgressColumn):
         self._total = sum(cell.config.federation.rounds for cell in planned.grid.runs)
 
     def render(self, task: Task) -> Text:
-        done = sum(file.read_bytes().count(b"\n") for file in self._files if file.exists())
+        done = sum(_lines(file) for file in self._files)
         return Text(f"{done}/{self._total} rounds" if done else "building all of them first")
+
+
+def _lines(file: Path) -> int:
+    try:
+        return read_input(file, at_most=LARGEST_LINES).count(b"\n")
+    except OSError:
+        return 0
 
 
 def _outcome(done: Done) -> str:

@@ -1,10 +1,12 @@
 """One look for every figure."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dpfed.durable_files import put
 from dpfed.errors import ConfigError, RunError
 
 # Okabe and Ito's colours, told apart with every kind of colour vision.
@@ -36,11 +38,17 @@ def figure(path: Path, *, columns: int = 1, beside: float = 0.0, pdf: bool = Fal
         axis.spines[["top", "right"]].set_visible(False)
     yield axes if columns > 1 else axes[0]
     try:
-        drawing.savefig(path)
+        _write(drawing, path)
         if pdf:
-            drawing.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+            _write(drawing, path.with_suffix(".pdf"), metadata={"CreationDate": None})
     except OSError as error:
         raise RunError(f"{path}: the plot cannot be written ({error}).") from error
+
+
+def _write(drawing: Any, path: Path, **how: Any) -> None:
+    content = io.BytesIO()
+    drawing.savefig(content, format=path.suffix.removeprefix(".") or "png", **how)
+    put(path, content.getvalue())
 
 
 def legend_beside(axes: Any, *, last: str | None = None) -> None:

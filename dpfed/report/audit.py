@@ -13,6 +13,7 @@ from dpfed.audit.claims import trade_off
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.upload import ENOUGH, NOT_TESTED, PairTest, UploadAudit
 from dpfed.audit.verdict import FALSE_ALARM
+from dpfed.durable_files import put
 from dpfed.errors import RunError
 from dpfed.plots.audit import Observed, plot_audit
 
@@ -68,9 +69,9 @@ def write_audit(audit: UploadAudit, folder: Path) -> None:
     """Write audit.json, audit.png and report.html into the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "audit.json").write_text(json.dumps(audit.to_dict(), indent=2, allow_nan=False), encoding="utf-8")
+        put(folder / "audit.json", json.dumps(audit.to_dict(), indent=2, allow_nan=False).encode())
         _plot(audit, folder / "audit.png")
-        (folder / "report.html").write_text(_page(audit, folder / "audit.png"), encoding="utf-8")
+        put(folder / "report.html", _page(audit, folder / "audit.png").encode())
     except OSError as error:
         raise RunError(f"{folder}: the report cannot be written ({error.strerror}).") from None
 

@@ -13,6 +13,7 @@ from dpfed.audit.cohort_law import room_of, size_law
 from dpfed.audit.noise_evidence import limits, measured
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.run import RunAudit
+from dpfed.durable_files import put
 from dpfed.errors import DpfedError, RunError
 from dpfed.plots.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
 
@@ -54,7 +55,7 @@ def write_audit_report(found: RunAudit, out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
         plot_audit(_canaries(found), _noise(found), _cohorts(found), out / "audit.png")
-        page.write_text(_rendered(found, (out / "audit.png").read_bytes()), encoding="utf-8")
+        put(page, _rendered(found, (out / "audit.png").read_bytes()).encode())
     except OSError as error:
         raise RunError(f"{page}: cannot be written ({error.strerror}). Name another folder with --out.") from None
     return page

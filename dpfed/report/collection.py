@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
-import tomllib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -12,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dpfed.config import flat
+from dpfed.durable_files import put
 from dpfed.errors import ConfigError, RunError
+from dpfed.report.finished_run import read_finished
 from dpfed.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
 
 SEED = "run.seed"
@@ -63,12 +64,13 @@ def write_results(runs: Sequence[OneRun], target: Path) -> None:
     """results.csv: one line a run, with where it is on the axes and everything in its summary."""
     axes = list(dict.fromkeys(name for run in runs for name in run.at))
     keys = list(dict.fromkeys(key for run in runs for key in run.summary if key != "not_protected"))
-    with open(target, "w", encoding="utf-8", newline="") as stream:
-        lines = csv.writer(stream)
-        lines.writerow(["row", *axes, *keys, "folder"])
-        for run in runs:
-            values = [*(run.at.get(name, "") for name in axes), *(run.summary.get(key) for key in keys)]
-            lines.writerow([run.row, *("" if value is None else value for value in values), str(run.folder)])
+    stream = io.StringIO(newline="")
+    lines = csv.writer(stream)
+    lines.writerow(["row", *axes, *keys, "folder"])
+    for run in runs:
+        values = [*(run.at.get(name, "") for name in axes), *(run.summary.get(key) for key in keys)]
+        lines.writerow([run.row, *("" if value is None else value for value in values), str(run.folder)])
+    put(target, stream.getvalue().encode())
 
 
 def _of_sweep(folder: Path, sweep: Sweep) -> Collection:
@@ -128,19 +130,5 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
 
 
 def _read(folder: Path, row: str, at: Mapping[str, str]) -> OneRun:
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-        metrics = [json.loads(line) for line in lines]
-        summary["seconds"] = max(summary["seconds"], _seconds_of_rounds(folder))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder}: is no folder of a finished run ({error}). `dpfed run` makes them.") from None
-    return OneRun(row=row, at=at, folder=folder, config=config, summary=summary, metrics=metrics)
-
-
-def _seconds_of_rounds(folder: Path) -> float:
-    """The summary of a resumed run counts from where it went on; its rounds know better."""
-    file = folder / "diagnostics.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return float(sum(json.loads(line).get("seconds", 0.0) for line in lines))
+    found = read_finished(folder)
+    return OneRun(row=row, at=at, folder=folder, config=found.config, summary=found.summary, metrics=found.metrics)

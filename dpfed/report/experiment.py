@@ -10,6 +10,7 @@ from typing import Any
 
 import jinja2
 
+from dpfed.durable_files import put
 from dpfed.errors import RunError
 from dpfed.quantities import QUANTITIES
 from dpfed.report.collection import SEED, Collection, write_results
@@ -30,7 +31,7 @@ def write_experiment_report(collection: Collection, folder: Path) -> Path:
         figures = [(one, base64.b64encode(one.path.read_bytes()).decode()) for one in draw_figures(collection, folder)]
         text = (files(__package__) / "experiment.html").read_text(encoding="utf-8")
         page = jinja2.Environment(autoescape=True).from_string(text)
-        (folder / "report.html").write_text(page.render(figures=figures, **_content(collection)), encoding="utf-8")
+        put(folder / "report.html", page.render(figures=figures, **_content(collection)).encode())
     except OSError as error:
         raise RunError(f"{folder}: the report cannot be written ({error}).") from None
     return folder / "report.html"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpfed.durable_files import put
 from dpfed.quantities import QUANTITIES, Quantity
 from dpfed.report.collection import SEED, Collection, OneRun
 from dpfed.sweep_folder import Published
@@ -92,40 +94,41 @@ def write_table(collection: Collection, target: Path) -> None:
     """table.csv: one line for each group and quantity."""
     groups = groups_of(collection)
     axes = list(dict.fromkeys(name for group in groups for name in group.at))
-    with open(target, "w", encoding="utf-8", newline="") as stream:
-        lines = csv.writer(stream)
-        lines.writerow(
-            [
-                "row",
-                *axes,
-                "quantity",
-                "unit",
-                "over_seeds",
-                "n",
-                "mean",
-                "std",
-                "published",
-                "difference",
-                "published_where",
-            ]
-        )
-        for group in groups:
-            for key in collection.quantities:
-                one = mean_of(group, key, collection)
-                there = one.published
-                numbers = [one.mean, one.std, there.value if there else None, one.difference]
-                lines.writerow(
-                    [
-                        group.row,
-                        *(group.at.get(name, "") for name in axes),
-                        key,
-                        one.quantity.unit,
-                        one.quantity.over_seeds,
-                        one.n,
-                    ]
-                    + ["" if number is None else f"{number:.8g}" for number in numbers]
-                    + [there.where if there else ""]
-                )
+    stream = io.StringIO(newline="")
+    lines = csv.writer(stream)
+    lines.writerow(
+        [
+            "row",
+            *axes,
+            "quantity",
+            "unit",
+            "over_seeds",
+            "n",
+            "mean",
+            "std",
+            "published",
+            "difference",
+            "published_where",
+        ]
+    )
+    for group in groups:
+        for key in collection.quantities:
+            one = mean_of(group, key, collection)
+            there = one.published
+            numbers = [one.mean, one.std, there.value if there else None, one.difference]
+            lines.writerow(
+                [
+                    group.row,
+                    *(group.at.get(name, "") for name in axes),
+                    key,
+                    one.quantity.unit,
+                    one.quantity.over_seeds,
+                    one.n,
+                ]
+                + ["" if number is None else f"{number:.8g}" for number in numbers]
+                + [there.where if there else ""]
+            )
+    put(target, stream.getvalue().encode())
 
 
 def short(axis: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dpfed.config import flat, read_toml
+from dpfed.config import flat, read_toml, shown
 from dpfed.errors import ConfigError
 from dpfed.quantities import quantity
 
@@ -132,4 +132,4 @@ def _problem(item: Any) -> str:
         return f"{where}: unknown key; known here: {', '.join(known)}. Did you mean {nearest!r}?"
     if item["type"] == "missing":
         return f"{where}: is missing and has no default."
-    return f"{where}={item['input']!r}: {item['msg']}."
+    return f"{where}={shown(item['input'])}: {item['msg']}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -71,14 +70,14 @@ def _run(job: Job) -> dict[str, Any]:
     from dpfed import federation
     from dpfed.build import build
     from dpfed.federation import Outcome
+    from dpfed.report.finished_run import read_finished
     from dpfed.report.run import write_report
 
     if job.state == "finished":
-        summary: dict[str, Any] = json.loads((job.folder / "summary.json").read_text(encoding="utf-8"))
+        found = read_finished(job.folder)
         if not (job.folder / "report.html").exists():
-            lines = (job.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-            write_report(Outcome(folder=job.folder, summary=summary, metrics=[json.loads(line) for line in lines]))
-        return summary
+            write_report(Outcome(folder=job.folder, summary=found.summary, metrics=found.metrics))
+        return found.summary
     outcome = federation.run(build(_config(job)), job.folder, resume=job.state == "interrupted")
     write_report(outcome)
     return outcome.summary

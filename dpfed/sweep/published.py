@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import csv
+import io
+import math
 from pathlib import Path
 from typing import Any
 
+from accounting.regular_file import LARGEST_DOCUMENT, read_text
+from dpfed.config import shown
 from dpfed.errors import ConfigError
 from dpfed.sweep.experiment_file import ExperimentFile, Row, known_row
 from dpfed.sweep.row_settings import label
 from dpfed.sweep_folder import Published
 
+_LARGEST = 1e100
 _COLUMNS = ["row", "x", "quantity", "value", "where"]
 
 
 def read_published(path: Path, experiment: ExperimentFile) -> tuple[Published, ...]:
     """The lines of the CSV; ConfigError for one that no run of the experiment can be held against."""
     try:
-        with open(path, encoding="utf-8", newline="") as stream:
-            reader = csv.DictReader(stream)
-            if reader.fieldnames != _COLUMNS:
-                raise ConfigError(f"{path}: the first line must be {','.join(_COLUMNS)}, not {reader.fieldnames}.")
-            lines = [_checked(f"{path}, line {reader.line_num}", line, experiment) for line in reader]
+        reader = csv.DictReader(io.StringIO(read_text(path, at_most=LARGEST_DOCUMENT), newline=""))
+        if reader.fieldnames != _COLUMNS:
+            raise ConfigError(f"{path}: the first line must be {','.join(_COLUMNS)}, not {shown(reader.fieldnames)}.")
+        lines = [_checked(f"{path}, line {reader.line_num}", line, experiment) for line in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: the published numbers cannot be read ({error}).") from None
     keys = [(line.row, line.x, line.quantity) for line in lines]
@@ -42,7 +46,9 @@ def _checked(where: str, line: dict[str | Any, str | Any], experiment: Experimen
     try:
         value = float(line["value"])
     except ValueError:
-        raise ConfigError(f"{where}: value={line['value']!r} must be a number.") from None
+        value = math.nan
+    if not abs(value) <= _LARGEST:
+        raise ConfigError(f"{where}: value={shown(line['value'])} must be a number, at most {_LARGEST:g}.")
     (row,) = (one for one in experiment.row if one.name == line["row"])
     return Published(
         row=line["row"],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dpfed.durable_files import put
 from dpfed.errors import ConfigError, RunError
 from dpfed.sweep.grid import SEED, Cell
 from dpfed.sweep.listing import listing
@@ -170,6 +171,6 @@ def _tuned_before(plan: Plan) -> list[Mapping[str, Any]]:
 
 def _write(target: Path, document: Any) -> None:
     try:
-        target.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        put(target, (json.dumps(document, indent=2) + "\n").encode())
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None

@@ -12,7 +12,7 @@ import torch
 from flwr.app import Context
 from numpy.typing import ArrayLike, NDArray
 
-from accounting.input_file import LARGEST_ARRAYS, require_input
+from accounting.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.build import Experiment
 from dpfed.build.letters import check_letters
 from dpfed.data.partition import Partition

@@ -1,4 +1,4 @@
-"""Files that others wrote: opened without waiting, and never read beyond what was allowed."""
+"""Regular files in folders that others may have filled: opened without waiting, never read beyond what is allowed."""
 
 import errno
 import os
@@ -35,16 +35,33 @@ def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> B
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
-            raise OSError(errno.EINVAL, f"is {kind}, only regular files are read")
-        if at_most is not None and found.st_size > at_most:
-            raise OSError(errno.EFBIG, f"has {found.st_size:,} bytes, at most {at_most:,} are read")
+        size = _require_regular(descriptor).st_size
+        if at_most is not None and size > at_most:
+            raise OSError(errno.EFBIG, f"has {size:,} bytes, at most {at_most:,} are read")
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def open_output(path: str | os.PathLike[str], how: int, *, mode: int = 0o666) -> int:
+    """The descriptor of the regular file at `path`, new or not, for writing; `how`: O_TRUNC, O_APPEND ... OSError, and
+    never waits, as `open_input`."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | how, mode)
+    try:
+        _require_regular(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_regular(descriptor: int) -> os.stat_result:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise OSError(errno.EINVAL, f"is {kind}, only regular files are used")
+    return found
 
 
 def require_input(path: str | os.PathLike[str], *, at_most: int) -> None:
