@@ -115,7 +115,9 @@ class MaskedNoiseWalk:
         noise = course.noise(torch.tensor(words, dtype=torch.int64, device=device), count=len(course.masked))
         self._noise = noise.expand_as(self._updates)
         self._steps = torch.from_numpy(steps).to(device)
-        self._coins = [seeds.tensors("local.masked_noise", round, int(client), device=str(device)) for client in clients]
+        self._coins = [
+            seeds.tensors("local.masked_noise", round, int(client), device=str(device)) for client in clients
+        ]
 
     def place(self, active: int, step: int) -> None:
         if self._course.train_masked:
