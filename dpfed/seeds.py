@@ -25,7 +25,7 @@ class Seeds:
 
     How likely two of n streams are one, by the birthday bound, whatever their names:
         generator                   n^2 / 2^129: keys of 128 bits, a counter of 256
-        tensors                     n^2 / 2^129: keys of 128 bits, a counter of 64; on cuda n^2 / 2^65: 64 and 64
+        tensors                     the same; on cuda n^2 / 2^65: keys of 64 bits, a counter of 64 for each thread
         integer                     n^2 / 2^64: for public seeds, which are written into messages
         keys                        n^2 L / 2^64 that two of L numbers share some: for shuffles and public choices
     A run of 10^4 rounds of 10^4 clients has 10^8 streams of a purpose: 10^-23, and 0.0003 on cuda.

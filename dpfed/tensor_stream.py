@@ -42,7 +42,7 @@ class OnTheHost:
 
 
 class OnCuda:
-    """Drawn on the GPU by torch's Philox: a seed of 64 bits is its whole key, beside a counter of 64 for each thread."""
+    """Drawn on the GPU by torch's Philox: a seed of 64 bits is its key, beside a counter of 64 for each thread."""
 
     def __init__(self, device: str, *, key: int) -> None:
         self._generator = torch.Generator(device).manual_seed(key)

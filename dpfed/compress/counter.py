@@ -9,8 +9,9 @@ OOPSLA 2014) with the finaliser "Mix13" of Stafford (2011):
 
     word i = mix(state + (i + 1) G) mod 2^64,    state = mix(mix(seed) + SHA-256(purpose)),    G = 0x9E3779B97F4A7C15
 
-in integer arithmetic on int64, which wraps alike everywhere. Statistically sound, not cryptographic: never for
-privacy noise. Seeds are int64 [c], one a client, the same 64 bits that travel in the payload; see `client_seeds`.
+in integer arithmetic on int64, which wraps alike everywhere. Key and counter share 64 bits: of n streams of L words
+two share words with probability n^2 L / 2^64. Statistically sound, not cryptographic: never for privacy noise. Seeds
+are int64 [c], one a client, the same 64 bits that travel in the payload; see `client_seeds`.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ def test_generator_differs_when_any_part_of_the_name_does(root: int, purpose: st
     assert not np.any(reference == Seeds(root=root).generator(purpose, *path).random(4))
 
 
-def test_torch_generator_repeats_and_leaves_the_global_state_alone() -> None:
+def test_tensors_repeat_and_leave_the_global_state_alone() -> None:
     before = torch.get_rng_state()
-    first, second = (torch.rand(4, generator=Seeds(root=1).torch_generator("masks", 2)) for _ in range(2))
+    first, second = (Seeds(root=1).tensors("masks", 2).normal(4) for _ in range(2))
     assert torch.equal(first, second)
     assert torch.equal(before, torch.get_rng_state())
 

@@ -181,3 +181,93 @@ def test_a_client_uploads_once_a_round_and_unmasks_once(grid, tables):
     other = Message(RecordDict({"config": ConfigRecord(asked)}), dst_node_id=999, message_type="query.unmask")
     with pytest.raises(ValueError, match="not the server's"):
         nodes.app(other, nodes.contexts[999])
+
+
+def masks_of_rounds(nodes, chosen, folder, monkeypatch):
+    """By round: the seeds of the masks that its clients have put on their rows."""
+    from dpfed.secagg import client
+
+    seeds, whole = {}, client.apply_masks
+
+    def apply(words, masks):
+        seeds.setdefault(len(nodes.rounds), []).extend(mask.seed for mask in masks)
+        whole(words, masks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "apply_masks", apply)
+        serve(nodes, chosen, folder)
+    return seeds
+
+
+def reused(seeds, uploads=8):
+    """How many seeds are missing from one for each client and pair in each round, all different."""
+    expected = len(seeds) * (uploads + uploads * (uploads - 1) // 2)
+    return expected - len({seed for of_round in seeds.values() for seed in of_round})
+
+
+@pytest.mark.parametrize("fault", [None, "own seed", "keys and session"])
+def test_masks_are_new_in_every_round(tmp_path, grid, tables, monkeypatch, fault):
+    """And with one secret for all rounds, planted, they are found not to be."""
+    from types import SimpleNamespace
+
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    from dpfed.secagg import client
+    from dpfed.secagg.agreement import Agreement
+
+    chosen = tables(
+        "dp-fedavg", *SECURE, "federation.sampling=all", "federation.clients=8", "federation.rounds=3", privacy=SHARES
+    )
+    nodes = grid(chosen)
+    if fault == "own seed":
+        monkeypatch.setattr(client, "secrets", SimpleNamespace(token_bytes=lambda size: b"\x07" * size))
+    if fault == "keys and session":
+        made, plain = iter(range(10_000)), Agreement.__init__
+        keys = SimpleNamespace(
+            generate=lambda: X25519PrivateKey.from_private_bytes(bytes([1 + next(made) % 250]) * 32),
+            from_private_bytes=X25519PrivateKey.from_private_bytes,
+        )
+        monkeypatch.setattr(client, "X25519PrivateKey", keys)
+        monkeypatch.setattr(Agreement, "__init__", lambda self, **of: plain(self, **{**of, "session": bytes(16)}))
+        real = nodes.send_and_receive
+
+        def send(messages, *, timeout=None):
+            """Every round's clients make their keys anew; here they make the same ones."""
+            nonlocal made
+            messages = list(messages)
+            if messages and messages[0].metadata.message_type == "query.advertise":
+                made = iter(range(10_000))
+            return real(messages, timeout=timeout)
+
+        nodes.send_and_receive = send
+    seeds = masks_of_rounds(nodes, chosen, tmp_path / "run", monkeypatch)
+    assert len(seeds) == 3
+    assert (reused(seeds) > 0) == (fault is not None)
+
+
+def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(tmp_path, grid, tables, monkeypatch):
+    """What SECURITY.md says of accuracy under the protocol; a bound that is checked would make this fail."""
+    import numpy as np
+
+    from dpfed.engines.flower import client_app
+    from dpfed.secagg.packing import pack, unpack
+
+    whole = client_app.masked
+
+    def hostile(experiment, client, round, message, payload, context):
+        if client == 3:
+            parts = experiment.parts
+            words = unpack(memoryview(payload), parts.code.width(parts.map.sent), parts.sums.bits)
+            moved = words.astype(np.uint32) + (1 << parts.sums.bits - 3)
+            payload = pack((moved % (1 << parts.sums.bits)).astype(words.dtype), parts.sums.bits)
+        return whole(experiment, client, round, message, payload, context)
+
+    settings = (*SECURE, "federation.sampling=all", "federation.cohort=20", "federation.rounds=1")
+    chosen = tables("dp-fedavg", *settings, privacy=SHARES)
+    moved = []
+    for name in ("honest", "hostile"):
+        serve(grid(chosen), chosen, tmp_path / name)
+        weights = load_file(tmp_path / name / "model.safetensors")
+        moved.append(torch.cat([weights[key].flatten() for key in sorted(weights)]))
+        monkeypatch.setattr(client_app, "masked", hostile)
+    assert float((moved[1] - moved[0]).norm()) > 5 * SHARES["clip_norm"] / 20

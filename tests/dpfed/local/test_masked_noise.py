@@ -66,7 +66,7 @@ def by_autograd(training: LocalTraining, weights: Tensor, client: int, factory: 
     optimiser = torch.optim.SGD([u, dense], lr=course.learning_rate * course.learning_rate_decay**2,
                                 momentum=course.momentum)  # fmt: skip
     statistics = {b.name: weights[b.start : b.stop].clone() for b in model.layout if b.kind == "statistic"}
-    module, coins = factory(), SEEDS.torch_generator("local.masked_noise", 2, client)
+    module, coins = factory(), SEEDS.tensors("local.masked_noise", 2, client)
     schedule = draw_schedule(
         training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, round=2, seeds=SEEDS,
         purpose="local.shuffle",
@@ -78,7 +78,8 @@ def by_autograd(training: LocalTraining, weights: Tensor, client: int, factory: 
 
     for step in range(total):
         progress = (step + (fault != "progress from 0")) / total if course.progressive else 1.0
-        v = torch.rand(len(n), generator=coins)
+        v = torch.empty(len(n))
+        coins.fill_uniform(v)
         low = -1.0 if course.signed else 0.0
         chance = ((u / n - low) / (1 - low)).clamp(0, 1)
         masked = torch.where(v < progress * chance, 1.0, low) * n if course.stochastic else certain()

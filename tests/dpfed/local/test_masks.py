@@ -59,12 +59,13 @@ def by_autograd(training: LocalTraining, theta: Tensor, client: int, round: int)
         if course.optimizer == "adam"
         else torch.optim.SGD([scores], lr=rate, momentum=course.momentum)
     )
-    coins = SEEDS.torch_generator("local.coins", round, client)
+    coins, uniforms = SEEDS.tensors("local.coins", round, client), torch.empty_like(theta)
     for step in range(schedule.steps[0]):
         rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
         p = torch.sigmoid(scores)
         if course.forward == "coins":
-            mask = torch.rand(len(p), generator=coins).lt(p).float()
+            coins.fill_uniform(uniforms)
+            mask = uniforms.lt(p).float()
         else:
             mask = p.ge(0.5).float() if course.forward == "threshold" else p.detach()
         passed = p * p.detach() - (p * p.detach()).detach() if course.gradient == "published" else p - p.detach()
