@@ -8,7 +8,7 @@ from typing import Any
 
 from accounting.ledger import Ledger, Release
 from dpfed.book import Book
-from dpfed.build import Experiment, PrivacyGoal
+from dpfed.build import Experiment, PrivacyGoal, RecordGoal
 from dpfed.server.state import ServerState
 from dpfed.server_view import server_view
 
@@ -32,7 +32,7 @@ def summary_of(
     stated = against_server = None
     if goal is not None and book is not None:
         ledger = Ledger.read(book.ledger.path)
-        stated = ledger.guarantee(goal.delta, accountant=goal.accountant)
+        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=_records(experiment))
         against_server = server_view(experiment, len(ledger.releases))
     return {
         "method": experiment.method.name,
@@ -65,6 +65,7 @@ def summary_of(
         "for_release": experiment.parts.randomness.name == "secure" if goal else None,
         "interrupted_charges": book.interrupted(state.round) if book else 0,
         "not_protected": list(experiment.not_protected),
+        "notes": list(stated.notes) if stated else [],
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,
         "uplink_bytes_per_client_round": math.ceil(upload_bytes),
         "uplink_megabytes_total": megabytes,
@@ -78,6 +79,11 @@ def summary_of(
         "project_ledger": str(book.project.ledger.path) if book and book.project else None,
         "project_epsilon": book.project.spent().epsilon if book and book.project else None,
     }
+
+
+def _records(experiment: Experiment) -> int | None:
+    """How many records there are, where they are what is private."""
+    return experiment.parts.local.partition.total if isinstance(experiment.goal, RecordGoal) else None
 
 
 def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:

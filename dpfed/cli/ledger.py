@@ -7,8 +7,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from accounting.caveats import caveats
 from accounting.project import Project
-from dpfed.cli.output import console, number, print_json
+from accounting.rounding import downwards, upwards
+from dpfed.cli.output import console, print_json
 
 ledger = App(name="ledger", help="One privacy budget for several runs on the same clients, also at the same time.")
 
@@ -31,7 +33,11 @@ def create(path: Path, *, clients: int, epsilon: float, delta: float | None = No
         Default: clients^-1.1.
     """
     project = Project.create(path, clients=clients, epsilon=epsilon, delta=clients**-1.1 if delta is None else delta)
-    console().print(f"{path}: epsilon {number(epsilon)} at delta {number(project.terms.delta)} for {clients} clients")
+    console().print(
+        f"{path}: epsilon {downwards(epsilon)} at delta {upwards(project.terms.delta)} for {clients} clients"
+    )
+    for note in caveats(epsilon=epsilon, delta=project.terms.delta, units=clients):
+        console().print(f"note: {note}")
 
 
 @ledger.command
@@ -53,9 +59,11 @@ def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -
         return
     out = console()
     out.print(
-        f"{path}: epsilon {number(record['spent_epsilon'])} of {number(record['epsilon'])} spent at delta "
-        f"{number(record['delta'])}, {record['releases']} releases on {record['clients']} clients, "
+        f"{path}: epsilon {upwards(record['spent_epsilon'])} of {downwards(record['epsilon'])} spent at delta "
+        f"{upwards(record['delta'])}, {record['releases']} releases on {record['clients']} clients, "
         f"{record['adjacency']}"
     )
     for run, count in record["runs"].items():
         out.print(f"  {run}: {count}")
+    for note in record["notes"]:
+        out.print(f"note: {note}")
