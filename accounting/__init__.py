@@ -3,9 +3,10 @@
 Loading it is quick: `import scipy` loads a part of scipy when that is first used, and dp-accounting waits too.
 
 >>> from accounting import Plan, budget
+>>> from accounting.rounding import upwards
 >>> plan = Plan(clients=6000, cohort=100)  # Poisson sampling, add-remove, delta = n^-1.1
->>> round(budget.epsilon(plan, noise_multiplier=1.4, rounds=180).epsilon, 4)
-0.6303
+>>> upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=180).epsilon)
+'0.6303'
 """
 
 from accounting import (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from accounting import coin_pairs, discrete_gaussian, lower_bound, pld, rdp, require
+from accounting.caveats import caveats
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.discrete_gaussian import Continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -15,6 +16,7 @@ from accounting.gaussian import smallest_epsilon
 from accounting.loss_grid import parts_of
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
 from accounting.rdp import Conversion, Floats
+from accounting.rounding import upwards
 
 Accountant = Literal["best", "rdp", "pld", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
@@ -26,6 +28,7 @@ class Guarantee:
 
     `epsilon` is an upper bound if `valid`; `lower_bound` is an epsilon that no account of the same mechanism can
     go below (None where none is computed). `method` is the accountant that gave it; `order` the Renyi order.
+    `notes` has what must be read beside it, `accounting.caveats` among it.
     """
 
     epsilon: float
@@ -58,6 +61,7 @@ def guarantee(
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
     unit: str = "client",
+    units: int | None = None,
     with_lower_bound: bool = True,
 ) -> Guarantee:
     """The epsilon of `mechanism` at `delta`.
@@ -66,8 +70,9 @@ def guarantee(
     best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD and RDP).
     rdp, pld: that accountant. exact: single uploads of coins in few coordinates (accounting.coin_pairs).
     fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
-    sampling needs; an unmet condition gives valid=False. Errors: UnsupportedMechanism where the accountant has no
-    bound for this mechanism, InvalidParameter for a delta outside (0, 1).
+    sampling needs; an unmet condition gives valid=False. units: how many clients (or records) there are, for a note on
+    a delta that is large for so many. Errors: UnsupportedMechanism where the accountant has no bound for this
+    mechanism, InvalidParameter for a delta outside (0, 1).
     """
     require.open_probability(delta=delta)
     bound = _bound(mechanism, delta, accountant, conversion)
@@ -85,7 +90,11 @@ def guarantee(
         order=bound.order,
         lower_bound=lower,
         valid=not bound.violated,
-        notes=(*bound.notes, *(f"not a guarantee: {condition}" for condition in bound.violated)),
+        notes=(
+            *bound.notes,
+            *(f"not a guarantee: {condition}" for condition in bound.violated),
+            *caveats(epsilon=bound.epsilon, delta=delta, units=units, unit=unit),
+        ),
     )
 
 
@@ -201,8 +210,8 @@ def _without_overflow(mechanism: Mechanism, delta: float) -> float:
     target = delta - overflow(mechanism)
     if target <= 0:
         raise UnsupportedMechanism(
-            f"delta={delta}: the cohort overflows its slots with probability {overflow(mechanism):.3g} over the run, "
-            "which alone is more. Use more slots."
+            f"delta={delta}: the cohort overflows its slots with probability {upwards(overflow(mechanism))} over the "
+            "run, which alone is more. Use more slots."
         )
     return target
 
@@ -278,7 +287,7 @@ def without_bound(accountant: Accountant, mechanism: SingleRelease, delta: float
     """What to tell whoever asks this accountant for an epsilon that it cannot give."""
     noise = mechanism.mechanism if isinstance(mechanism, Subsampled) else mechanism
     kind = noise.to_dict()["kind"]
-    return f"accountant={accountant!r}: has no bound for {kind} at delta={delta:.3g}. Use 'best'."
+    return f"accountant={accountant!r}: has no bound for {kind} at delta={upwards(delta)}. Use 'best'."
 
 
 def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:

@@ -9,7 +9,9 @@ from accounting import accountant as accountants
 from accounting import calibrate, require
 from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
+from accounting.caveats import caveats
 from accounting.errors import AccountingError, CalibrationError, InvalidParameter
+from accounting.exceeded import no_round_fits
 from accounting.fed_smp import lemma_3, theorem_1
 from accounting.integer_plan import IntegerPlan
 from accounting.mechanisms import (
@@ -195,6 +197,7 @@ def epsilon(
         delta=float(plan.delta or 0),
         accountant=accountant,
         conversion=conversion,
+        units=plan.clients,
         with_lower_bound=with_lower_bound,
     )
     return Budget(
@@ -256,8 +259,14 @@ def rounds(
     count = calibrate.largest_count(cost, epsilon_target, name="rounds")
     if count == 0:
         raise CalibrationError(
-            f"epsilon={epsilon_target} with noise_multiplier={noise_multiplier}: not even one round fits (it costs "
-            f"{cost(1):.4g}). Raise the noise multiplier or the target."
+            no_round_fits(
+                f"epsilon={epsilon_target} with noise_multiplier={noise_multiplier}",
+                allowed=epsilon_target,
+                after=cost(1),
+                spent=spent_before(plan.before, delta=float(plan.delta or 0)),
+                delta=float(plan.delta or 0),
+                advice="Raise the noise multiplier or the target.",
+            )
         )
     return epsilon(
         plan,
@@ -267,6 +276,11 @@ def rounds(
         conversion=conversion,
         with_lower_bound=with_lower_bound,
     )
+
+
+def spent_before(before: Composed | None, *, delta: float) -> float | None:
+    """Epsilon of what was released already; None where nothing was."""
+    return None if before is None else accountants.epsilon(before, delta=delta)
 
 
 def _epsilon_only(plan: NoisePlan, z: float, count: int, accountant: Accountant, conversion: Conversion) -> float:
@@ -382,7 +396,10 @@ def _paper_rows(plan: Plan, z: float, count: int) -> list[Budget]:
                     conversion=used,
                     order=reading.order,
                     valid=not violated,
-                    notes=tuple(f"not a guarantee: {reason}" for reason in violated),
+                    notes=(
+                        *(f"not a guarantee: {reason}" for reason in violated),
+                        *caveats(epsilon=reading.epsilon, delta=delta, units=plan.clients),
+                    ),
                     sensitivity_in_clips=sensitivity,
                 )
             )

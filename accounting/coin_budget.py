@@ -11,9 +11,10 @@ from accounting import calibrate, require
 from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
 from accounting.bernoulli_sum import LARGEST_COHORT
-from accounting.budget import Budget
+from accounting.budget import Budget, spent_before
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
+from accounting.exceeded import no_round_fits
 from accounting.mechanisms import (
     Composed,
     FixedSizeSampling,
@@ -24,6 +25,7 @@ from accounting.mechanisms import (
     repeated,
     subsample,
 )
+from accounting.rounding import upwards
 from accounting.slots import default_slots
 
 _CLIP_TOLERANCE = 1e-3
@@ -118,14 +120,16 @@ class CoinPlan:
 def epsilon(plan: CoinPlan, *, rounds: int, accountant: Accountant = "best") -> Budget:
     """What `rounds` rounds cost: an upper bound (Renyi, the coins' own bounds amplified by the plan's sampling; or, for
     few coordinates seen one by one, the exact law)."""
-    stated = accountants.guarantee(plan.run(rounds), delta=float(plan.delta or 0), accountant=accountant)
+    stated = accountants.guarantee(
+        plan.run(rounds), delta=float(plan.delta or 0), accountant=accountant, units=plan.clients
+    )
     coins = plan.coins()
     notes = stated.notes
     if isinstance(coins, BernoulliAggregate) and plan.sampling == "poisson":
         charged = accountants.overflow(plan.run(rounds))
         notes += (
-            f"padded to {coins.cohort} slots; more are drawn with probability {coins.overflow:.2g} a round: "
-            f"{charged:.2g} of delta is charged for that",
+            f"padded to {coins.cohort} slots; more are drawn with probability {upwards(coins.overflow)} a round: "
+            f"{upwards(charged)} of delta is charged for that",
         )
     if isinstance(coins, BernoulliAggregate) and coins.cohort > LARGEST_COHORT:
         notes += (f"of {coins.cohort:,} uploads in a sum {LARGEST_COHORT:,} are counted, an upper bound",)
@@ -153,7 +157,14 @@ def rounds(plan: CoinPlan, *, epsilon_target: float, accountant: Accountant = "b
     count = calibrate.largest_count(cost, target, name="rounds")
     if count == 0:
         raise CalibrationError(
-            f"epsilon={target}: not even one round fits (it costs {cost(1):.4g}). Lower the clip or raise the cohort."
+            no_round_fits(
+                f"epsilon={target}",
+                allowed=target,
+                after=cost(1),
+                spent=spent_before(plan.before, delta=float(plan.delta or 0)),
+                delta=float(plan.delta or 0),
+                advice="Lower the clip or raise the cohort.",
+            )
         )
     return epsilon(plan, rounds=count, accountant=accountant)
 

@@ -132,7 +132,7 @@ def _smoothing(noise: DiscreteGaussian, count: int) -> tuple[float, float]:
 def _finite(distortion: float, noise: DiscreteGaussian) -> float:
     if math.isinf(distortion):
         raise UnsupportedMechanism(
-            f"share_variance={noise.share_variance:g} with shares={noise.shares}: noise far below one integer step, "
+            f"share_variance={noise.share_variance} with shares={noise.shares}: noise far below one integer step, "
             "for which no bound holds. Raise the scale, so that more steps fit into the clip norm (shares with a "
             "standard deviation of 2 steps or more cost nothing)."
         )

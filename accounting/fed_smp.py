@@ -14,6 +14,7 @@ import numpy as np
 from accounting import rdp, require
 from accounting.mechanisms import FixedSizeSampling
 from accounting.rdp import Conversion
+from accounting.rounding import downwards, upwards
 from accounting.subsampling import Floats, fixed_size
 
 _LEMMA_ORDERS: Floats = np.concatenate([np.arange(2.0, 129.0), [160.0, 192.0, 256.0, 384.0, 512.0]])
@@ -52,9 +53,9 @@ def theorem_1(
     allowed = 2 / 3 * sigma_squared * math.log(1 / (q * order * (1 + sigma_squared))) + 1
     violated = []
     if sigma_squared < 0.7:
-        violated.append(f"sigma^2 = {sigma_squared:.4g}, needed at least 0.7")
+        violated.append(f"sigma^2 = {downwards(sigma_squared)}, needed at least 0.7")
     if epsilon >= 2 * log_term:
-        violated.append(f"epsilon = {epsilon:.4g}, needed below 2 log(1/delta) = {2 * log_term:.4g}")
+        violated.append(f"epsilon = {upwards(epsilon)}, needed below 2 log(1/delta) = {2 * log_term:.4g}")
     if order > allowed:
         violated.append(f"alpha = {order:.2f}, allowed at most {allowed:.2f}")
     return Reading(epsilon=epsilon, order=order, violated=tuple(violated))

@@ -70,7 +70,7 @@ def _check(rounds: Floats, delta: Floats) -> None:
         )
     inside = (delta > 0) & (delta < 1)
     if not inside.all():
-        raise InvalidParameter(f"delta={delta[~inside][0]:g}: must be numbers strictly between 0 and 1.")
+        raise InvalidParameter(f"delta={delta[~inside][0]}: must be numbers strictly between 0 and 1.")
 
 
 def _least(at: Callable[[Indices], Floats], *, cells: int, length: int) -> Floats:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from accounting import require
 from accounting.adjacency import Adjacency
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.rounding import downwards, upwards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +35,9 @@ class _IntegerNoise:
         strength = math.sqrt(self.share_variance * self.shares) / self.l2_bound
         if not require.SMALLEST_NOISE <= strength <= require.LARGEST_NOISE:
             raise InvalidParameter(
-                f"share_variance={self.share_variance:g}, shares={self.shares}, l2_bound={self.l2_bound:g}: the noise "
-                f"is {strength:.3g} of the bound; must be from {require.SMALLEST_NOISE:g} to {require.LARGEST_NOISE:g}."
+                f"share_variance={self.share_variance}, shares={self.shares}, l2_bound={self.l2_bound}: the noise "
+                f"is {strength} of the bound; must be from {upwards(require.SMALLEST_NOISE)} to "
+                f"{downwards(require.LARGEST_NOISE)}."
             )
         if self.shares > 1 and self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(

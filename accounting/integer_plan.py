@@ -25,6 +25,7 @@ from accounting.mechanisms import (
     repeated,
     subsample,
 )
+from accounting.rounding import upwards
 from accounting.slots import default_slots
 
 Placement = Literal["clients", "server"]
@@ -217,29 +218,29 @@ class IntegerPlan:
         padding = f", d = {self.dimension:,} padded" if self.padded != self.dimension else ""
         lines = [
             f"{self.bits(noise_multiplier)} bits a coordinate for sums of {self.uploads:,} uploads of {self.padded:,} "
-            f"integers{padding}; a round wraps around with probability at most {self.wrap_probability:g}, which "
+            f"integers{padding}; a round wraps around with probability at most {upwards(self.wrap_probability)}, which "
             "costs accuracy and is no part of epsilon",
             f"{scale:g} steps per clip norm: rounding lengthens the bound by {self.l2_bound / scale - 1:.2%}",
         ]
         if self.placement == "clients":
             sized = "" if self.shares == self.uploads else f", enough with {self.shares:,} of {self.uploads:,} present"
-            lines.append(f"each upload carries a noise share of variance {noise.share_variance:.10g}{sized}")
+            lines.append(f"each upload carries a noise share of variance {int(noise.share_variance):,}{sized}")
         if noise.overflow:
             sent = "noise alone" if self.placement == "clients" else "zeros"
             charged = overflow(self.run(noise_multiplier, rounds))
             lines.append(
-                f"clients that are not drawn send {sent} until {self.uploads:,} uploads are together; more are "
-                f"drawn with probability {noise.overflow:.2g} a round: {charged:.2g} of delta is charged for that"
+                f"clients that are not drawn send {sent} until {self.uploads:,} uploads are together; more are drawn "
+                f"with probability {upwards(noise.overflow)} a round: {upwards(charged)} of delta is charged for that"
             )
         if isinstance(noise, DiscreteGaussian):
             tau = shares_distortion(noise.share_variance, noise.shares)
             near = continuous(self.run(noise_multiplier, rounds)).closeness
             lines.append(
                 f"tau {_size(tau)}: a coordinate's sum of shares is within e^±tau of a discrete Gaussian; the whole "
-                f"run is within e^±{near:.2g} of one with continuous noise"
+                f"run is within e^±{upwards(near)} of one with continuous noise"
             )
         return tuple(lines)
 
 
 def _size(tau: float) -> str:
-    return f"= {tau:.2g}" if tau > 1e-300 else "below 1e-300"
+    return f"= {upwards(tau)}" if tau > 1e-300 else "below 1e-300"

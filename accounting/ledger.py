@@ -14,6 +14,7 @@ from pathlib import Path
 
 from accounting import durable
 from accounting.accountant import Accountant, Guarantee, guarantee
+from accounting.caveats import of_delta
 from accounting.entries import VERSION, Aborted, Entries, Entry, Header, LocalRelease, Release, header_from, misplaced
 from accounting.errors import AccountingError, EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
 from accounting.hash_chain import opened, sealed
@@ -202,26 +203,38 @@ class Ledger:
                 histories.add(release.steps)
         return histories
 
-    def guarantee(self, delta: float, *, accountant: Accountant = "best", with_lower_bound: bool = True) -> Guarantee:
+    def guarantee(
+        self,
+        delta: float,
+        *,
+        accountant: Accountant = "best",
+        units: int | None = None,
+        with_lower_bound: bool = True,
+    ) -> Guarantee:
         """Epsilon at `delta`, from the releases alone. An upper bound for what ran if every release was recorded.
 
         Unit "record", claim: for any client and any record added to it or taken away, all that this client ever sent
         is (epsilon, delta)-indistinguishable: epsilon is that of the worst client's own composition. The sampling
         probabilities of records and the numbers of steps count as public; so does who took part.
+
+        `units`: how many records there are, where they are the unit and a delta too large for so many is to be noted.
         """
         record_level = self.header.unit == "record"
+        units = units if record_level else self.header.clients
         histories = self.histories().distinct() if record_level else []
         mechanism = worst(histories, delta=delta, accountant=accountant) if record_level else self.mechanism()
         if mechanism is None:
             return Guarantee(
                 epsilon=0.0, delta=delta, unit=self.header.unit, adjacency="any", sampling="none", method="none",
-                lower_bound=0.0, notes=("nothing was released",),
+                lower_bound=0.0,
+                notes=("nothing was released", *of_delta(delta, units=units, unit=self.header.unit)),
             )  # fmt: skip
         stated = guarantee(
             mechanism,
             delta=delta,
             accountant=accountant,
             unit=self.header.unit,
+            units=units,
             with_lower_bound=with_lower_bound,
         )
         if not record_level:

@@ -17,6 +17,7 @@ from accounting.errors import BudgetSpent, InvalidParameter, LedgerError, Unsupp
 from accounting.hash_chain import sealed
 from accounting.ledger import Entry, Header, Ledger, Release
 from accounting.mechanisms import SingleRelease
+from accounting.rounding import downwards, upwards
 from accounting.running import Running
 
 PATIENCE = 60.0
@@ -183,8 +184,8 @@ class Project:
             if not after <= self.terms.epsilon:
                 raise BudgetSpent(
                     f"{self.ledger.path}: round {release.round} of run {run} would bring the project to epsilon "
-                    f"{after:.6g}, at most {self.terms.epsilon:g} at delta {self.terms.delta:g} may be spent. "
-                    "It was not released."
+                    f"{upwards(after)}, at most {downwards(self.terms.epsilon)} at delta {upwards(self.terms.delta)} "
+                    "may be spent. It was not released."
                 )
             self.ledger.record(line)
             self._add(running, [line])
@@ -211,6 +212,7 @@ class Project:
             "spent_epsilon": stated.epsilon,
             "left_epsilon": max(self.terms.epsilon - stated.epsilon, 0.0),
             "adjacency": stated.adjacency,
+            "notes": list(stated.notes),
             "releases": len(self.ledger.releases),
             "runs": runs,
         }

@@ -5,6 +5,7 @@ import reprlib
 from numbers import Integral, Real
 
 from accounting.errors import InvalidParameter
+from accounting.rounding import downwards, upwards
 
 LARGEST_COUNT = 10**15
 """Rounds, clients and cohorts beyond it are a mistake, and doubles could not count them."""
@@ -77,7 +78,7 @@ def count(at_least: int = 1, **named: object) -> int:
 
 def noise_multiplier(value: object) -> float:
     """A noise multiplier (noise standard deviation over clip norm), as a Python float."""
-    allowed = f"a finite number above 0, from {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
+    allowed = f"a finite number above 0, from {upwards(SMALLEST_NOISE)} to {downwards(LARGEST_NOISE)}"
     number = real(allowed, noise_multiplier=value)
     if not SMALLEST_NOISE <= number <= LARGEST_NOISE:
         raise _fail("noise_multiplier", value, allowed)

@@ -33,6 +33,7 @@ from accounting import accountant, budget, grid, lower_bound, pld, rdp
 from accounting.adjacency import Adjacency
 from accounting.budget import Plan
 from accounting.mechanisms import Composed, Gaussian, PoissonSampling, subsample
+from accounting.rounding import upwards
 
 WHOLE = rdp.ORDERS[np.round(rdp.ORDERS) == rdp.ORDERS]
 # clients, cohort, rounds, epsilon: small noise, the Fed-SMP paper's setting, many rounds
@@ -156,8 +157,9 @@ def noise_table(repeats: int) -> None:
                 fastest = fastest or seconds
                 reached = accountant.epsilon(plan.run(z, rounds), delta=float(plan.delta or 0), accountant=kind)
                 print(
-                    f"| {cohort} of {clients:,}, T = {rounds:,}, epsilon {epsilon:g} | {kind} | {name} | {seconds:.3f} "
-                    f"| {seconds / fastest:.0f} | {z:.6f} | {reached:.5f} |",
+                    f"| {cohort} of {clients:,}, T = {rounds:,}, epsilon {upwards(epsilon)} | {kind} | {name} "
+                    f"| {seconds:.3f} | {seconds / fastest:.0f} "
+                    f"| {upwards(z, digits=6)} | {upwards(reached, digits=5)} |",
                     flush=True,
                 )
 

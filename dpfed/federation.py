@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from accounting import population_key
 from accounting.errors import AccountingError, BudgetSpent
 from accounting.ledger import Header
 from accounting.project import Project
-from dpfed import __version__
+from dpfed import __version__, exceeded
 from dpfed.binding import Binding, Heads, start_hash
 from dpfed.book import Book
 from dpfed.build import Experiment, PrivacyGoal, RecordGoal
@@ -147,7 +148,7 @@ class Run:
         self._spent = spending(experiment, self._book, saved.state.round)
         self._uplink = 0
         self._stopped_by = "rounds"
-        self._cost = math.nan
+        self._exceeded: Callable[[], str] = str
         self._task: Task | None = None
         if saved.told:  # whatever kept it out of the other files
             self._tell(saved.told, self._spent.charge(None))
@@ -206,7 +207,7 @@ class Run:
         try:
             self._task = begin_round(state, experiment.parts, cohort, ledger=self._book)
         except BudgetSpent:  # another run was faster
-            self._stopped_by = "budget"
+            self._project_refuses()
         return self._task
 
     def finish_round(self, uploading: Uploading[Closing], sent: Sent) -> Mapping[str, Any] | None:
@@ -215,7 +216,7 @@ class Run:
         try:
             self.state, facts = end_round(self._task, uploading, sent, ledger=self._book)
         except BudgetSpent:  # another run was faster
-            self._stopped_by = "budget"
+            self._project_refuses()
             return None
         seconds = time.monotonic() - self._started
         uplink = self._uplink + (facts.uplink_bytes or 0)
@@ -242,12 +243,7 @@ class Run:
         """The model and the summary. RunError if the budget did not pay for a single round."""
         experiment, folder = self.experiment, self._folder
         if experiment.goal and self.state.round == 0:
-            project = self._project
-            where = f"epsilon={experiment.goal.budget}" if project is None else f"{project.ledger.path}"
-            raise RunError(
-                f"{where}: not even one round fits (it costs {self._cost:.4g} by itself). Raise the noise multiplier "
-                "or the budget."
-            )
+            raise RunError(self._exceeded())
         accuracies = [record["test_accuracy"] for record in self._metrics if record["test_accuracy"] is not None]
         if self._metrics and self._metrics[-1]["test_accuracy"] is None:  # ended between two evaluations
             accuracies.append(_evaluate(experiment, self.state).accuracy)
@@ -271,17 +267,28 @@ class Run:
         self.release()
         return Outcome(folder=folder.path, summary=summary, metrics=self._metrics)
 
+    def _project_refuses(self) -> None:
+        """It could still pay when the round began."""
+        self._stopped_by, goal = "budget", self.experiment.goal
+        assert self._project is not None
+        assert isinstance(goal, PrivacyGoal)
+        self._exceeded = partial(exceeded.of_the_project, goal, self._project)
+
     def _affordable(self, cohort: NDArray[np.int64]) -> bool:
         """Whether the run's own budget and the project's, as things stand, pay for one more round."""
         goal, project = self.experiment.goal, self._project
-        self._cost = self._spent.with_round(cohort, self.state.round)
-        if goal is not None and goal.budget is not None and self._cost > goal.budget:
+        after = self._spent.with_round(cohort, self.state.round)
+        if goal is not None and goal.budget is not None and after > goal.budget:
+            self._exceeded = partial(exceeded.of_the_run, goal, after)
             return False
         if project is None or not isinstance(goal, PrivacyGoal):
             return True
         if self._book is not None and self._book.paid(self.state.round):
             return True
-        return project.with_also(goal.mechanism) <= project.terms.epsilon
+        if project.with_also(goal.mechanism) <= project.terms.epsilon:
+            return True
+        self._exceeded = partial(exceeded.of_the_project, goal, project)
+        return False
 
 
 def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from accounting.rounding import downwards, upwards
 from dpfed.errors import ConfigError
+
+SAFELY: Mapping[str, Callable[[float], str]] = {
+    "epsilon": upwards,
+    "server_epsilon": upwards,
+    "project_epsilon": upwards,
+    "delta": upwards,
+    "noise_multiplier": upwards,
+    "lower_bound": downwards,
+    "clip_norm": downwards,
+}
+"""Keys of summary.json that are printed on the safe side; the others to nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
     """`key` of summary.json; what is printed, and published, is `scale` times it, in `unit`, with `digits` decimals.
 
+    Guarantees (`SAFELY`) have as many digits as `accounting.rounding` gives them.
     `over_seeds`: what stands for several runs. A mean of upper bounds would bound none of them: it is the largest.
     """
 
@@ -27,6 +41,19 @@ class Quantity:
     def heading(self) -> str:
         """The label with its unit."""
         return f"{self.label}, {self.unit}" if self.unit else self.label
+
+    def printed(self, value: float, digits: int | None = None) -> str:
+        """`value`, which is in `unit` already, for a person; `digits`: other decimals than usual."""
+        if self.key in SAFELY:
+            return SAFELY[self.key](value)
+        return f"{value:,.{self.digits if digits is None else digits}f}"
+
+    def difference(self, value: float, digits: int | None = None) -> str:
+        """A difference of two values, with its sign unless nothing is left of it; rounded to the same side."""
+        shown = self.printed(value, digits)
+        if not float(shown.replace(",", "")):
+            return shown.removeprefix("-")
+        return shown if value < 0 else f"+{shown}"
 
 
 def _percent(key: str, label: str) -> Quantity:

@@ -10,7 +10,7 @@ from accounting.accountant import overflow
 from accounting.ledger import Ledger, Release
 from dpfed.binding import Binding
 from dpfed.book import Book
-from dpfed.build import Experiment, PrivacyGoal
+from dpfed.build import Experiment, PrivacyGoal, RecordGoal
 from dpfed.server.state import ServerState
 from dpfed.server_view import hostile_clients_view, server_view
 
@@ -36,7 +36,7 @@ def summary_of(
     charged = 0.0
     if goal is not None and book is not None:
         ledger = Ledger.read(book.ledger.path)
-        stated = ledger.guarantee(goal.delta, accountant=goal.accountant)
+        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=_records(experiment))
         released = len(ledger.releases)
         against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
         charged = delta_for_failures(ledger)
@@ -74,6 +74,7 @@ def summary_of(
         "for_release": experiment.parts.randomness.name == "secure" if goal else None,
         "interrupted_charges": book.interrupted(state.round) if book else 0,
         "not_protected": list(experiment.not_protected),
+        "notes": list(stated.notes) if stated else [],
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,
         "uplink_bytes_per_client_round": math.ceil(upload_bytes),
         "uplink_megabytes_total": megabytes,
@@ -98,6 +99,11 @@ def delta_for_failures(ledger: Ledger) -> float:
     releases of the probability that more clients are drawn than a sum has slots."""
     released = ledger.mechanism() if ledger.header.unit == "client" else None
     return overflow(released) if released is not None else 0.0
+
+
+def _records(experiment: Experiment) -> int | None:
+    """How many records there are, where they are what is private."""
+    return experiment.parts.local.partition.total if isinstance(experiment.goal, RecordGoal) else None
 
 
 def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:

@@ -21,6 +21,7 @@ from accounting.coins import BernoulliAggregate
 from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.ledger import Release
 from accounting.mechanisms import Gaussian
+from accounting.rounding import downwards, upwards
 from dpfed.audit import epsilon_bounds, one_run, thresholds
 from dpfed.audit.noise_evidence import unsampled
 from dpfed.audit.promise import canaries_of
@@ -130,9 +131,9 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
     detail = (
         f"{len(present)} present, {len(absent)} absent: mean scores {present.mean():.2f} and {absent.mean():.2f} noise "
         f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
-        f"{found.lower_bound:.3g} if it is a Gaussian, {found.round_epsilon:.4g} is claimed for it without sampling; "
-        f"{found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke test: it shows gross "
-        "faults only, for random directions and not for the worst client."
+        f"{downwards(found.lower_bound)} if it is a Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
+        f"sampling; {found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke test: it "
+        "shows gross faults only, for random directions and not for the worst client."
     )
     if found.claim.rejected:
         return False, f"more can be told of who took part than one round may show. {detail}"

@@ -9,6 +9,7 @@ from typing import Any
 from accounting import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
+from accounting.rounding import upwards
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.run_files import RunFiles, clip_norm_before
@@ -42,7 +43,10 @@ def ledger_intact(files: RunFiles) -> Finding:
 def epsilon_follows(files: RunFiles) -> Finding:
     """What the summary states is what the ledger's releases cost, and so is the last epsilon in metrics.jsonl."""
     stated, found = files.stated("epsilon"), files.guarantee
-    detail = f"the ledger gives {found.epsilon:.6g} at delta {found.delta:.4g}, summary.json states {stated:.6g}."
+    detail = (
+        f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}, summary.json states "
+        f"{upwards(stated, digits=6)}."
+    )
     if not math.isclose(stated, found.epsilon, rel_tol=_SAME):
         low = "less than was spent" if stated < found.epsilon else "more than the ledger holds: lines may be missing"
         return False, f"{detail} That is {low}."

@@ -74,7 +74,7 @@ def _problem(
     if not math.isclose(release.clip_norm, table.clip_norm, rel_tol=_ROUNDING):
         return f"clip norm {release.clip_norm:g}, config.toml says {table.clip_norm:g}"
     if table.noise_multiplier is not None and not math.isclose(z, table.noise_multiplier, rel_tol=_ROUNDING):
-        return f"noise multiplier {z:g}, config.toml says {table.noise_multiplier:g}"
+        return f"noise multiplier {z}, config.toml says {table.noise_multiplier}"
     for part in release.steps:
         found = _part_problem(files.config, part, z)
         if isinstance(found, str):

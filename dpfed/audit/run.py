@@ -166,6 +166,7 @@ def _recomputed(files: RunFiles) -> float | None:
 def _notes(files: RunFiles) -> tuple[str, ...]:
     """What a pass does not show."""
     notes = [
+        *_caveats(files),
         "The files are the run's own account: hashes find accidents and careless edits, not a forger who writes "
         "everything anew.",
     ]
@@ -187,6 +188,14 @@ def _notes(files: RunFiles) -> tuple[str, ...]:
             "claimed_epsilon."
         )
     return tuple(notes)
+
+
+def _caveats(files: RunFiles) -> tuple[str, ...]:
+    """Where the recomputed guarantee says next to nothing."""
+    try:
+        return files.guarantee.notes
+    except (DpfedError, AccountingError):
+        return ()
 
 
 def _of_coins(files: RunFiles) -> bool:

@@ -16,6 +16,7 @@ from accounting.fixed_point import NoiseLaw
 from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.integer_plan import IntegerPlan
 from accounting.mechanisms import FullParticipation, SingleRelease, Subsampled, subsample
+from accounting.rounding import upwards
 from dpfed.build.aborts import check_aborts, participants_follow_clients
 from dpfed.compress.code import Code
 from dpfed.compress.integer_upload import IntegerUpload
@@ -87,9 +88,9 @@ def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     rounds, lost = config.federation.rounds, overflow(goal.mechanism)
     if rounds * lost >= goal.delta:
         raise ConfigError(
-            f"privacy.slots: more clients are drawn than fit with probability {lost:.3g} a round, over {rounds} rounds "
-            f"more than delta={goal.delta:.3g} allows. Use more slots (none given: as many as delta wants), or fewer "
-            "rounds."
+            f"privacy.slots: more clients are drawn than fit with probability {upwards(lost)} a round, over {rounds} "
+            f"rounds more than delta={upwards(goal.delta)} allows. Use more slots (none given: as many as delta "
+            "wants), or fewer rounds."
         )
     if goal.noise_multiplier is not None or goal.accountant != "best":
         epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)  # refuses what has none

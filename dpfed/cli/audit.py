@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.table import Table
 
+from accounting.rounding import downwards, upwards
 from dpfed.cli.audit_run import run
-from dpfed.cli.output import console, number, print_json
+from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _show(done: UploadAudit, folder: Path | None) -> None:
 
     out, claim = console(), done.claim
     table = Table(
-        title=f"one upload of {done.method}, {claim.mechanism.adjacency}, claimed epsilon {claim.epsilon:.4f}"
+        title=f"one upload of {done.method}, {claim.mechanism.adjacency}, claimed epsilon {upwards(claim.epsilon)}"
     )
     for heading in ("pair of neighbours", "score"):
         table.add_column(heading)
@@ -116,8 +117,8 @@ def _show(done: UploadAudit, folder: Path | None) -> None:
             one.score,
             f"{one.gap:.4g}",
             f"{one.trials:,}",
-            number(one.lower_bound),
-            number(one.lower_bound_gdp) if claim.is_gaussian else "–",
+            downwards(one.lower_bound),
+            downwards(one.lower_bound_gdp) if claim.is_gaussian else "–",
             "refuted" if one.test.rejected else "stands",
         )
     out.print(table)
@@ -151,9 +152,9 @@ def _show_all(audits: list[UploadAudit]) -> None:
             done.method,
             done.claim.seen,
             record["mechanism"]["kind"],
-            number(done.claim.epsilon),
-            number(record["lower_bound"]),
-            number(record["lower_bound_if_gaussian"]),
+            upwards(done.claim.epsilon),
+            downwards(record["lower_bound"]),
+            downwards(record["lower_bound_if_gaussian"]),
             f"{done.score_gap:.4f}",
             f"{done.trials:,}",
             "–" if done.power.noise_short is None else f"{done.power.noise_short:.1%}",

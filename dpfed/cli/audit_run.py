@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.table import Table
 
-from dpfed.cli.output import console, number, print_json
+from accounting.rounding import upwards
+from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def _show(found: RunAudit, page: Path) -> None:
         table.add_row(one.name, words[one.passed], one.detail)
     out.print(table)
     out.print(
-        f"claimed epsilon {number(found.claimed_epsilon)}, from the ledger alone {number(found.recomputed_epsilon)}, "
-        f"delta {number(found.delta)}"
+        f"claimed epsilon {upwards(found.claimed_epsilon)}, from the ledger alone {upwards(found.recomputed_epsilon)}, "
+        f"delta {upwards(found.delta)}"
     )
     for note in found.notes:
         out.print(f"note: {note}")

@@ -7,8 +7,9 @@ from pathlib import Path
 from accounting.accountant import Accountant
 from accounting.budget import NoisePlan
 from accounting.rdp import Conversion
+from accounting.rounding import upwards
 from dpfed.cli.budget_tables import sampler_words
-from dpfed.cli.output import console, number, print_json
+from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 from dpfed.plots.budget_map import Axis, budget_map, plot_budget_map
 
@@ -41,7 +42,9 @@ def show_map(
     if json:
         print_json(found.to_dict())
         return
-    low, high = (number(float(end)) for end in (found.epsilon.min(), found.epsilon.max()))
+    low, high = (upwards(end) for end in (found.epsilon.min(), found.epsilon.max()))
     console().print(f"epsilon from {low} to {high} over {' x '.join(axis.name for axis in axes)}")
-    console().print(f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit client; delta {plan.delta:.6g}")
+    console().print(
+        f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit client; delta {upwards(plan.delta)}"
+    )
     console().print(f"plot: {plot}")

@@ -8,7 +8,10 @@ from rich.table import Table
 
 from accounting.budget import Budget, NoisePlan
 from accounting.coin_budget import CoinPlan
-from dpfed.cli.output import console, number
+from accounting.rounding import downwards, upwards
+from dpfed.cli.output import console
+
+_NO_GUARANTEE = "not a guarantee: "
 
 
 def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
@@ -16,8 +19,9 @@ def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: P
     out = console()
     together = "  of everything together" if plan.before is not None else ""
     out.print(
-        f"[bold]epsilon {number(answer.epsilon)}[/]{together}  {_strength(answer)}  "
-        f"rounds {answer.rounds}  delta {plan.delta:.6g}" + ("" if answer.valid else "  [bold red]NOT A GUARANTEE[/]"),
+        f"[bold]epsilon {upwards(answer.epsilon)}[/]{together}  {_strength(answer)}  "
+        f"rounds {answer.rounds}  delta {upwards(plan.delta)}"
+        + ("" if answer.valid else "  [bold red]NOT A GUARANTEE[/]"),
         markup=True,
     )
     out.print(
@@ -26,11 +30,11 @@ def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: P
         + (f", {answer.conversion} conversion at order {answer.order:g}" if answer.order else "")
     )
     if answer.lower_bound is not None:
-        out.print(f"no account of the same run can state less than {number(answer.lower_bound)}")
+        out.print(f"no account of the same run can state less than {downwards(answer.lower_bound)}")
     for note in answer.notes:
         out.print(f"note: {note}")
     if rows:
-        out.print(_table(rows))
+        out.print(_table(rows, said=answer.notes))
         out.print(
             "Only the rows of the sampler and adjacency that really run are about your run: an epsilon of Poisson "
             "sampling\nsays nothing about fixed-size cohorts. Rows marked 'no' are no guarantees; "
@@ -53,13 +57,14 @@ def sampler_words(plan: NoisePlan | CoinPlan) -> str:
 
 def _strength(answer: Budget) -> str:
     if answer.noise_multiplier is not None:
-        return f"noise multiplier {answer.noise_multiplier:.6g}"
+        return f"noise multiplier {upwards(answer.noise_multiplier)}"
     record = answer.to_dict()
     return f"{record['mechanism']} of d = {record['dimension']:,} coins in [{record['edge']:g}, {1 - record['edge']:g}]"
 
 
-def _table(rows: list[Budget]) -> Table:
-    table = Table(title=f"noise multiplier {rows[0].noise_multiplier:.6g}, {rows[0].rounds} rounds")
+def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
+    """`said`: notes that stand above the table already; why a row is no guarantee stands in the row all the same."""
+    table = Table(title=f"noise multiplier {upwards(rows[0].noise_multiplier)}, {rows[0].rounds} rounds")
     for heading in ("sampler", "neighbours", "sensitivity", "accountant", "conversion"):
         table.add_column(heading)
     table.add_column("epsilon", justify="right")
@@ -78,9 +83,13 @@ def _table(rows: list[Budget]) -> Table:
             f"{record['sensitivity_in_clips']:g} C",
             row.accountant,
             row.conversion or "–",
-            number(row.epsilon),
-            number(row.lower_bound),
+            upwards(row.epsilon),
+            downwards(row.lower_bound),
             "yes" if row.valid else "no",
-            "; ".join(note.removeprefix("not a guarantee: ") for note in row.notes),
+            "; ".join(
+                note.removeprefix(_NO_GUARANTEE)
+                for note in row.notes
+                if note not in said or note.startswith(_NO_GUARANTEE)
+            ),
         )
     return table

@@ -8,10 +8,12 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from accounting import kept_head, population_key, require
+from accounting.caveats import caveats
 from accounting.ledger import Ledger
 from accounting.project import Project
+from accounting.rounding import downwards, upwards
 from dpfed import ledger_signature
-from dpfed.cli.output import console, number, print_json
+from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 
 ledger = App(
@@ -52,7 +54,11 @@ def create(
         population=fingerprint,
         key=key,
     )
-    console().print(f"{path}: epsilon {number(epsilon)} at delta {number(project.terms.delta)} for {clients} clients")
+    console().print(
+        f"{path}: epsilon {downwards(epsilon)} at delta {upwards(project.terms.delta)} for {clients} clients"
+    )
+    for note in caveats(epsilon=epsilon, delta=project.terms.delta, units=clients):
+        console().print(f"note: {note}")
 
 
 @ledger.command
@@ -74,12 +80,14 @@ def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -
         return
     out = console()
     out.print(
-        f"{path}: epsilon {number(record['spent_epsilon'])} of {number(record['epsilon'])} spent at delta "
-        f"{number(record['delta'])}, {record['releases']} releases on {record['clients']} clients, "
+        f"{path}: epsilon {upwards(record['spent_epsilon'])} of {downwards(record['epsilon'])} spent at delta "
+        f"{upwards(record['delta'])}, {record['releases']} releases on {record['clients']} clients, "
         f"{record['adjacency']}"
     )
     for run, count in record["runs"].items():
         out.print(f"  {run}: {count}")
+    for note in record["notes"]:
+        out.print(f"note: {note}")
 
 
 @ledger.command

@@ -23,7 +23,8 @@ def console(*, to_stderr: bool = False) -> Console:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number for a table: fixed digits where that is readable, else scientific; a dash for none."""
+    """A number for a table, to nearest (so no guarantee: accounting.rounding): fixed digits where that is readable,
+    else scientific; a dash for none."""
     if value is None:
         return "–"
     if value == 0 or 1e-3 <= abs(value) < 1e6:

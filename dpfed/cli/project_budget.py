@@ -9,11 +9,13 @@ from typing import Any
 from accounting.accountant import Accountant
 from accounting.budget import Budget, NoisePlan
 from accounting.coin_budget import CoinPlan
+from accounting.errors import CalibrationError
 from accounting.project import Project
 from accounting.rdp import Conversion
+from accounting.rounding import downwards, upwards
 from dpfed.cli.budget_plans import PlanOptions, after
 from dpfed.cli.budget_tables import show
-from dpfed.cli.output import console, number, print_json
+from dpfed.cli.output import console, print_json
 from dpfed.cli.solve_budget import solve
 from dpfed.errors import ConfigError
 
@@ -42,7 +44,10 @@ def project_budget(
             raise ConfigError("--cohort with --ledger: give --rounds, --noise-multiplier or both, too.")
         both = rounds is not None and (noise_multiplier is not None or coins)
         target = None if both else _target(record)
-        answer = solve(plan, rounds, noise_multiplier, target, accountant, conversion)
+        try:
+            answer = solve(plan, rounds, noise_multiplier, target, accountant, conversion)
+        except CalibrationError as error:
+            raise CalibrationError(f"{path}: {error}") from None
     elif rounds is not None or noise_multiplier is not None or plot is not None:
         raise ConfigError("--rounds, --noise-multiplier or --plot with --ledger: of which rounds? Give --cohort, too.")
     if plot is not None and plan is not None and answer is not None:
@@ -60,20 +65,22 @@ def project_budget(
 def _target(record: dict[str, Any]) -> float:
     if record["spent_epsilon"] >= record["epsilon"]:
         raise ConfigError(
-            f"{record['ledger']}: epsilon {number(record['spent_epsilon'])} of {number(record['epsilon'])} is spent; "
-            "no round fits any more."
+            f"{record['ledger']}: epsilon {upwards(record['spent_epsilon'])} of {downwards(record['epsilon'])} is "
+            "spent; no round fits any more."
         )
     return float(record["epsilon"])
 
 
 def _show_project(record: dict[str, Any]) -> None:
     console().print(
-        f"{record['ledger']}: epsilon {number(record['spent_epsilon'])} of {number(record['epsilon'])} spent, "
-        f"{number(record['left_epsilon'])} left, at delta {number(record['delta'])}; {record['releases']} releases on "
-        f"{record['clients']} clients, neighbours: {record['adjacency']}"
+        f"{record['ledger']}: epsilon {upwards(record['spent_epsilon'])} of {downwards(record['epsilon'])} spent, "
+        f"{downwards(record['left_epsilon'])} left, at delta {upwards(record['delta'])}; {record['releases']} releases "
+        f"on {record['clients']} clients, neighbours: {record['adjacency']}"
     )
     for run, count in record["runs"].items():
         console().print(f"  {run}: {count} rounds")
+    for note in record["notes"]:
+        console().print(f"note: {note}")
 
 
 def _show_answer(plan: NoisePlan | CoinPlan, answer: Budget, record: dict[str, Any], plot: Path | None) -> None:
@@ -81,5 +88,5 @@ def _show_answer(plan: NoisePlan | CoinPlan, answer: Budget, record: dict[str, A
     fits = answer.epsilon <= record["epsilon"]
     console().print(
         f"{answer.rounds} such rounds on top "
-        + ("fit." if fits else f"DO NOT FIT: the project may spend {number(record['epsilon'])}.")
+        + ("fit." if fits else f"DO NOT FIT: the project may spend {downwards(record['epsilon'])}.")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,10 +64,11 @@ def _show(found: Collection, page: Path, json: bool) -> None:
             table.add_row(
                 group.name,
                 one.quantity.heading,
-                _shown(one.mean, digits) + ("" if one.std is None else f" ± {one.std:.{digits}f}"),
+                _shown(one.mean, one.quantity.printed, digits)
+                + ("" if one.std is None else f" ± {one.std:.{digits}f}"),
                 str(one.n),
                 "–" if there is None else f"{there.value:g}",
-                _shown(one.difference, digits),
+                _shown(one.difference, one.quantity.difference, digits),
             )
             records.append(
                 {
@@ -91,5 +93,5 @@ def _show(found: Collection, page: Path, json: bool) -> None:
     out.print(f"page, with figures: {page}")
 
 
-def _shown(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+def _shown(value: float | None, print_it: Callable[[float, int], str], digits: int) -> str:
+    return "–" if value is None else print_it(value, digits)

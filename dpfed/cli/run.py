@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from accounting.project import Project
-from dpfed.cli.output import console, number, print_json
+from accounting.rounding import downwards, upwards
+from dpfed.cli.output import console, print_json
 from dpfed.cli.stopping import asked_by_signals
 from dpfed.errors import ConfigError, RunInterrupted
 
@@ -173,8 +174,8 @@ def _plan_words(experiment: Experiment) -> str:
     if goal is None:
         return words + "; not private"
     if goal.noise_multiplier is None:
-        return words + f"; private by coins, clip norm {goal.clip_norm:.4g}"
-    return words + f"; noise multiplier {goal.noise_multiplier:.4g}"
+        return words + f"; private by coins, clip norm {downwards(goal.clip_norm)}"
+    return words + f"; noise multiplier {upwards(goal.noise_multiplier)}"
 
 
 def _progress_words(said: Mapping[str, float]) -> str:
@@ -182,7 +183,7 @@ def _progress_words(said: Mapping[str, float]) -> str:
     if "test_accuracy" in said:
         words.append(f"accuracy {said['test_accuracy']:.1%}")
     if "epsilon" in said:
-        words.append(f"epsilon so far {number(said['epsilon'])}")
+        words.append(f"epsilon so far {upwards(said['epsilon'])}")
     return "  ".join(words)
 
 
@@ -201,7 +202,7 @@ def _show(outcome: Outcome) -> None:
         if (outcome.folder / file).exists():
             table.add_row(name, str(outcome.folder / file))
     out.print(table)
-    for note in summary["not_protected"]:
+    for note in (*summary["not_protected"], *summary["notes"]):
         out.print(f"note: {note}")
 
 
@@ -214,17 +215,17 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if summary["epsilon"] is not None:
         rows += [
-            ("epsilon", number(summary["epsilon"]) + _at_least(summary["lower_bound"])),
-            ("delta", number(summary["delta"]) + _for_failures(summary["delta_charged_for_failures"])),
+            ("epsilon", upwards(summary["epsilon"]) + _at_least(summary["lower_bound"])),
+            ("delta", upwards(summary["delta"]) + _for_failures(summary["delta_charged_for_failures"])),
             ("holds for", f"one {summary['unit']}, {summary['adjacency']}, {_sampled(summary)}"),
-            ("private by", f"{noise_words(summary)}; clip norm {summary['clip_norm']:.4g}"),
+            ("private by", f"{noise_words(summary)}; clip norm {downwards(summary['clip_norm'])}"),
         ]
     else:
         rows.append(("epsilon", "none: not private"))
     if summary["aggregation"] != "plain":
         rows += _secure_sum_rows(summary)
     if summary["project_ledger"] is not None:
-        rows.append(("project", f"{summary['project_ledger']}: {number(summary['project_epsilon'])} spent in all"))
+        rows.append(("project", f"{summary['project_ledger']}: {upwards(summary['project_epsilon'])} spent in all"))
     rows += [
         ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})" + _aborted(summary) + _again(summary)),
         (
@@ -251,21 +252,21 @@ def _secure_sum_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     kind = {"masked": "masked, keys from one secret", "protocol": "the whole protocol"}[summary["aggregation"]]
     rows = [("secure sum", f"{kind}; {summary['secure_sum_bytes_per_client_round']:,} bytes a client and round for it")]
     if summary["server_epsilon"] is not None:
-        words = f"{number(summary['server_epsilon'])} for a client drawn in {summary['server_epsilon_rounds']} rounds"
+        words = f"{upwards(summary['server_epsilon'])} for a client drawn in {summary['server_epsilon_rounds']} rounds"
         rows.append(("epsilon against the server", words + _PAID))
     if summary["hostile_clients_epsilon"] is not None and summary["sampling"] != "all":
         rounds = summary["hostile_clients_epsilon_rounds"]
-        words = f"{number(summary['hostile_clients_epsilon'])} for a client drawn in {rounds} rounds"
+        words = f"{upwards(summary['hostile_clients_epsilon'])} for a client drawn in {rounds} rounds"
         rows.append(("epsilon whatever clients send", words + _PAID))
     return rows
 
 
 def _for_failures(charged: float) -> str:
-    return f", {number(charged)} of it for rounds with too many clients drawn" if charged else ""
+    return f", {upwards(charged)} of it for rounds with too many clients drawn" if charged else ""
 
 
 def _at_least(bound: float | None) -> str:
-    return "" if bound is None else f" (no account can state less than {number(bound)})"
+    return "" if bound is None else f" (no account can state less than {downwards(bound)})"
 
 
 def _sampled(summary: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.regular_file import LARGEST_LINES, read_input
+from accounting.rounding import upwards
 from dpfed.cli.output import console, number, print_json
 from dpfed.errors import ConfigError
 
@@ -151,7 +152,11 @@ def _show(finished: Finished) -> None:
     table.add_column("state")
     for one in finished.done:
         said = one.summary or {}
-        numbers = [number(said.get(key)) for key in ("epsilon", "uplink_megabytes_total", "seconds")]
+        numbers = [
+            upwards(said.get("epsilon")),
+            number(said.get("uplink_megabytes_total")),
+            number(said.get("seconds")),
+        ]
         accuracy = said.get("test_accuracy")
         shown = "–" if accuracy is None else f"{accuracy:.2%}"
         kind = "tuning, " if one.cell.folder.startswith("_tune/") else ""

@@ -10,6 +10,7 @@ from accounting.budget import Budget, NoisePlan
 from accounting.coin_budget import CoinPlan
 from accounting.errors import UnsupportedMechanism
 from accounting.rdp import Conversion
+from accounting.rounding import upwards
 from dpfed.plots.figure import figure
 
 _POINTS = 12
@@ -32,7 +33,7 @@ def plot_budget(plan: NoisePlan | CoinPlan, answer: Budget, path: Path) -> None:
                 lower = [point.lower_bound or 0.0 for point in line]
                 axes.fill_between(rounds, lower, upper, alpha=0.25, label="between lower and upper bound")
         axes.set_xlabel("rounds")
-        axes.set_ylabel(f"epsilon at delta {plan.delta:.3g}")
+        axes.set_ylabel(f"epsilon at delta {upwards(plan.delta)}")
         axes.set_title(
             f"{plan.sampling} sampling {plan.cohort} of {plan.clients}, {plan.adjacency}, {_strength(plan, answer)}",
             fontsize=10,
@@ -44,7 +45,7 @@ def plot_budget(plan: NoisePlan | CoinPlan, answer: Budget, path: Path) -> None:
 def _strength(plan: NoisePlan | CoinPlan, answer: Budget) -> str:
     if isinstance(plan, CoinPlan):
         return f"{plan.dimension:,} coins in [{plan.edge:g}, {1 - plan.edge:g}]"
-    return f"noise multiplier {answer.noise_multiplier:.4g}"
+    return f"noise multiplier {upwards(answer.noise_multiplier)}"
 
 
 def _at(

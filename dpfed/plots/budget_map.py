@@ -15,6 +15,7 @@ from accounting.accountant import Accountant
 from accounting.adjacency import Adjacency
 from accounting.budget import NoisePlan, Plan
 from accounting.rdp import Conversion
+from accounting.rounding import upwards
 from dpfed.errors import ConfigError
 from dpfed.plots.figure import figure
 
@@ -155,7 +156,7 @@ def plot_budget_map(found: BudgetMap, path: Path) -> None:
             )
             axes.clabel(lines, fmt=names, fontsize=8)
         axes.grid(visible=False)
-        axes.figure.colorbar(mesh, ax=axes, label=f"epsilon at delta {found.plan.delta:.3g}")
+        axes.figure.colorbar(mesh, ax=axes, label=f"epsilon at delta {upwards(found.plan.delta)}")
         axes.set_title(_title(found), fontsize=10)
 
 
@@ -175,5 +176,5 @@ def _label(axis: Axis, values: NDArray[np.float64], line: Any, clients: int) -> 
 def _title(found: BudgetMap) -> str:
     plan, names = found.plan, (found.across.name, found.up.name)
     cohort = "" if "cohort" in names else f" {plan.cohort:,} of {plan.clients:,}"
-    fixed = "".join(f", {name.replace('-', ' ')} {value:g}" for name, value in found.fixed.items())
+    fixed = "".join(f", {name.replace('-', ' ')} {upwards(value)}" for name, value in found.fixed.items())
     return f"{plan.sampling} sampling{cohort}, {plan.adjacency}{fixed}; accountant {found.accountant}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.rounding import upwards
 from dpfed.plots.figure import figure, legend_beside, plain_log_ticks
 from dpfed.plots.looks import Look, looks_for
 
@@ -70,9 +71,11 @@ def plot_over(
     xlabel: str,
     ylabel: str,
     logarithmic: bool = False,
+    bounds: bool = False,
     looks: Mapping[str, Look] = _NO_LOOKS,
 ) -> None:
-    """Mean and deviation over x, a line a row; hollow: published. A row without x is a line all across.
+    """Mean and deviation over x, a line a row; hollow: published. A row without x is a line all across. `bounds`: x is
+    an upper bound, and so are its labels.
 
     Where x are words, nothing lies between them: no line joins them, and the rows stand side by side.
     """
@@ -95,7 +98,7 @@ def plot_over(
             axes.set_xticks(list(place.values()), [str(value).replace(", ", ",\n") for value in values])
             axes.grid(visible=False, axis="x")
         elif logarithmic or (len(numbers) > 2 and min(numbers) > 0 and max(numbers) / min(numbers) > 20):
-            _logarithmic(axes, numbers)
+            _logarithmic(axes, numbers, upwards if bounds else _nearest)
         legend_beside(axes, last="published")
 
 
@@ -140,7 +143,11 @@ def _draw_row(
                 axes.axhspan(point.mean - point.std, point.mean + point.std, color=look.colour, alpha=0.12, linewidth=0)
 
 
-def _logarithmic(axes: Any, values: Sequence[float]) -> None:
+def _nearest(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _logarithmic(axes: Any, values: Sequence[float], words: Callable[[float], str]) -> None:
     """A logarithmic x axis with the values themselves as ticks, as far as they have room."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
@@ -151,4 +158,4 @@ def _logarithmic(axes: Any, values: Sequence[float]) -> None:
             shown.append(value)
     axes.set_xticks(shown)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))

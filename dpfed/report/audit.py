@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 import numpy as np
 
+from accounting.rounding import downwards, upwards
 from dpfed.audit.claims import trade_off
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.upload import ENOUGH, NOT_TESTED, PairTest, UploadAudit
@@ -84,16 +85,16 @@ def verdict_words(audit: UploadAudit) -> str:
     if refuted:
         test = refuted[0].test
         words.append(
-            f"The claimed profile is refuted by “{refuted[0].pair}”: at epsilon {test.epsilon:.3f} the trials need "
-            f"delta of at least {test.seen:.4g}, claimed is {test.claimed:.4g}."
+            f"The claimed profile is refuted by “{refuted[0].pair}”: at epsilon {downwards(test.epsilon)} the trials "
+            f"need delta of at least {downwards(test.seen)}, claimed is {upwards(test.claimed)}."
         )
     if broken:
         words.append(f"Checks that failed: {', '.join(broken)}.")
     if words:
         return " ".join(words)
     found = (
-        f"Epsilon {audit.claim.epsilon:.4f} at delta {audit.claim.delta:g} is claimed; {audit.trials:,} trials and "
-        f"{len(audit.checks)} checks found nothing against it, with a pair that reaches {audit.score_gap:.3g} of the "
+        f"Epsilon {upwards(audit.claim.epsilon)} at delta {upwards(audit.claim.delta)} is claimed; {audit.trials:,} "
+        f"trials and {len(audit.checks)} checks found nothing against it, with a pair that reaches {audit.score_gap:.3g} of the "
         f"claimed sensitivity. The trials would have found {audit.power.in_words()}."
     )
     if audit.verdict == "pass":
@@ -115,10 +116,10 @@ def _page(audit: UploadAudit, plot: Path) -> str:
         audit_not_tested="; ".join(NOT_TESTED),
         verdict=verdict_words(audit),
         claim=f"{claim.to_dict()['kind']}, {claim.mechanism.adjacency} neighbours, {_seen(claim.seen)}, "
-        f"epsilon at most {claim.epsilon:.4f} at delta {claim.delta:g}",
+        f"epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}",
         plot=base64.b64encode(plot.read_bytes()).decode(),
         rows=[_row(one) for one in audit.tests],
-        delta=f"{claim.delta:g}",
+        delta=upwards(claim.delta),
         confidence=f"{audit.confidence:.0%}",
         false_alarm=f"{FALSE_ALARM:g}",
         clients="one upload is looked at" if claim.seen == "uploads" else "the sum is of few clients",
@@ -137,7 +138,7 @@ def _row(one: PairTest) -> dict[str, object]:
         "gap": one.gap,
         "trials": one.trials,
         "errors": f"{test.false_positives:,} of {test.trials0:,}, {test.false_negatives:,} of {test.trials1:,}",
-        "bound": f"{one.lower_bound:.3f} ({one.lower_bound_gdp:.3f})",
+        "bound": f"{downwards(one.lower_bound)} ({downwards(one.lower_bound_gdp)})",
         "rejected": test.rejected,
     }
 

@@ -9,6 +9,7 @@ import jinja2
 import numpy as np
 
 from accounting.errors import AccountingError
+from accounting.rounding import upwards
 from dpfed.audit.cohort_law import room_of, size_law
 from dpfed.audit.noise_evidence import limits, measured
 from dpfed.audit.promise import sampler_of
@@ -86,7 +87,7 @@ def _rendered(found: RunAudit, plot: bytes) -> str:
 
 
 def _shown(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.6g}"
+    return "unknown" if value is None else upwards(value)
 
 
 def _canaries(found: RunAudit) -> CanaryScores | None:

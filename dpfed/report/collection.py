@@ -63,7 +63,7 @@ def collect(folders: Sequence[Path]) -> Collection:
 def write_results(runs: Sequence[OneRun], target: Path) -> None:
     """results.csv: one line a run, with where it is on the axes and everything in its summary."""
     axes = list(dict.fromkeys(name for run in runs for name in run.at))
-    keys = list(dict.fromkeys(key for run in runs for key in run.summary if key != "not_protected"))
+    keys = list(dict.fromkeys(key for run in runs for key in run.summary if key not in ("not_protected", "notes")))
     stream = io.StringIO(newline="")
     lines = csv.writer(stream)
     lines.writerow(["row", *axes, *keys, "folder"])

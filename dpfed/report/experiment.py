@@ -10,6 +10,7 @@ from typing import Any
 
 import jinja2
 
+from accounting.rounding import downwards, upwards
 from dpfed.durable_files import put
 from dpfed.errors import RunError
 from dpfed.quantities import QUANTITIES
@@ -57,10 +58,12 @@ def _content(collection: Collection) -> dict[str, Any]:
         "missing": ", ".join(dict.fromkeys(one.row for one in collection.missing)),
         "readings": readings,
         "starred": any(one.assumed for one in readings),
-        "notes": _notes(collection),
+        "not_protected": _notes(collection, "not_protected"),
+        "notes": _notes(collection, "notes"),
         "costs": [_cost(group, collection) for group in groups],
         "seeds": ", ".join(dict.fromkeys(str(run.summary["seed"]) for run in collection.runs)),
-        "number": _number,
+        "upwards": upwards,
+        "downwards": downwards,
         "percent": lambda value: "failed" if value is None else f"{value:.2%}",
         "pairs": lambda table: ", ".join(f"{key} {value}" for key, value in table.items() if key != SEED),
     }
@@ -83,7 +86,7 @@ def _decimals(published: Sequence[float]) -> int | None:
 def _cell(one: Mean, decimals: int | None) -> dict[str, Any]:
     """`decimals` of the published column, None if there is none."""
     digits, there = one.digits, one.published
-    ours = "–" if one.mean is None else f"{one.mean:,.{digits}f}"
+    ours = "–" if one.mean is None else one.quantity.printed(one.mean, digits)
     if one.std is not None and (one.std or one.quantity.unit == "%"):  # sizes are often the same for every seed
         ours += f" ± {one.std:,.{digits}f}"
     return {
@@ -91,14 +94,8 @@ def _cell(one: Mean, decimals: int | None) -> dict[str, Any]:
         "with_published": decimals is not None,
         "published": "–" if there is None else f"{there.value:,.{decimals or 0}f}",
         "where": "" if there is None else there.where,
-        "difference": "–" if one.difference is None else _signed(one.difference, digits),
+        "difference": "–" if one.difference is None else one.quantity.difference(one.difference, digits),
     }
-
-
-def _signed(value: float, digits: int) -> str:
-    """With its sign, unless nothing is left of it."""
-    rounded = round(value, digits)
-    return f"{rounded:+,.{digits}f}" if rounded else f"{0:.{digits}f}"
 
 
 def _places(collection: Collection) -> str:
@@ -108,11 +105,12 @@ def _places(collection: Collection) -> str:
     return f"Published: {'; '.join(places)}." if places else ""
 
 
-def _notes(collection: Collection) -> list[str]:
-    """What no epsilon covers, with the rows it is true of."""
+def _notes(collection: Collection, key: str) -> list[str]:
+    """What the summaries say under this key (what no epsilon covers, or where one says little), with the rows it is
+    true of."""
     rows: dict[str, dict[str, None]] = {}
     for run in collection.runs:
-        for note in run.summary.get("not_protected", []):
+        for note in run.summary.get(key, []):
             rows.setdefault(note, {})[run.row] = None
     everybody = len({run.row for run in collection.runs})
     return [note if len(some) == everybody else f"{note} ({', '.join(some)})" for note, some in rows.items()]
@@ -125,7 +123,3 @@ def _cost(group: Group, collection: Collection) -> dict[str, Any]:
         "numbers": [_cell(mean_of(group, key, collection), None)["ours"] for key in keys],
         "device": ", ".join(dict.fromkeys(str(run.summary["device"]) for run in group.runs)),
     }
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"

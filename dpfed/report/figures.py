@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from accounting.rounding import upwards
 from dpfed.plots.experiment import Curve, Point, plot_curves, plot_over
 from dpfed.plots.looks import Look, looks_of
 from dpfed.quantities import QUANTITIES
@@ -57,13 +58,21 @@ def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> It
     ]
     path = folder / "axis.png"
     xlabel = _AXES.get(x, short(x))
-    plot_over(points, path, xlabel=xlabel, ylabel=quantity.heading, logarithmic=x == _EPSILON, looks=_looks(collection))
+    plot_over(
+        points,
+        path,
+        xlabel=xlabel,
+        ylabel=quantity.heading,
+        logarithmic=x == _EPSILON,
+        bounds=x in (_EPSILON, "privacy.noise_multiplier"),
+        looks=_looks(collection),
+    )
     yield Figure(path=path, caption=f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.")
 
 
 def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
     epsilons = {group.name: mean_of(group, "epsilon", collection).mean for group in groups}
-    different = {round(epsilon, 3) for epsilon in epsilons.values() if epsilon is not None}
+    different = {upwards(epsilon) for epsilon in epsilons.values() if epsilon is not None}
     if len(different) < 2 or collection.x == _EPSILON:
         return
     varying = _axes_beside(groups, epsilons)
@@ -79,6 +88,7 @@ def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path)
         xlabel="epsilon (upper bound for what ran)",
         ylabel="test accuracy, last round, %",
         logarithmic=True,
+        bounds=True,
         looks=_looks(collection),
     )
     yield Figure(
@@ -130,10 +140,10 @@ def _axes_beside(groups: Sequence[Group], epsilons: dict[str, float | None]) -> 
     axes = dict.fromkeys(name for group in groups for name in group.at)
     found = []
     for axis in axes:
-        lines: dict[str, set[float]] = {}
+        lines: dict[str, set[str]] = {}
         for group in groups:
             if axis in group.at and (epsilon := epsilons[group.name]) is not None:
-                lines.setdefault(_without(group, axis), set()).add(round(epsilon, 3))
+                lines.setdefault(_without(group, axis), set()).add(upwards(epsilon))
         if any(len(values) > 1 for values in lines.values()):
             found.append(axis)
     return found

@@ -9,10 +9,12 @@ from typing import Any
 
 import jinja2
 
+from accounting.rounding import downwards, upwards
 from dpfed.durable_files import put
 from dpfed.errors import RunError
 from dpfed.federation import Outcome
 from dpfed.plots.run import plot_runs
+from dpfed.quantities import SAFELY
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{{ title }}</title>
@@ -24,7 +26,7 @@ img { max-width: 100%; } .lead { font-size: 1.15rem; } .warn { background: #fff4
 </style>
 <h1>{{ title }}</h1>
 <p class="lead">{{ statement }}</p>
-{% for note in notes %}<p class="warn">Not protected: {{ note }}.</p>{% endfor %}
+{% for warning in warnings %}<p class="warn">{{ warning }}.</p>{% endfor %}
 <img alt="test accuracy and epsilon over the run" src="data:image/png;base64,{{ plot }}">
 <table>{% for name, value in rows %}<tr><td>{{ name }}<td>{{ value }}{% endfor %}</table>
 <p>config.toml repeats this run: <code>dpfed run config.toml</code>. ledger.jsonl holds every release; epsilon above was
@@ -32,6 +34,10 @@ computed from it alone. metrics.jsonl has one line a round. diagnostics.jsonl (c
 covered by no epsilon: do not publish it.</p>
 </html>
 """
+
+
+_APART = ("not_protected", "notes")
+"""Keys of summary.json that are no numbers of the table."""
 
 
 def write_report(outcome: Outcome) -> None:
@@ -47,9 +53,12 @@ def write_report(outcome: Outcome) -> None:
     text = page.render(
         title=f"{summary['method']} on {summary['dataset']}",
         statement=statement(summary),
-        notes=summary["not_protected"],
+        warnings=[
+            *(f"Not protected: {note}" for note in summary["not_protected"]),
+            *(f"Note: {note}" for note in summary["notes"]),
+        ],
         plot=picture,
-        rows=[(name.replace("_", " "), _shown(value)) for name, value in summary.items() if name != "not_protected"],
+        rows=[(name.replace("_", " "), _shown(name, value)) for name, value in summary.items() if name not in _APART],
     )
     target = outcome.folder / "report.html"
     try:
@@ -79,18 +88,19 @@ def statement(summary: dict[str, Any]) -> str:
 def _statement(summary: dict[str, Any]) -> str:
     if summary["unit"] == "record":
         return (
-            f"Record-level differential privacy: epsilon at most {summary['epsilon']:.4f} at delta "
-            f"{summary['delta']:.4g} for {summary['adjacency']} of one record of any one client, whoever sees the "
+            f"Record-level differential privacy: epsilon at most {upwards(summary['epsilon'])} at delta "
+            f"{upwards(summary['delta'])} for {summary['adjacency']} of one record of any one client, whoever sees the "
             f"uploads; {summary['rounds']} rounds, each client charged for its own, batches by coins, noise multiplier "
-            f"{summary['noise_multiplier']:.4g} in every local step; accountant {summary['accountant']}. No account of "
-            f"the worst client's steps can state less than {summary['lower_bound']:.4f}."
+            f"{upwards(summary['noise_multiplier'])} in every local step; accountant {summary['accountant']}. No "
+            f"account of the worst client's steps can state less than {downwards(summary['lower_bound'])}."
         )
     least = summary["lower_bound"]
     return (
-        f"Client-level differential privacy: epsilon at most {summary['epsilon']:.4f} at delta {summary['delta']:.4g} "
-        f"for {summary['adjacency']} neighbours, {sampling_words(summary)} {summary['clients']} clients, "
-        f"{summary['rounds']} rounds, {noise_words(summary)}; accountant {summary['accountant']}."
-        + ("" if least is None else f" No account of the same run can state less than {least:.4f}.")
+        f"Client-level differential privacy: epsilon at most {upwards(summary['epsilon'])} at delta "
+        f"{upwards(summary['delta'])} for {summary['adjacency']} neighbours, {sampling_words(summary)} "
+        f"{summary['clients']} clients, {summary['rounds']} rounds, {noise_words(summary)}; accountant "
+        f"{summary['accountant']}."
+        + ("" if least is None else f" No account of the same run can state less than {downwards(least)}.")
     )
 
 
@@ -108,7 +118,7 @@ def noise_words(summary: Mapping[str, Any]) -> str:
         "uploads": "on every upload, before its compression",
         "local steps": "in every local step",
     }
-    return f"{law}noise multiplier {z:.4g} {where[placement]}"
+    return f"{law}noise multiplier {upwards(z)} {where[placement]}"
 
 
 def sampling_words(summary: Mapping[str, Any]) -> str:
@@ -118,7 +128,9 @@ def sampling_words(summary: Mapping[str, Any]) -> str:
     return f"{summary['sampling']} sampling of {summary['cohort']} out of"
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
     if value is None:
         return "none"
+    if name in SAFELY:
+        return SAFELY[name](value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)

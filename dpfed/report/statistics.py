@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfed.durable_files import put
-from dpfed.quantities import QUANTITIES, Quantity
+from dpfed.quantities import QUANTITIES, SAFELY, Quantity
 from dpfed.report.collection import SEED, Collection, OneRun
 from dpfed.sweep_folder import Published
 
@@ -125,10 +125,15 @@ def write_table(collection: Collection, target: Path) -> None:
                     one.quantity.over_seeds,
                     one.n,
                 ]
-                + ["" if number is None else f"{number:.8g}" for number in numbers]
+                + ["" if number is None else _written(key, number) for number in numbers]
                 + [there.where if there else ""]
             )
     put(target, stream.getvalue().encode())
+
+
+def _written(key: str, number: float) -> str:
+    """Guarantees with all their digits: to nearest they would be none."""
+    return repr(number) if key in SAFELY else f"{number:.8g}"
 
 
 def short(axis: str) -> str:

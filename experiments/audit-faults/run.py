@@ -15,6 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from accounting.rounding import downwards, upwards
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.cli import status
 from tests.dpfed.audit.faults import FAULTS  # the broken parts exist in the tests only
@@ -55,8 +56,8 @@ def main() -> None:
             size = f"{layer.trials:,} {layer.unit}" if layer.trials else "–"
             tries = given.seeds if layer.trials else 1
             print(
-                f"| {fault.name} | {claimed:.3f} | {true:.3f} | {layer.name} | {size} | {caught} of {tries} "
-                f"| {wrong} of {seeds} | {f'{few:,}' if few else '–'} |",
+                f"| {fault.name} | {upwards(claimed)} | {downwards(true)} | {layer.name} | {size} "
+                f"| {caught} of {tries} | {wrong} of {seeds} | {f'{few:,}' if few else '–'} |",
                 flush=True,
             )
     none, worst = (float(upper_limit(count, given.twins, alpha=0.05)) for count in (0, most))

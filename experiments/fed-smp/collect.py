@@ -20,6 +20,7 @@ from typing import Any
 
 from accounting import Ledger, budget
 from accounting.adjacency import Adjacency
+from accounting.rounding import upwards
 from dpfed.plots.run import plot_runs
 
 HERE = Path(__file__).parent
@@ -33,6 +34,7 @@ FIELDS = (
     "row", "x", "seed", "rounds", "test_accuracy", "best_test_accuracy", "published_best", "noise_multiplier",
     "epsilon_in_the_papers_way", "epsilon", "lower_bound", "uplink_megabytes",
 )  # fmt: skip
+NEAREST = ("test_accuracy", "best_test_accuracy", "published_best", "uplink_megabytes")
 CURVE_FIELDS = ("row", "x", "seed", "round", "test_accuracy", "epsilon", "uplink_megabytes")
 
 
@@ -105,7 +107,7 @@ def merge(path: Path, fields: tuple[str, ...], new: list[dict[str, Any]]) -> lis
     if path.exists():
         with path.open(encoding="utf-8", newline="") as file:
             old = [line for line in csv.DictReader(file) if (line["row"], line["x"], line["seed"]) not in gone]
-    rounded = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in line.items()} for line in new]
+    rounded = [{k: f"{v:.6g}" if k in NEAREST and isinstance(v, float) else v for k, v in line.items()} for line in new]
     lines = sorted([*old, *rounded], key=lambda line: (line["row"], line["x"], str(line["seed"])))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fields, lineterminator="\n")
@@ -118,12 +120,15 @@ def table(lines: list[dict[str, Any]]) -> str:
     def number(value: str, digits: int) -> str:
         return f"{float(value):.{digits}f}" if str(value) else ""
 
+    def safely(value: str) -> str:
+        return upwards(float(value)) if str(value) else ""
+
     head = "| | p | seed | rounds | last | best | published | noise | epsilon, the paper's way | epsilon that holds |"
     rows = [
         f"| {line['row']} | {line['x']} | {line['seed']} | {line['rounds']} | {number(line['test_accuracy'], 2)} | "
         f"{number(line['best_test_accuracy'], 2)} | {number(line['published_best'], 2)} | "
-        f"{number(line['noise_multiplier'], 3)} | {number(line['epsilon_in_the_papers_way'], 2)} | "
-        f"{number(line['epsilon'], 2)} |"
+        f"{safely(line['noise_multiplier'])} | {safely(line['epsilon_in_the_papers_way'])} | "
+        f"{safely(line['epsilon'])} |"
         for line in lines
     ]
     return "\n".join([head, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|", *rows])

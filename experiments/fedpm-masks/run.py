@@ -27,6 +27,7 @@ from dpfed.config import override, parse
 from dpfed.evaluate import evaluate
 from dpfed.mask_file import load_mask
 from dpfed.plots.run import plot_runs
+from dpfed.quantities import SAFELY
 
 HERE = Path(__file__).parent
 RESULTS, CURVES = HERE / "results.csv", HERE / "curves.csv"
@@ -154,11 +155,15 @@ def run(group: str, name: str, seed: int) -> None:
     kept = ("round", "test_accuracy", "epsilon", "uplink_megabytes")
     append(
         CURVES,
-        [about | {k: _short(m[k]) for k in kept} for m in outcome.metrics if m["test_accuracy"] is not None],
+        [
+            about | {k: m[k] if k in SAFELY else _short(m[k]) for k in kept}
+            for m in outcome.metrics
+            if m["test_accuracy"] is not None
+        ],
     )
     kept = ("parameters", "rounds", "test_accuracy", "best_test_accuracy", "epsilon", "delta", "adjacency")
     kept += ("clip_norm", "noise_multiplier", "uplink_bits_per_parameter", "uplink_megabytes_total")
-    line = about | {k: _short(outcome.summary[k]) for k in kept}
+    line = about | {k: outcome.summary[k] if k in SAFELY else _short(outcome.summary[k]) for k in kept}
     line["mask_file_bits_per_parameter"] = _short(outcome.summary.get("model_bits_per_parameter"))
     line["mask_file_accuracy"] = _short(from_file)
     line["seconds"] = round(outcome.summary["seconds"])

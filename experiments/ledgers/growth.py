@@ -13,6 +13,7 @@ from pathlib import Path
 
 from accounting import Gaussian, Ledger, PoissonSampling, Release, Subsampled
 from accounting.project import Project
+from accounting.rounding import upwards
 
 ROUND = Subsampled(
     mechanism=Gaussian(noise_multiplier=20.0, adjacency="add-remove"), sampling=PoissonSampling(probability=0.001)
@@ -41,8 +42,8 @@ def step(name: str, path: Path, records: int) -> str:
     if name == "read":
         return f"{len(Ledger.read(path).entries)} records"
     if name == "epsilon":
-        return f"epsilon {Ledger.read(path).guarantee(1e-6).epsilon:.6f}"
-    return f"epsilon with one round more {Project.open(path).with_also(ROUND):.6f}"
+        return f"epsilon {upwards(Ledger.read(path).guarantee(1e-6).epsilon)}"
+    return f"epsilon with one round more {upwards(Project.open(path).with_also(ROUND))}"
 
 
 def main() -> None:

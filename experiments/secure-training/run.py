@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import math
 import statistics
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from accounting.rounding import upwards
 from dpfed import federation, presets
 from dpfed.build import build
 from dpfed.config import override, parse
@@ -94,8 +94,8 @@ def print_table() -> None:
         times = lines[0]["server_epsilon_rounds"]
         print(
             f"| {name} | {statistics.mean(accuracies):.1%} ({', '.join(f'{a:.1%}' for a in accuracies)}) "
-            f"| {max(float(line['epsilon']) for line in lines):.3f} "
-            f"| {f'{math.ceil(10 * server) / 10:.1f} if drawn {times} times' if server else '–'} "
+            f"| {upwards(max(float(line['epsilon']) for line in lines))} "
+            f"| {f'{upwards(server)} if drawn {times} times' if server else '–'} "
             f"| {lines[0]['uplink_bytes_per_client_round']} (of them {lines[0]['secure_sum_bytes_per_client_round']}) "
             f"| {sum(int(line['aborted_rounds']) for line in lines)} of {sum(int(line['rounds']) for line in lines)} |"
         )

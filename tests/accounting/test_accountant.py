@@ -105,7 +105,7 @@ class TestFedSmp:
 
     def test_too_little_noise(self):
         reading = theorem_1(0.8, 10, self.LARGE, delta=1e-5, sensitivity_in_clips=1.0)
-        assert "sigma^2 = 0.64, needed at least 0.7" in reading.violated
+        assert "sigma^2 = 0.6400, needed at least 0.7" in reading.violated
 
     def test_too_large_an_epsilon(self):
         reading = theorem_1(1.0, 10**6, FixedSizeSampling(cohort=1, clients=2), delta=1e-5, sensitivity_in_clips=1.0)

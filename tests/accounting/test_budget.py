@@ -204,7 +204,7 @@ class TestJson:
         plan = Plan(clients=6000, cohort=100, sampling="fixed")
         record = budget.epsilon(plan, noise_multiplier=1.4, rounds=180, accountant="fed-smp-theorem").to_dict()
         assert record["valid"] is False
-        assert any("sigma^2 = 0.49, needed at least 0.7" in note for note in record["notes"])
+        assert any("sigma^2 = 0.4899, needed at least 0.7" in note for note in record["notes"])
 
 
 @pytest.mark.parametrize("accountant", ["fed-smp-theorem", "fed-smp-lemma"])

@@ -90,7 +90,11 @@ def test_the_run_stops_before_the_round_that_would_exceed_the_budget(tiny_config
 
 
 def test_a_budget_that_no_round_fits_is_one_error(tiny_config, tmp_path):
-    with pytest.raises(RunError, match="not even one round"):
+    words = (
+        r"^privacy\.epsilon: not even one round fits\. It would bring epsilon to \d+\.\d+ at delta 0?\.?\S+; "
+        r"allowed is 0\.001\. Raise privacy\.noise_multiplier or privacy\.epsilon\.$"
+    )
+    with pytest.raises(RunError, match=words):
         federation.run(build(tiny_config("privacy.epsilon=1e-3")), tmp_path / "run")
 
 

@@ -1,6 +1,7 @@
 """Runs that draw from one project: together within its budget, each with its own ledger."""
 
 import json
+import re
 
 import pytest
 
@@ -47,6 +48,32 @@ def test_a_round_that_another_run_forestalled_is_not_released(tiny_config, tmp_p
     assert outcome.summary["stopped_by"] == "budget"
     assert outcome.summary["rounds"] == 2
     assert len(Ledger.read(tmp_path / "a" / "ledger.jsonl").releases) == 2
+
+
+def test_a_project_that_pays_for_no_round_is_named_with_what_it_has_left(tiny_config, tmp_path, project):
+    run(tiny_config, project, tmp_path / "a", "federation.rounds=3")
+    left = 4.0 - project.spent().epsilon
+    with pytest.raises(RunError, match="not even one round fits") as found:
+        run(tiny_config, project, tmp_path / "b", "privacy.noise_multiplier=0.1", "privacy.epsilon=1e6")
+    said = re.fullmatch(
+        r"(\S+) \(a project ledger\): not even one round fits\. It would bring epsilon to (\S+) at delta 0\.001; "
+        r"allowed is 4, of which (\S+) is left\. Raise privacy\.noise_multiplier, or do without the run\.",
+        str(found.value),
+    )
+    assert said[1] == str(project.ledger.path)
+    assert float(said[2]) > 4.0
+    assert left - 1e-3 <= float(said[3]) <= left
+
+
+def test_a_round_that_others_forestalled_names_the_project(tiny_config, tmp_path, project, monkeypatch):
+    """The budget is enough when the round begins, and spent when it is charged."""
+
+    def charge(self, release, **how):
+        raise BudgetSpent("nothing left")
+
+    monkeypatch.setattr(Project, "charge", charge)
+    with pytest.raises(RunError, match=r"project\.jsonl \(a project ledger\): not even one round fits.*allowed is 4"):
+        run(tiny_config, project, tmp_path / "a")
 
 
 def test_an_interrupted_run_charges_its_project_once(tiny_config, tmp_path, project):

@@ -157,7 +157,9 @@ def test_the_run_stops_before_the_round_in_which_a_client_would_exceed_the_budge
     summary = federation.run(build(config(*settings)), tmp_path / "run").summary
     assert (summary["stopped_by"], summary["rounds"]) == ("budget", stop)
     assert summary["epsilon"] <= budget
-    with pytest.raises(RunError, match="not even one round"):
+    with pytest.raises(
+        RunError, match=r"^local\.record\.epsilon: not even one round fits.*allowed is 0\.01\. Raise local"
+    ):
         federation.run(build(config("local.record.epsilon=0.01")), tmp_path / "none")
 
 

@@ -9,6 +9,7 @@ from scipy.special import log_ndtr, ndtr
 
 from accounting import Aborted, Gaussian, Header, Ledger, Release
 from accounting.project import Project
+from accounting.rounding import downwards, upwards
 from dpfed.cli import status
 
 DELTA = 1e-5
@@ -52,7 +53,8 @@ def test_without_a_plan_what_is_spent_and_left(capsys, path):
     assert (shown["releases"], shown["clients"], shown["epsilon"], shown["plan"]) == (15, 100, 3.0, None)
     assert status(["budget", "--ledger", path]) == 0
     assert (
-        f"epsilon {epsilon_of(SPENT):.4f} of 3.0000 spent, {3 - epsilon_of(SPENT):.4f} left" in capsys.readouterr().out
+        f"epsilon {upwards(epsilon_of(SPENT))} of 3 spent, {downwards(3 - epsilon_of(SPENT))} left"
+        in capsys.readouterr().out
     )
 
 
@@ -129,3 +131,12 @@ def test_only_a_project_is_one(capsys, tmp_path):
     assert "not of a project" in capsys.readouterr().err
     assert status(["budget"]) == 2
     assert "--clients is missing" in capsys.readouterr().err
+
+
+def test_a_plan_of_which_no_round_fits_names_the_ledger_and_what_it_has_left(capsys, path):
+    assert status(["budget", "--ledger", path, "--sampling", "all", "--noise-multiplier", "0.5"]) == 2
+    said = capsys.readouterr().err
+    left = 3 - epsilon_of(SPENT)
+    assert said.startswith(f"dpfed: {path}: ")
+    assert f"not even one round fits. It would bring epsilon to {upwards(epsilon_of(SPENT + 4))} " in said
+    assert f"allowed is 3, of which {downwards(left)} is left" in said

@@ -1,0 +1,43 @@
+"""Where an (epsilon, delta) says next to nothing: what a reader has to be told beside it."""
+
+import math
+
+from accounting.rounding import upwards
+
+LARGE_EPSILON = 20.0
+"""Above it an outcome may be e^20, 485 million, times as likely under one neighbour as under the other."""
+
+
+def caveats(*, epsilon: float, delta: float, units: int | None, unit: str = "client") -> tuple[str, ...]:
+    """Sentences for the notes of a guarantee; none where epsilon and delta say what they seem to.
+
+    `units`: how many clients (records, for that `unit`) there are, or at the least are; None: not known.
+    """
+    return (*of_delta(delta, units=units, unit=unit), *_of_epsilon(epsilon, delta))
+
+
+def of_delta(delta: float, *, units: int | None, unit: str = "client") -> tuple[str, ...]:
+    """Of a delta above 1/n. To release the whole data of one of n, drawn at random, is (0, 1/n)-private under
+    replace-one: from there on a guarantee excludes nothing that a person would call a breach."""
+    if units is None or delta * units <= 1:
+        return ()
+    return (
+        f"delta {upwards(delta)} is above 1/{unit}s = 1/{units}: it allows releasing one {unit}'s data outright with "
+        "that probability",
+    )
+
+
+def _of_epsilon(epsilon: float, delta: float) -> tuple[str, ...]:
+    if math.isinf(epsilon):
+        return ("epsilon is infinite: nothing is guaranteed",)
+    if epsilon > LARGE_EPSILON:
+        return (
+            f"epsilon {upwards(epsilon)} is above {upwards(LARGE_EPSILON)}: it allows likelihood ratios of "
+            f"e^{upwards(epsilon)} between neighbours, almost anything",
+        )
+    if epsilon == 0:
+        return (
+            f"epsilon is 0 because delta {upwards(delta)} covers all that is released, not because nothing is: with "
+            "that probability anything may be revealed",
+        )
+    return ()
