@@ -8,14 +8,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
+
+def _held_by_float32(value: float) -> float:
+    if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
+        raise ValueError(f"must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums")
+    return value
+
+
+ClipNorm = Annotated[float, AfterValidator(_held_by_float32)]
 
 _USERS = {"alpha": ("dirichlet",), "labels": ("labels", "fedpm"), "samples": ("resampled",)}
 """The partitions that each key of [data] belongs to."""
@@ -92,7 +101,7 @@ class Record(_Table):
     epsilon. delta defaults to (all training records)^-1.1. Sizes of clients and who takes part count as public.
     """
 
-    clip_norm: Positive
+    clip_norm: ClipNorm
     noise_multiplier: Positive | None = None
     epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -179,10 +188,10 @@ class PrivacyTable(_Table):
     that the noise suffices with aggregation.tolerance of them missing, or what arrived is charged.
     """
 
-    clip_norm: Positive | None = None
+    clip_norm: ClipNorm | None = None
     noise: Literal["gaussian", "discrete-gaussian", "skellam", "coins"] | None = None
     edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
-    linf_clip: Positive | None = None
+    linf_clip: ClipNorm | None = None
     noise_std: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     release: Literal["sum", "uploads"] | None = None
     slots: Count | None = None
@@ -225,7 +234,7 @@ class Aggregation(_Table):
     steps: Count | None = None
     rotation: bool = True
     wrap_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    clip_norm: Positive | None = None
+    clip_norm: ClipNorm | None = None
 
 
 class Audit(_Table):
