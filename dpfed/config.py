@@ -217,7 +217,8 @@ class Aggregation(_Table):
     of the round's clients are lost at each step. Which ones comes from run.seed.
 
     tolerance: fraction of the uploads that may be missing, beyond it a round is not released. Without one: no limit, or
-    where clients add noise shares so many that one round in a thousand ends that way.
+    where clients add noise shares so many that one round in a thousand ends that way. Refused for private plain sums
+    whose noise is not the clients': they never end, since ending would tell how many took part.
 
     Numbers become integers: `steps` of them to the clip norm, after a public `rotation` or not; the modulus is the
     least with which a round wraps around with at most `wrap_probability`. Without [privacy] updates longer than
