@@ -73,6 +73,9 @@ class CoinPlan:
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency or default))
         object.__setattr__(self, "delta", clients**-1.1 if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
+        for name in ("clip_norm", "linf_clip"):
+            if getattr(self, name) is not None:
+                require.clip_norm(**{name: getattr(self, name)})
         self.round()  # refuses what has no account
 
     @property

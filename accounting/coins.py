@@ -30,7 +30,7 @@ class _Coins:
             raise InvalidParameter("l2_clip and linf_clip are both missing: coins need at least one bound on the move.")
         for name in ("l2_clip", "linf_clip"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, require.positive(**{name: getattr(self, name)}))
+                object.__setattr__(self, name, require.clip_norm(**{name: getattr(self, name)}))
         if self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
                 "adjacency='add-remove' with coins: a client more or less changes the number of coins, which shows. "

@@ -85,9 +85,8 @@ def _analytic(mechanism: Mechanism) -> Curve:
     if mu is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
     shift = mu
-    return _as_near(
-        lambda eps: gaussian.privacy_profile(eps, mu=shift), near.closeness, accountants.overflow(mechanism)
-    )
+    exact = Profile(above_zero=lambda eps: gaussian.privacy_profile(eps, mu=shift), method="analytic-gaussian")
+    return _as_near(exact, near.closeness, accountants.overflow(mechanism))
 
 
 def _pld(mechanism: Mechanism) -> Curve:
@@ -103,13 +102,19 @@ def _pld(mechanism: Mechanism) -> Curve:
     return _as_near(exact, near.closeness, accountants.overflow(mechanism))
 
 
-def _as_near(curve: Curve, closeness: float, extra: float) -> Curve:
-    """The curve of a mechanism whose laws are within e^±closeness of those of `curve`, but for an event `extra`."""
+def _as_near(near: Profile, closeness: float, extra: float) -> Curve:
+    """The curve of a mechanism whose laws are within e^±closeness of those of `near`, but for an event `extra`.
+
+    With c = closeness, P' <= e^c P and Q <= e^c Q' as measures: P'(S) - e^epsilon Q'(S) is at most
+    e^c (P(S) - e^(epsilon - 2c) Q(S)) <= e^c near(epsilon - 2c), for every real epsilon - 2c. Below zero `near` is a
+    whole `Profile`, which mirrors what it has above zero, from above again: 1 - e^-x + e^-x delta(x) rises with delta.
+    No chord goes on beyond its knots there, where it would lie below the convex curve. Direction of error: upper bound.
+    """
     if closeness > _FARTHEST:
         raise UnsupportedMechanism(
             f"discrete noise within e^{closeness:.3g} of a Gaussian: too far for any delta. Raise the scale."
         )
-    return lambda eps: math.exp(closeness) * curve(eps - 2 * closeness) + extra
+    return lambda eps: math.exp(closeness) * near(eps - 2 * closeness) + extra
 
 
 def profile_of_distribution(law: Any, *, slack: float, method: str) -> Profile:
@@ -132,7 +137,11 @@ def _end(law: Any, negligible: float) -> float:
 
 
 def _chords(eps: Floats, knots: Floats, values: Floats) -> Floats:
-    """Joined linearly in e^epsilon, from above since a profile is convex in it; the last value from there on."""
+    """Joined linearly in e^epsilon, from above since a profile is convex in it; the last value from there on.
+
+    From the first knot on: to its left the first chord would go on below the curve.
+    """
+    assert np.all(eps >= knots[0])
     right = np.clip(np.searchsorted(knots, eps, side="right"), 1, len(knots) - 1)
     low, high = knots[right - 1], knots[right]
     share = np.expm1(np.minimum(eps, high) - low) / np.expm1(high - low)

@@ -13,6 +13,14 @@ LARGEST_COUNT = 10**15
 SMALLEST_NOISE, LARGEST_NOISE = 1e-9, 1e9
 """Noise multipliers beyond these are no noise, or nothing but noise; squares of their inverses would overflow."""
 
+SMALLEST_CLIP, LARGEST_CLIP = 1e-15, 1e15
+"""Clip norms C beyond these do not hold in float32, whose normal numbers are from 1.2e-38 to 3.4e38.
+
+Of at most 10^15 clients and noise multipliers z from 1e-9 to 1e9: the least noise in a share, z C / sqrt(10^15), is
+above 1e-32; the most on a sum, 10 z C, and a sum of 10^15 rows are at most 1e30; C^2 is from 1e-30 to 1e30. So nothing
+that is computed with C leaves the normal numbers, and rounding is relative: `dpfed.privacy.clip` covers it.
+"""
+
 
 def _fail(name: str, value: object, allowed: str) -> InvalidParameter:
     try:
@@ -65,6 +73,15 @@ def open_probability(**named: object) -> float:
     value = real("a number strictly between 0 and 1", **named)
     if not 0 < value < 1:
         raise _fail(*next(iter(named.items())), "a number strictly between 0 and 1")
+    return value
+
+
+def clip_norm(**named: object) -> float:
+    """A clip norm that float32 holds with noise and sums, from `SMALLEST_CLIP` to `LARGEST_CLIP`, as a Python float."""
+    allowed = f"from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums"
+    value = real(allowed, **named)
+    if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
+        raise _fail(*next(iter(named.items())), allowed)
     return value
 
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from accounting.regular_file import LARGEST_CONFIGURATION, read_text
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.errors import ConfigError
 from dpfed.limits import (
     LARGEST_FLOAT,
@@ -30,6 +31,15 @@ from dpfed.limits import (
 
 _MOST_SHOWN = 200
 _Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
+
+
+def _held_by_float32(value: float) -> float:
+    if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
+        raise ValueError(f"must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums")
+    return value
+
+
+ClipNorm = Annotated[float, AfterValidator(_held_by_float32)]
 
 _USERS = {"alpha": ("dirichlet",), "labels": ("labels", "fedpm"), "samples": ("resampled",)}
 """The partitions that each key of [data] belongs to."""
@@ -112,7 +122,7 @@ class Record(_Table):
     epsilon. delta defaults to (all training records)^-1.1. Sizes of clients and who takes part count as public.
     """
 
-    clip_norm: Positive
+    clip_norm: ClipNorm
     noise_multiplier: Positive | None = None
     epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -201,10 +211,10 @@ class PrivacyTable(_Table):
     that the noise suffices with aggregation.tolerance of them missing, or what arrived is charged.
     """
 
-    clip_norm: Positive | None = None
+    clip_norm: ClipNorm | None = None
     noise: Literal["gaussian", "discrete-gaussian", "skellam", "coins"] | None = None
     edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
-    linf_clip: Positive | None = None
+    linf_clip: ClipNorm | None = None
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
     release: Literal["sum", "uploads"] | None = None
     slots: Clients | None = None
@@ -230,7 +240,8 @@ class Aggregation(_Table):
     of the round's clients are lost at each step. Which ones comes from run.seed.
 
     tolerance: fraction of the uploads that may be missing, beyond it a round is not released. Without one: no limit, or
-    where clients add noise shares so many that one round in a thousand ends that way.
+    where clients add noise shares so many that one round in a thousand ends that way. Refused for private plain sums
+    whose noise is not the clients': they never end, since ending would tell how many took part.
 
     least_participants: the fewest clients that a secure sum may hold. Every client refuses, at every step, a sum of
     fewer. Without one: as many as `tolerance` and `threshold` leave of a round's clients; 2 where their number is
@@ -253,7 +264,7 @@ class Aggregation(_Table):
     steps: Count | None = None
     rotation: bool = True
     wrap_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    clip_norm: Positive | None = None
+    clip_norm: ClipNorm | None = None
 
 
 class Audit(_Table):

@@ -16,6 +16,7 @@ from accounting.adjacency import Adjacency
 from accounting.histories import Steps
 from accounting.ledger import LocalRelease
 from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, subsample
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.errors import ConfigError
 from dpfed.local.schedule import PoissonBatches
 from dpfed.models.char_lstm import stepwise
@@ -46,9 +47,12 @@ class RecordLevel:
     randomness: Randomness
 
     def __post_init__(self) -> None:
-        for name in ("clip_norm", "noise_multiplier"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"local.record.{name}={getattr(self, name)}: must be positive and finite.")
+        if not SMALLEST_CLIP <= self.clip_norm <= LARGEST_CLIP:
+            raise ConfigError(
+                f"local.record.clip_norm={self.clip_norm}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}."
+            )
+        if not 0 < self.noise_multiplier < float("inf"):
+            raise ConfigError(f"local.record.noise_multiplier={self.noise_multiplier}: must be positive and finite.")
 
     def release(
         self, sizes: NDArray[np.int64], clients: NDArray[np.int64], batches: PoissonBatches, *, round: int

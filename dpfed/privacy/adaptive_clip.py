@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.errors import ConfigError
+
+_FARTHEST = 100.0
+"""From any clip norm, a factor e^100 leads to the largest one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,10 @@ class AdaptiveClip:
         return float((noise_multiplier**-2 - self.count_noise_multiplier**-2) ** -0.5)
 
     def next_norm(self, norm: float, centred_count: float, noise: float, cohort: float) -> float:
-        """The clip norm of the next round, from sum of (b_i - 1/2), a standard normal, and the expected cohort."""
+        """The clip norm of the next round, from sum of (b_i - 1/2), a standard normal, and the expected cohort.
+
+        It stops at the ends of what float32 holds: post-processing of the noisy count, like the rest.
+        """
         fraction = (centred_count + self.count_noise_std * noise) / cohort + 0.5
-        return norm * math.exp(-self.rate * (fraction - self.quantile))
+        power = min(max(-self.rate * (fraction - self.quantile), -_FARTHEST), _FARTHEST)
+        return min(max(norm * math.exp(power), SMALLEST_CLIP), LARGEST_CLIP)

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# The scaled values are rounded to float32 (relative 6e-8 each); this keeps their exact norm at or below the bound.
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
+from dpfed.errors import ConfigError
+
+# What the bound is lowered by, so that the exact norm of a row of floats keeps to it. Relative errors: of the factor
+# and of each scaled entry 2^-24, twice over where it is scaled by a root twice, 2.4e-7 in all; of the norm, summed in
+# float64 over d entries, d 2^-54, 6e-7 for d = 10^10. Absolute: 2^-150 an entry where it ends as a denormal number,
+# 7e-41 in norm for as many, below 1e-25 of the smallest clip norm that is allowed.
 ROOM_FOR_ROUNDING = 1e-6
-# A smaller factor would come near float32's denormal numbers, whose rounding that room does not cover.
+# A smaller factor would come near float32's denormal numbers, whose rounding that room does not cover; its root is
+# above 1e-31 for any clip norm that is allowed and any row of floats.
 _SMALLEST_FACTOR = 1e-30
 
 
@@ -23,20 +30,24 @@ class Clipped:
 
 
 def clip_rows(rows: Tensor, norm: float) -> Clipped:
-    """Scale every row of [c, k] to L2 norm at most `norm`; in place.
+    """Scale every row of [c, k], float32, to L2 norm at most `norm`; in place.
 
-    Claim: every returned row has Euclidean norm <= norm, exactly, whatever came in: the norm is taken in float64 (a
-    client at 1e30 does not overflow) and a row holding NaN or infinity becomes zero. Such a row counts as not inside.
-    This is the sensitivity of a sum of rows: norm under add-remove and zero-out, 2 norm under replace-one.
+    Claim: every returned row has Euclidean norm <= norm, in exact arithmetic, whatever came in, for k up to 10^10: the
+    norm is taken in float64 (a client at 1e30 does not overflow) and a row holding NaN or infinity becomes zero. Such a
+    row counts as not inside. Rows are scaled to, and left alone up to, norm (1 - ROOM_FOR_ROUNDING), so that rounding
+    stays below the bound. This is the sensitivity of a sum of rows: norm under add-remove and zero-out, 2 norm under
+    replace-one. ConfigError for a norm that float32 does not hold (`accounting.require.SMALLEST_CLIP`).
     """
+    if not SMALLEST_CLIP <= norm <= LARGEST_CLIP:
+        raise ConfigError(f"a clip norm of {norm}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
     lengths = row_norms(rows)
     finite = torch.isfinite(lengths)
-    inside = finite & (lengths <= norm)
-    factors = torch.where(inside, 1.0, norm * (1 - ROOM_FOR_ROUNDING) / lengths)
+    inside, largest = finite & (lengths <= norm), norm * (1 - ROOM_FOR_ROUNDING)
+    factors = torch.where(finite & (lengths <= largest), 1.0, largest / lengths)
     if bool((factors[finite] < _SMALLEST_FACTOR).any()):  # by its root, twice
         roots = factors.sqrt().to(rows.dtype)[:, None]
         rows.mul_(roots).mul_(roots)
-    elif not bool(inside.all()):
+    elif not bool((factors == 1).all()):
         rows.mul_(factors.to(rows.dtype)[:, None])
     if not bool(finite.all()):
         rows[~finite] = 0.0

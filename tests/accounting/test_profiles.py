@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from reference import normal
@@ -21,6 +22,7 @@ from accounting import (
     fixed_size,
     guarantee,
     poisson,
+    profiles,
     rdp,
 )
 from accounting.bernoulli_exact import channel_profile
@@ -183,6 +185,57 @@ def test_discrete_gaussians_are_above_their_own_exact_law(variance, shares):
         except UnsupportedMechanism:
             assert accountant == "pld"
             assert variance * shares < 1
+
+
+def gaussian_profile(epsilon, mu):
+    """At any real epsilon, in 40 digits."""
+    with mpmath.workdps(40):
+        e, m = mpmath.mpf(float(epsilon)), mpmath.mpf(mu)
+        return float(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
+
+
+FELT = [(1, 0.3), (40, 0.3), (400, 0.5), (3000, 0.6)]  # coordinates, variance in squared steps
+
+
+@pytest.mark.parametrize(("dimension", "variance"), FELT)
+@pytest.mark.parametrize("account", [profiles._analytic, profiles._pld], ids=["analytic", "pld"])
+def test_below_twice_the_closeness_the_claim_is_that_of_negative_epsilons(dimension, variance, account):
+    """e^c delta(epsilon - 2c) with epsilon - 2c < 0, against 40 digits, and above the exact law of the integers."""
+    noise = DiscreteGaussian(
+        dimension=dimension, l2_bound=1.0, share_variance=variance, shares=1, adjacency=Adjacency.ZERO_OUT
+    )
+    near = discrete_gaussian.continuous(composed(noise, 3))
+    mu, c = math.sqrt(3) * near.mechanism.parts[0][0].mu, near.closeness
+    eps = np.linspace(0, 2 * c, 41)[:-1]
+    claim = np.minimum(account(composed(noise, 3))(eps), 1.0)
+    proved = np.array([min(1.0, math.exp(c) * gaussian_profile(one - 2 * c, mu)) for one in eps])
+    assert np.all(claim >= proved * (1 - 1e-9))
+    assert np.all(claim <= proved * (1 + 1e-3) + 1e-9)
+    exact = three_moves_of_one_step(variance, eps) * (1 - 1e-9)
+    assert np.all(claim >= exact)
+    assert np.all(profile(composed(noise, 3))(eps) >= exact)
+
+
+def three_moves_of_one_step(variance, epsilon):
+    """The exact profile of three releases of one integer, one step apart, by enumeration."""
+    x = np.arange(-40, 41)
+    law = np.exp(-(x**2.0) / (2 * variance))
+    p, q = np.append(law / law.sum(), 0.0), np.append(0.0, law / law.sum())
+    joint_p, joint_q = (one[:, None, None] * one[None, :, None] * one[None, None, :] for one in (p, q))
+    return np.array([np.maximum(joint_p - math.exp(one) * joint_q, 0).sum() for one in epsilon])
+
+
+def test_a_chord_beyond_its_knots_would_be_below_the_curve():
+    """The planted fault, and that it cannot come back: the first chord goes on to the left, below the convex curve."""
+    mu, knots = 0.8, np.linspace(0.0, 5.0, 4001)
+    values = np.array([gaussian_profile(one, mu) for one in knots])
+    for epsilon in (-0.01, -0.3, -2.0):
+        slope = (values[1] - values[0]) / math.expm1(knots[1])
+        assert values[0] + slope * math.expm1(epsilon) < gaussian_profile(epsilon, mu) * (1 - 1e-6)
+        with pytest.raises(AssertionError):
+            profiles._chords(np.array([epsilon]), knots, values)
+    whole = profiles.Profile(above_zero=lambda eps: profiles._chords(eps, knots, values), method="test")
+    assert np.all(whole(-knots) >= [gaussian_profile(-one, mu) * (1 - 1e-12) for one in knots])
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])

@@ -12,6 +12,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.errors import ConfigError, WireError
 from dpfed.parts import Parts
 from dpfed.secagg.plain import PlainSums
@@ -76,7 +77,7 @@ class Upload:
 def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, fingerprint: str) -> Instruction:
     """What a server asks of a client whose configuration begins at `start`. WireError for anything else: a broadcast of
     another size or with numbers that are not finite; another clip norm than the configuration's, which the client's
-    noise is for (where it is adapted, `clip_moves`: one that is not positive and finite)."""
+    noise is for (where it is adapted, `clip_moves`: one beyond those that float32 holds)."""
     kinds = {
         "round": int,
         "clip-norm": float,
@@ -88,10 +89,9 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
     values = _entries(message, "config", kinds)
     require_fingerprint(values["fingerprint"], fingerprint)
     clip_norm, size = values["clip-norm"], start.broadcast.numel()
-    if not (0 < clip_norm < math.inf if clip_moves else clip_norm == start.clip_norm):
-        raise WireError(
-            f"a clip norm of {clip_norm!r}: must be {'positive and finite' if clip_moves else start.clip_norm}."
-        )
+    if not (SMALLEST_CLIP <= clip_norm <= LARGEST_CLIP if clip_moves else clip_norm == start.clip_norm):
+        allowed = f"from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}" if clip_moves else start.clip_norm
+        raise WireError(f"a clip norm of {clip_norm!r}: must be {allowed}.")
     if values["round"] < 0 or len(values["broadcast"]) != 4 * size:
         raise WireError(
             f"round {values['round']} with {len(values['broadcast'])} bytes of a model: must be from 0, of {4 * size}."
