@@ -94,8 +94,8 @@ def verdict_words(audit: UploadAudit) -> str:
         return " ".join(words)
     found = (
         f"Epsilon {upwards(audit.claim.epsilon)} at delta {upwards(audit.claim.delta)} is claimed; {audit.trials:,} "
-        f"trials and {len(audit.checks)} checks found nothing against it, with a pair that reaches {audit.score_gap:.3g} of the "
-        f"claimed sensitivity. The trials would have found {audit.power.in_words()}."
+        f"trials and {len(audit.checks)} checks found nothing against it, with a pair that reaches "
+        f"{audit.score_gap:.3g} of the claimed sensitivity. The trials would have found {audit.power.in_words()}."
     )
     if audit.verdict == "pass":
         return found
