@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 EVERYBODY = "all"
 """Each of the clients, once."""
 
+_MOST_AT_ONCE = 1 << 24
+
 _WIDTHS: dict[str, np.dtype[Any]] = {
     "1": np.dtype("<u1"),
     "2": np.dtype("<u2"),
@@ -37,6 +39,8 @@ def written(ids: NDArray[np.int64], clients: int) -> str:
 def read(text: str, clients: int) -> NDArray[np.int64]:
     """The sorted ids; ValueError for a text that `written` did not make. Needs memory in proportion to it."""
     if text == EVERYBODY:
+        if clients > _MOST_AT_ONCE:
+            raise ValueError(f"members: all of {clients} clients are more than can be named here.")
         return np.arange(clients)
     width, _, content = text.partition(":")
     if width not in _WIDTHS:

@@ -26,13 +26,18 @@ def direction(size: int, device: torch.device) -> Tensor:
 
 def probe(rows: Tensor) -> Tensor:
     """The sum over rows [c, k] of their products with the direction, a scalar: int64 for integers (modulo 2^64),
-    float64 for floats, of several rows rounded by about 2^-24 of their norms."""
+    float64 for floats, rounded as sums in float32 are."""
     signs = direction(rows.shape[1], rows.device)
-    if rows.is_floating_point() and len(rows) == 1:
-        return rows[0].double() @ signs.double()
     if rows.is_floating_point():
         return (rows @ signs.to(rows.dtype)).double().sum()
     return (rows.to(torch.int64).sum(dim=0) * signs.to(torch.int64)).sum()
+
+
+def probe_of(vector: Tensor) -> int | float:
+    """The same of one vector [k], as JSON has it; of floats in float64."""
+    rows = vector[None]
+    value = probe(rows.double() if vector.is_floating_point() else rows)
+    return float(value) if value.is_floating_point() else int(value)
 
 
 def number(value: Tensor) -> int | float:

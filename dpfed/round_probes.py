@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpfed.compress.maps import Map
 from dpfed.parts import Parts
-from dpfed.probes import number, probe
+from dpfed.probes import number, probe_of
 from dpfed.sending import Sent
 from dpfed.server.state import ServerState
 
@@ -30,15 +30,15 @@ def of_sum(
         return None
     return {
         "added": None if sent.added is None else number(sent.added),
-        "summed": number(probe(total[None])),
+        "summed": probe_of(total),
         "bits": getattr(parts.code, "bits", None),
-        "released": number(probe(released[None])),
-        "moved": number(probe(chosen.adjoint(released)[None])),
-        "before": number(probe(state.broadcast[None])),
+        "released": probe_of(released),
+        "moved": probe_of(chosen.adjoint(released)),
+        "before": probe_of(state.broadcast),
         "before_norm": float(torch.linalg.vector_norm(state.broadcast, dtype=torch.float64)),
     }
 
 
 def after_step(probes: dict[str, Any] | None, state: ServerState) -> dict[str, Any] | None:
     """With the probe of what the next round starts from."""
-    return None if probes is None else probes | {"after": number(probe(state.broadcast[None]))}
+    return None if probes is None else probes | {"after": probe_of(state.broadcast)}

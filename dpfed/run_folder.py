@@ -3,7 +3,8 @@
 config.toml        the resolved configuration
 ledger.jsonl       what was released (private runs); synced before anything of a round is visible elsewhere
 metrics.jsonl      one line a round, safe to publish with the model
-diagnostics.jsonl  cohort sizes, clip counts, noise, times: covered by no epsilon, for the operator and audits only
+diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums, times: covered by no epsilon, for the
+                   operator and audits only
 canaries.jsonl     what was seen of each canary, if there were any
 checkpoint.safetensors   the state that the next round starts from, and what the files above have to say of its round
 population.key     the secret key of the fingerprint of the clients: stays with the operator

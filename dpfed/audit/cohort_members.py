@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, ndtri
-from scipy.stats import binom, hypergeom
+from scipy.stats import binom
 
 from dpfed import members
 from dpfed.audit.cohort_law import convolved, two_sided
@@ -57,6 +57,8 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     has in common with those up to five rounds before, a third for how often each client came, a third for cohorts that
     are drawn again."""
     seen = Seen(clients=files.config.federation.clients)
+    if sampler_of(files.config).law.probability >= 1 and all(one.members == members.EVERYBODY for one in files.rounds):
+        return True, f"all {seen.clients} clients in every round."
     for one, ids in cohorts_of(files):
         if len(ids) != one.cohort:
             return False, f"round {one.round}: {one.cohort} clients were drawn, {len(ids)} are named."
@@ -66,7 +68,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     if not seen.sizes:
         return None, "there are no rounds."
     if sampler_of(files.config).law.probability >= 1:
-        return True, f"all {seen.clients} clients in every round."
+        return False, f"all {seen.clients} clients take part in every round; others are named."
     return seen.finding(alpha)
 
 
@@ -79,13 +81,11 @@ class Seen:
     shared: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     alike: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     _before: deque[NDArray[np.int64]] = field(default_factory=lambda: deque(maxlen=LAGS))
-    _drawn: NDArray[np.int64] | None = None
+    _drawn: list[NDArray[np.int64]] = field(default_factory=list)
 
     def take(self, round: int, ids: NDArray[np.int64]) -> None:
         """The next cohort: sorted, without repeats."""
-        if self._drawn is None:
-            self._drawn = np.zeros(self.clients, dtype=np.int64)
-        self._drawn[ids] += 1
+        self._drawn.append(ids)
         for lag, earlier in enumerate(self._before, 1):
             self.shared[lag].append(len(np.intersect1d(earlier, ids, assume_unique=True)))
         self._before.appendleft(ids)
@@ -126,11 +126,13 @@ class Seen:
 
     def _frequency(self, alpha: float) -> str | None:
         """The client that came most often and the one that came least, by a union over clients."""
-        assert self._drawn is not None
         rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
-        most, least = int(self._drawn.max()), int(self._drawn.min())
+        came, times = np.unique(np.concatenate(self._drawn), return_counts=True)
+        if not len(came):
+            return None
+        most, least = int(times.max()), int(times.min()) if len(came) == self.clients else 0
         if most >= mean + 1 and self.clients * float(binom.sf(most - 1, rounds, mean / rounds)) < alpha / 2:
-            return f"client {int(self._drawn.argmax())} was drawn {most} times in {rounds} rounds, {mean:.2f} expected."
+            return f"client {int(came[times.argmax()])} was drawn {most} times in {rounds} rounds, {mean:.2f} expected."
         if least <= mean - 1 and self.clients * float(binom.cdf(least, rounds, mean / rounds)) < alpha / 2:
             return (
                 f"client {int(self._drawn.argmin())} was drawn {least} times in {rounds} rounds, {mean:.2f} expected."
@@ -157,7 +159,11 @@ class Seen:
 
 def overlap_law(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:
     """Of the number of clients that cohorts share with those `lag` before: the first value, and the probabilities of it
+<<<<<<< HEAD
     and the following ones. Exact but for rounding: 1e-13 of convolutions, 1e-10 a round for a million clients."""
+=======
+    and the following ones. Exact but for rounding: 1e-13 of convolutions, and 1e-9 a round of a million clients."""
+>>>>>>> truth-auditrun
     laws = [_hypergeometric(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
     first, masses = sum(law[0] for law in laws), [law[1] for law in laws]
     while len(masses) > 1:
@@ -172,7 +178,9 @@ def _hypergeometric(taken: int, marked: int, clients: int) -> tuple[int, Floats]
     mean, reach = taken * marked / clients, _FARTHEST * (math.sqrt(_variance(taken, marked, clients)) + 1)
     first = max(0, taken + marked - clients, int(mean - reach))
     last = min(taken, marked, int(mean + reach) + 1)
-    return first, np.asarray(hypergeom.pmf(np.arange(first, last + 1), clients, marked, taken))
+    shared = np.arange(first, last + 1, dtype=float)
+    ways = _log_choose_each(marked, shared) + _log_choose_each(clients - marked, taken - shared)
+    return first, np.asarray(np.exp(ways - log_choose(clients, taken)))
 
 
 def _variance(taken: int, marked: int, clients: int) -> float:
@@ -185,6 +193,10 @@ def _trimmed(mass: Floats) -> tuple[int, Floats]:
     """Without what has no mass at the ends; how much was cut in front."""
     kept = np.flatnonzero(mass > _NEGLIGIBLE)
     return (int(kept[0]), mass[kept[0] : kept[-1] + 1]) if len(kept) else (0, mass)
+
+
+def _log_choose_each(n: int, k: Floats) -> Floats:
+    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
 
 def log_choose(clients: int, size: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -19,6 +20,8 @@ from dpfed.seeds import Seeds
 Finding = tuple[bool | None, str]
 
 _BY_CHANCE = 1e-9
+_COINS = 1 << 31
+"""So many clients in all rounds together are drawn again at most."""
 
 
 def cohorts_and_the_seed(files: RunFiles) -> Finding:
@@ -38,7 +41,10 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
     slots = files.promise.slots if files.config.privacy is not None and files.released else None
     same: list[int] = []
     other: list[int] = []
-    for one, ids in cohorts_of(files):
+    looked_at = _COINS // who.clients
+    if not looked_at:
+        return None, f"{who.clients} clients are too many to draw again."
+    for one, ids in itertools.islice(cohorts_of(files), looked_at):
         drawn = drawn_clients(who, of_seed, slots, one.round - 1)
         (same if np.array_equal(np.sort(drawn), ids) else other).append(one.round)
     if files.config.run.randomness == "simulated":

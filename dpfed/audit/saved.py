@@ -28,6 +28,7 @@ class Saved:
 
 def saved_in(path: Path) -> Saved:
     """Unavailable where it is missing, damaged, or of a format that has no such values."""
+    _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
@@ -40,8 +41,15 @@ def saved_in(path: Path) -> Saved:
     return saved
 
 
+def _require_file(path: Path) -> None:
+    """A pipe would be waited for."""
+    if not path.is_file():
+        raise Unavailable(f"{path.name}: is missing, or no file.")
+
+
 def sha256_of(path: Path) -> str:
     """Of a file's content."""
+    _require_file(path)
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -51,6 +59,7 @@ def sha256_of(path: Path) -> str:
 
 def values_of(path: Path) -> NDArray[np.float32]:
     """All numbers of a file of tensors, sorted."""
+    _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors = [file.get_tensor(name).float().reshape(-1).numpy() for name in file.keys()]  # noqa: SIM118

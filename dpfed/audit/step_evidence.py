@@ -16,7 +16,7 @@ from dpfed.audit.run_lines import Probes, Round, Unavailable
 from dpfed.audit.verdict import rounds_in_words
 from dpfed.build.sums import in_integers
 from dpfed.methods import method
-from dpfed.probes import number, probe
+from dpfed.probes import probe_of
 
 Finding = tuple[bool | None, str]
 
@@ -71,7 +71,7 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
         return False, f"{rounds_in_words(wrong)}: the model did not move by what was released."
     if last is None:
         return None, "no round has a result."
-    reached = number(probe(files.checkpoint.broadcast[None]))
+    reached = probe_of(files.checkpoint.broadcast)
     if abs(reached - last.after) > 1e-9 * max(1.0, abs(reached)):
         return False, "checkpoint.safetensors: is not the model that the last round left."
     words = "its step is that of what was released"

@@ -25,6 +25,8 @@ def run(
 ) -> int:
     """Recompute epsilon from a run's ledger, check the run's files against its claim, and evaluate its canaries.
 
+    It needs the folder alone; of fed-smp-topk also the data, to choose the first round's coordinates again.
+
     Exit status 1 if the verdict is "fail". "pass" says that nothing in the files speaks against the claim;
     "inconclusive" that a check could not be made, for want of a file, say.
 

@@ -30,8 +30,8 @@ img { max-width: 100%; } .lead { font-size: 1.15rem; } .warn { background: #fff4
 <img alt="test accuracy and epsilon over the run" src="data:image/png;base64,{{ plot }}">
 <table>{% for name, value in rows %}<tr><td>{{ name }}<td>{{ value }}{% endfor %}</table>
 <p>config.toml repeats this run: <code>dpfed run config.toml</code>. ledger.jsonl holds every release; epsilon above was
-computed from it alone. metrics.jsonl has one line a round. diagnostics.jsonl (cohort sizes, clip counts, times) is
-covered by no epsilon: do not publish it.</p>
+computed from it alone. metrics.jsonl has one line a round. diagnostics.jsonl (cohorts and their members, clip counts,
+times) is covered by no epsilon: do not publish it.</p>
 </html>
 """
 

@@ -52,9 +52,10 @@ def test_correct_runs_fail_no_more_often_than_is_said(tmp_path):
     alarms = {0.95: 0, 0.5: 0}
     for number in range(SIMULATED):
         as_claimed(folder, generator)
-        alarms[0.95] += bool(failed_by_chance(RunFiles(folder), alpha=0.05 / STATISTICAL))
+        files = RunFiles(folder)
+        alarms[0.95] += bool(failed_by_chance(files, alpha=0.05 / STATISTICAL))
         if number < 80:
-            alarms[0.5] += bool(failed_by_chance(RunFiles(folder), alpha=0.5 / STATISTICAL))
+            alarms[0.5] += bool(failed_by_chance(files, alpha=0.5 / STATISTICAL))
     assert alarms[0.95] <= binom.isf(1e-4, SIMULATED, 0.05)
     assert binom.ppf(1e-4, 80, 0.125) <= alarms[0.5] <= binom.isf(1e-4, 80, 0.5)  # and the checks do see chance
 
