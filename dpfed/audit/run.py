@@ -84,7 +84,7 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
     canaries: list[CanaryResult] = []
     if files.config.audit.canaries or (path / "canaries.jsonl").exists():
         checks.append(check("canaries are the seed's", lambda: canary_test.coins_are_the_seeds(files)))
-        checks.append(check("canaries bear out one round", lambda: _canaries(files, alpha, canaries)))
+        checks.append(check("canaries bear out one round", lambda: _canaries(files, alpha, canaries), smoke=True))
     return RunAudit(
         files=files,
         confidence=confidence,

@@ -32,13 +32,14 @@ class Check:
         return {"name": self.name, "passed": self.passed, "detail": self.detail}
 
 
-def check(name: str, finding: Callable[[], tuple[bool | None, str]]) -> Check:
-    """The outcome of `finding`, or why there is none."""
+def check(name: str, finding: Callable[[], tuple[bool | None, str]], *, smoke: bool = False) -> Check:
+    """The outcome of `finding`, or why there is none. smoke: it can fail the whole, but where it was made and shows too
+    little, the whole rests on the other checks."""
     try:
         passed, detail = finding()
     except (DpfedError, AccountingError) as reason:
-        passed, detail = None, f"could not be made: {reason}"
-    return Check(name=name, passed=passed, detail=detail)
+        return Check(name=name, passed=None, detail=f"could not be made: {reason}")
+    return Check(name=name, passed=passed, detail=detail, decides=not smoke)
 
 
 def verdict(checks: Sequence[Check]) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,6 +56,153 @@ class ClipsEveryLayer(Delegating):
         for block in layout:
             rows[:, block.start : block.stop] = clip_rows(rows[:, block.start : block.stop].clone(), norm).rows
         return drop_not_finite(rows)
+
+
+class ClipsWithSlack(Delegating):
+    """The clip norm and 1% of it."""
+
+    def bound(self, rows, norm):
+        return clip_rows(rows, 1.01 * norm)
+
+
+class LetsALittleMoreThrough(Delegating):
+    """Clips only what is more than 1% beyond the bound."""
+
+    def bound(self, rows, norm):
+        before = rows.clone()
+        clipped = clip_rows(rows, norm)
+        near = torch.linalg.vector_norm(before, dim=1) <= 1.01 * norm
+        rows[near] = before[near]
+        return clipped
+
+
+class ForgetsTheLastClient(Delegating):
+    """Clips all clients of a group but the last."""
+
+    def bound(self, rows, norm):
+        if len(rows) > 1:
+            clip_rows(rows[:-1], norm)
+        return drop_not_finite(rows)
+
+
+class TellsTheCount(Delegating):
+    """The next clip norm from the count as it is."""
+
+    def next_norm(self, norm, centred_count, round):
+        return self._inner.adaptive.next_norm(norm, centred_count, 0.0, self._inner.sampler.expected)
+
+
+class RemembersTheSum(Delegating):
+    """A code that keeps what it decoded, before the noise."""
+
+    def decode(self, *arguments):
+        (kept,) = self._rest
+        decoded = self._inner.decode(*arguments)
+        kept["sum"] = decoded.clone()
+        return decoded
+
+
+class AddsTheSumItself(Delegating):
+    """A server that adds a tenth of the mean without noise on top."""
+
+    def apply(self, state, mean_move, *, count, clip_norm):
+        (kept,) = self._rest
+        leaked = mean_move + 0.1 * kept["sum"] / count
+        return self._inner.apply(state, leaked, count=count, clip_norm=clip_norm)
+
+
+class Clamped(Delegating):
+    """Normal draws that end at 3.5."""
+
+    def normal(self, count, purpose, *path, device="cpu"):
+        return self._inner.normal(count, purpose, *path, device=device).clamp(-3.5, 3.5)
+
+
+class Tiled(Delegating):
+    """Half as many draws as coordinates, each of them twice."""
+
+    def normal(self, count, purpose, *path, device="cpu"):
+        half = self._inner.normal(-(-count // 2), purpose, *path, device=device)
+        return half.repeat(2)[:count]
+
+
+class MaskOfPrivateSamples(Delegating):
+    """Trains for the mask on the clients' own samples."""
+
+    def for_round(self, weights, round, seeds):
+        trainer = self._inner.trainer
+        size = len(self._inner.labels)
+        own = replace(self._inner, inputs=trainer.inputs[:size], labels=trainer.labels[:size])
+        return own.for_round(weights, round, seeds)
+
+
+class FromASeed:
+    """Calls itself secure, and draws what a seed gives."""
+
+    def bits(self, count, purpose, *path):
+        return np.random.default_rng(len(purpose)).integers(0, 1 << 64, count, dtype=np.uint64)
+
+    def subset(self, size, population, purpose, *path):
+        return np.arange(size)
+
+
+class Of32Bits(FromASeed):
+    """Every draw from 32 bits of the operating system's."""
+
+    def bits(self, count, purpose, *path):
+        words = np.random.SeedSequence(int.from_bytes(os.urandom(4), "little")).generate_state(count, np.uint64)
+        return np.asarray(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedWithRepeats:
+    """Draws with replacement."""
+
+    clients: int
+    cohort: int
+
+    @property
+    def law(self):
+        return FixedSizeCohorts(clients=self.clients, cohort=self.cohort).law
+
+    @property
+    def expected(self):
+        return float(self.cohort)
+
+    def sample(self, randomness, round):
+        drawn = randomness.uniform(self.cohort, "cohort", round) * self.clients
+        return np.sort(drawn.astype(np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlwaysTheSame(FixedWithRepeats):
+    """Draws one cohort, for all rounds."""
+
+    def sample(self, randomness, round):
+        return FixedSizeCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverEmpty:
+    """Poisson sampling that tries again where nobody was drawn."""
+
+    clients: int
+    cohort: int
+
+    @property
+    def law(self):
+        return PoissonCohorts(clients=self.clients, cohort=self.cohort).law
+
+    @property
+    def expected(self):
+        return float(self.cohort)
+
+    def sample(self, randomness, round):
+        for again in range(1000):
+            drawn = PoissonCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, round + 1000 * again)
+            if len(drawn):
+                return drawn
+        raise AssertionError("nobody")
 
 
 class Unbounded(Delegating):

@@ -11,15 +11,20 @@ import torch
 
 from accounting import gaussian, profiles
 from accounting.mechanisms import Composed, PoissonSampling, Subsampled
-from dpfed.audit import round_checks
+from dpfed.audit import noise_checks, round_checks
+from dpfed.audit.clip_check import norm_check
 from dpfed.audit.method_setting import configured, round_of
+from dpfed.audit.noise_checks import noise_of
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.one_stream import OneStream
+from dpfed.audit.public_map_check import public_map_check
 from dpfed.audit.rejection import reject_claim
 from dpfed.audit.sampler_check import sampler_check
+from dpfed.audit.secure_check import secure_check
 from dpfed.audit.thresholds import Thresholds, claimed_gaussian
 from dpfed.audit.two_worlds import TwoWorlds
-from dpfed.audit.upload import claimed, pairs_of, tested
+from dpfed.audit.upload import Share, claimed, pairs_of
+from dpfed.audit.whole_round import WholeRounds
 from dpfed.build import build
 from dpfed.parts import Parts
 from dpfed.randomness import Simulated
@@ -107,7 +112,8 @@ def worlds(pair, trials):
         claim = claimed(case.one, DELTA)
         (chosen,) = [one for one in pairs_of(case.one, claim, case.layout) if one.name == pair]
         world = TwoWorlds.of(case.drawing_from(OneStream(seed)), claim, chosen)
-        return any(test.test.rejected for test in tested([world], trials=trials, alpha=ALPHA))
+        tests, _ = Share(world=world, trials=trials, alpha=ALPHA).tested()
+        return any(test.test.rejected for test in tests)
 
     return Layer(name=f"two worlds: {pair}", trials=trials, alarm=alarm)
 
@@ -117,19 +123,20 @@ def check(name, trials=0, unit="draws"):
 
     def alarm(case, seed, trials=trials):
         claim = claimed(case.one, DELTA)
-        fresh = case.drawing_from(OneStream(seed))
+        fresh, own = case.drawing_from(OneStream(seed)), case.drawing_from(Simulated(seeds=Seeds(root=seed)))
         size = case.one.parts.local.course.size
-        if name == "empty round":
-            return not round_checks.empty_round_check(case.one, claim).passed
-        if name == "sampler":
-            return not sampler_check(case.one.parts.sampler, Simulated(seeds=Seeds(root=seed))).passed
-        if name == "noise":
-            return not round_checks.noise_check(fresh, claim, size, trials).passed
-        found = {"norm": round_checks.norm_check, "floor": round_checks.floor_check}
-        if name == "seeds":
-            own = case.drawing_from(Simulated(seeds=Seeds(root=seed)))
-            return not round_checks.seeds_check(own, claim, size).passed
-        return not found[name](fresh, claim, size).passed
+        found = {
+            "empty round": lambda: round_checks.empty_round_check(case.one, claim),
+            "public map": lambda: public_map_check(case.one),
+            "sampler": lambda: sampler_check(case.one.parts.sampler, Simulated(seeds=Seeds(root=seed)), trials),
+            "norm": lambda: norm_check(fresh, claim, size),
+            "floor": lambda: round_checks.floor_check(fresh, claim, size),
+            "seeds": lambda: round_checks.seeds_check(own, claim, size),
+            "noise": lambda: noise_checks.size_check(noise_of(fresh, claim, size, trials)),
+            "tails": lambda: noise_checks.tail_check(noise_of(fresh, claim, size, trials)),
+            "coordinates": lambda: noise_checks.coordinates_check(noise_of(fresh, claim, size, trials)),
+        }
+        return not found[name]().passed
 
     return Layer(name=f"check: {name}", trials=trials, alarm=alarm, unit=unit)
 
@@ -145,12 +152,12 @@ def two_rounds(trials):
         scores = [[], []]
         for trial in range(trials):
             one = case.drawing_from(Simulated(seeds=Seeds(root=trials * seed + trial)))
-            rounds = [replace(one, state=replace(one.state, round=t)) for t in (0, 1)]
-            sums = [
-                one.own(update, np.zeros(1, dtype=np.int64))
-                for one, update in zip(rounds, (loud if trial % 2 else nobody, nobody), strict=True)
-            ]
-            first, second = (one.released(total)[0] for one, total in zip(rounds, sums, strict=True))
+            rounds = [WholeRounds(one=replace(one, state=replace(one.state, round=t))) for t in (0, 1)]
+            updates = (loud if trial % 2 else nobody, nobody)
+            first, second = (
+                one.released(one.run(one.moves(update, nobody), one.together()))
+                for one, update in zip(rounds, updates, strict=True)
+            )
             scores[trial % 2].append(float((first - second).sum()) / size**0.5 / claim.noise_std)
         mu = claim.mu / 2**0.5
         cut = claimed_gaussian(mu, trials=trials // 2, alpha=ALPHA)
@@ -167,19 +174,15 @@ def sampled_worlds(trials, *, clients=20, cohort=2):
 
     def alarm(case, seed, trials=trials):
         sampler, stream = case.one.parts.sampler, OneStream(seed)
-        one = case.drawing_from(stream)
         claim = claimed(case.one, DELTA)
         q = sampler.law.probability
         profile = profiles.profile(Subsampled(mechanism=claim.mechanism, sampling=PoissonSampling(probability=q)))
-        size = one.parts.local.course.size
-        row = one.own(torch.full((size,), 10.0), np.zeros(1, dtype=np.int64))[0]
         scores = []
         for population in (clients - 1, clients):
             there = replace(sampler, clients=population)
-            net = [_net(there, stream, t, clients) for t in range(trials // 2)]
-            totals = torch.tensor(net, dtype=torch.float32)[:, None] * row
-            along = one.released(totals) @ (row / row.norm())
-            scores.append(along.double().numpy() / claim.noise_std + cohort * claim.mu)
+            net = np.array([_net(there, stream, t, clients) for t in range(trials // 2)])
+            noise = np.asarray(stream.normal(trials // 2, "noise").double())
+            scores.append(net * claim.mu + noise + cohort * claim.mu)
         cut = Thresholds(values=(2.5,), origin="fixed beforehand")
         return reject_claim(*scores, profile, alpha=ALPHA, thresholds=cut).rejected
 
@@ -190,3 +193,12 @@ def _net(sampler, stream, number, clients):
     """Of unit rows: -1 for each of the others that is drawn, +1 for the last client."""
     drawn = sampler.sample(stream, number)
     return int((drawn == clients - 1).sum()) - int((drawn < clients - 1).sum())
+
+
+def secure_draws(source_of):
+    """Draws for releases: fresh ones, or those of `source_of(case)`."""
+
+    def alarm(case, seed, trials=0):
+        return not secure_check(source_of(case)).passed
+
+    return Layer(name="check: secure draws", trials=0, alarm=alarm)

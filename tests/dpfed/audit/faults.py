@@ -13,27 +13,42 @@ import numpy as np
 from accounting import accountant
 from accounting.adjacency import Adjacency
 from accounting.mechanisms import Gaussian, PoissonSampling, Subsampled
-from dpfed.audit.one_round import PUBLIC_SEEDS
 from dpfed.compress.sparse import TopK
+from dpfed.sampling import FixedSizeCohorts, PoissonCohorts
 
 from .broken_parts import (
     KEPT,
+    AddsTheSumItself,
+    AlwaysTheSame,
     ChargesNothingForNobody,
     ChosenBeforeTheNoise,
     Claimed,
+    Clamped,
     ClipsBeforeTheMap,
     ClipsBeforeTheScale,
     ClipsEveryLayer,
+    ClipsWithSlack,
     FixedSizeCalledPoisson,
+    FixedWithRepeats,
+    ForgetsTheLastClient,
     ForgetsTheRound,
+    FromASeed,
     HalfCharged,
+    LetsALittleMoreThrough,
+    MaskOfPrivateSamples,
+    NeverEmpty,
+    Of32Bits,
     PoissonOfFixedRate,
+    RemembersTheSum,
     RoundsAwayFromZero,
+    TellsTheCount,
+    Tiled,
     Unbounded,
 )
-from .fault_layers import DELTA, Fault, Z, case, check, sampled_worlds, two_rounds, worlds
+from .fault_layers import DELTA, Fault, Z, case, check, sampled_worlds, secure_draws, two_rounds, worlds
 
 SHARES = ("privacy.placement=clients",)
+WIDE = "model.hidden=[8]"  # d = 610: more draws a round
 UPLOADS = ("privacy.release=uploads", "privacy.adjacency=zero-out")
 
 
@@ -69,7 +84,7 @@ def _with_less_noise(parts, factor):
 
 
 def noise_short():
-    twin = case("dp-fedavg")
+    twin = case("dp-fedavg", WIDE)
     return twin, twin.having(privacy=lambda parts: _with_less_noise(parts, 0.99))
 
 
@@ -118,7 +133,7 @@ def no_clip_of_scalars():
 
 def weighted_by_examples():
     twin = case("dp-fedavg")
-    return twin, twin.having(client_weights=lambda parts: np.tile([2.0, 0.5, 0.5, 1.0], PUBLIC_SEEDS))
+    return twin, twin.having(client_weights=lambda parts: np.tile([2.0, 0.5, 0.5, 1.0], 1))
 
 
 def empty_round_is_free():
@@ -131,6 +146,85 @@ def biased_rounding():
     return twin, twin.having(
         code=lambda parts: replace(parts.code, fixed_point=RoundsAwayFromZero(parts.code.fixed_point))
     )
+
+
+def clip_with_slack():
+    twin = case("dp-fedavg")
+    return twin, twin.having(privacy=lambda parts: ClipsWithSlack(parts.privacy))
+
+
+def a_little_more_let_through():
+    twin = case("dp-fedavg")
+    return twin, twin.having(privacy=lambda parts: LetsALittleMoreThrough(parts.privacy))
+
+
+def clients_that_bypass_the_clip():
+    twin = case("dp-fedavg")
+    return twin, twin.having(privacy=lambda parts: ForgetsTheLastClient(parts.privacy))
+
+
+def count_without_noise():
+    adaptive = ("quantile=0.5", "rate=0.2", "count_noise_std=2.0")
+    twin = case("dp-fedavg", *(f"privacy.adaptive.{one}" for one in adaptive))
+    return twin, twin.having(privacy=lambda parts: TellsTheCount(parts.privacy))
+
+
+def part_of_the_sum_in_the_model():
+    twin, kept = case("dp-fedavg"), {}
+    return twin, twin.having(
+        code=lambda parts: RemembersTheSum(parts.code, kept), server=lambda parts: AddsTheSumItself(parts.server, kept)
+    )
+
+
+def _with_draws(wrong):
+    twin = case("dp-fedavg", WIDE)
+    return twin, twin.having(privacy=lambda parts: replace(parts.privacy, randomness=wrong(parts.privacy.randomness)))
+
+
+def noise_clamped():
+    return _with_draws(Clamped)
+
+
+def noise_tiled():
+    return _with_draws(Tiled)
+
+
+def mask_of_private_samples():
+    twin = case("fed-smp-topk")
+    return twin, twin.having(map=lambda parts: MaskOfPrivateSamples(parts.map))
+
+
+def _with_sampler(sound, wrong):
+    twin = case("dp-fedavg")
+    return twin.having(sampler=lambda parts: sound), twin.having(sampler=lambda parts: wrong)
+
+
+def fixed_with_repeats():
+    return _with_sampler(FixedSizeCohorts(clients=20, cohort=5), FixedWithRepeats(clients=20, cohort=5))
+
+
+def one_cohort_for_all():
+    return _with_sampler(FixedSizeCohorts(clients=20, cohort=5), AlwaysTheSame(clients=20, cohort=5))
+
+
+def empty_cohort_redrawn():
+    return _with_sampler(PoissonCohorts(clients=20, cohort=1), NeverEmpty(clients=20, cohort=1))
+
+
+def secure_from_a_seed():
+    twin = case("dp-fedavg")
+    return twin, twin.having(randomness=lambda parts: FromASeed())
+
+
+def secure_of_32_bits():
+    twin = case("dp-fedavg")
+    return twin, twin.having(randomness=lambda parts: Of32Bits())
+
+
+def _source(case):
+    """The planted source; None: the package's."""
+    own = case.one.parts.randomness
+    return own if isinstance(own, FromASeed) else None
 
 
 def _sampled(multiplier):
@@ -225,5 +319,78 @@ FAULTS = (
         make=biased_rounding,
         shift=1.4046,
         layers=(worlds("dense", 1_500), check("norm")),
+    ),
+    Fault(name="a clip with 1% slack", make=clip_with_slack, shift=1.01, layers=(check("norm"),)),
+    Fault(
+        name="rows up to 1% beyond the bound are not clipped",
+        make=a_little_more_let_through,
+        shift=1.01,
+        layers=(check("norm"),),
+    ),
+    Fault(
+        name="the last client of a group is not clipped",
+        make=clients_that_bypass_the_clip,
+        epsilon=math.inf,
+        layers=(check("norm"),),
+    ),
+    Fault(
+        name="adaptive clip: the count without noise",
+        make=count_without_noise,
+        epsilon=math.inf,
+        layers=(worlds("dense", 300),),
+    ),
+    Fault(
+        name="a tenth of the sum without noise in the model",
+        make=part_of_the_sum_in_the_model,
+        shift=1.1,
+        layers=(check("norm"),),
+    ),
+    Fault(
+        name="noise clamped at 3.5 standard deviations",
+        make=noise_clamped,
+        epsilon=math.inf,
+        layers=(check("tails", 300_000),),
+    ),
+    Fault(
+        name="noise tiled: every draw in two coordinates",
+        make=noise_tiled,
+        epsilon=math.inf,
+        layers=(check("coordinates", 20_000),),
+    ),
+    Fault(
+        name="top-k: the mask from private samples",
+        make=mask_of_private_samples,
+        epsilon=math.inf,
+        layers=(check("public map"),),
+    ),
+    Fault(
+        name="a fixed cohort drawn with repeats",
+        make=fixed_with_repeats,
+        epsilon=math.inf,
+        layers=(check("sampler", 200, "cohorts"),),
+    ),
+    Fault(
+        name="one cohort for all rounds",
+        make=one_cohort_for_all,
+        epsilon=math.inf,
+        layers=(check("sampler", 200, "cohorts"),),
+    ),
+    Fault(
+        name="an empty Poisson cohort is drawn again",
+        make=empty_cohort_redrawn,
+        epsilon=math.inf,
+        layers=(check("sampler", 200, "cohorts"),),
+    ),
+    Fault(
+        name="secure draws from a seed",
+        make=secure_from_a_seed,
+        epsilon=math.inf,
+        layers=(secure_draws(_source),),
+    ),
+    Fault(
+        name="secure draws from 32 bits of entropy each",
+        make=secure_of_32_bits,
+        epsilon=math.inf,
+        layers=(secure_draws(_source),),
     ),
 )
