@@ -100,7 +100,7 @@ def test_the_alarm_of_these_tests_rings(tmp_path):
     release = threading.Timer(8, lambda: os.close(os.open(tmp_path / "file", os.O_RDWR)))
     release.daemon = True
     release.start()
-    with pytest.raises(BaseException, match="^$") as raised, bounded(seconds=1):
+    with pytest.raises(BaseException, match=r"^$") as raised, bounded(seconds=1):
         open(tmp_path / "file", "rb").close()
     release.cancel()
     assert type(raised.value).__name__ == "Waited"

@@ -129,3 +129,21 @@ def test_only_a_project_is_one(capsys, tmp_path):
     assert "not of a project" in capsys.readouterr().err
     assert status(["budget"]) == 2
     assert "--clients is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--clients", "--epsilon", "--delta"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e400", "1e-400", "9" * 5000, "x", ""])
+def test_a_project_of_impossible_terms_is_one_error(tmp_path, capsys, option, value):
+    terms = {"--clients": "650", "--epsilon": "3", "--delta": "1e-5"} | {option: value}
+    words = ["ledger", "create", str(tmp_path / "p.jsonl"), *(f"{name}={given}" for name, given in terms.items())]
+    assert status(words) == 2
+    without = [word for word in words if not word.startswith("--delta")]
+    assert status(without) == (2 if option != "--delta" else 0)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert len(said) < 5000
+
+
+def test_one_client_has_no_default_delta(tmp_path, capsys):
+    assert status(["ledger", "create", str(tmp_path / "p.jsonl"), "--clients", "1", "--epsilon", "2"]) == 2
+    assert "clients=1: must be a whole number from 2" in capsys.readouterr().err
