@@ -22,12 +22,16 @@ that is computed with C leaves the normal numbers, and rounding is relative: `dp
 """
 
 
-def _fail(name: str, value: object, allowed: str) -> InvalidParameter:
+def shown(value: object) -> str:
+    """The value in a message: short, whatever it is."""
     try:
-        shown = reprlib.repr(value)
+        return reprlib.repr(value)
     except ValueError:  # Python writes no integers of more than 4300 digits
-        shown = "an integer of thousands of digits"
-    return InvalidParameter(f"{name}={shown}: must be {allowed}.")
+        return "an integer of thousands of digits"
+
+
+def _fail(name: str, value: object, allowed: str) -> InvalidParameter:
+    return InvalidParameter(f"{name}={shown(value)}: must be {allowed}.")
 
 
 def real(allowed: str, **named: object) -> float:

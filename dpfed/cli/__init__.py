@@ -20,6 +20,7 @@ from dpfed.cli.run import run
 from dpfed.cli.sweep import sweep
 from dpfed.errors import DpfedError, RunError
 
+_LONGEST = 2000
 app = App(
     name="dpfed",
     version=__version__,
@@ -45,7 +46,7 @@ def status(arguments: Sequence[str]) -> int:
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        return _complain(str(error), 2)
+        return _complain(_beginning(str(error)), 2)
     except (RunError, LedgerError) as error:
         return _complain(str(error), 1)
     except (DpfedError, AccountingError) as error:
@@ -56,6 +57,11 @@ def status(arguments: Sequence[str]) -> int:
         sys.stderr.close()
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _beginning(message: str) -> str:
+    """Without the middle of a value that somebody has made very long."""
+    return message if len(message) <= _LONGEST else f"{message[: _LONGEST - 200]} ... {message[-200:]}"
 
 
 def _complain(message: str, code: int) -> int:

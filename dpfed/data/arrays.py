@@ -60,7 +60,11 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
             'file with save_file(..., metadata={"classes": "N"}). It is public and is not counted from the labels, '
             "which are private."
         )
-    number = int(in_file) if in_file is not None and in_file.isdecimal() and len(in_file) < 10 else in_file
+    number = (
+        int(in_file)
+        if in_file is not None and in_file.isascii() and in_file.isdecimal() and len(in_file) < 10
+        else in_file
+    )
     classes = check_classes(given if number is None else number, where=f"{path}, metadata")
     if given is not None and given != classes:
         raise DataError(f"{path}: its metadata declare {classes} classes, data.classes is {given}. Declare one number.")
@@ -103,6 +107,7 @@ def _numbered(clients: Sequence[Any], name: str) -> NDArray[np.int64]:
 
 
 def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: int) -> Dataset:
+    check_classes(classes, where=where)
     labels = [_integers(arrays[f"{half}_labels"], f"{where}, {half}_labels") for half in ("train", "test")]
     if any(len(half) and (half.min() < 0 or half.max() >= classes) for half in labels):
         raise undeclared(where, classes)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import reprlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting import require
 from dpfed.errors import ConfigError, DataError
 
 MOST_CLASSES = 2**16
@@ -96,8 +96,8 @@ def check_classes(classes: object, *, where: str) -> int:
     """The declared number of classes; DataError naming `where` it is declared unless a run can have so many."""
     if isinstance(classes, bool) or not isinstance(classes, int) or not 1 <= classes <= MOST_CLASSES:
         raise DataError(
-            f"{where}: classes={reprlib.repr(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. Declare how "
-            "many labels there can be."
+            f"{where}: classes={require.shown(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. Declare "
+            "how many labels there can be."
         )
     return classes
 

@@ -5,6 +5,8 @@ import os
 import tomllib
 
 import pytest
+import tomli_w
+from reference.bounded import bounded
 
 from dpfed.cli import status
 from dpfed.sweep.one_run import Job, Result, build_job
@@ -92,3 +94,88 @@ def test_a_file_that_cannot_be_used(sweep, tmp_path, monkeypatch, capsys, name, 
     assert status([*sweep, "--dry-run"]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+MODEL = """
+import torch
+from torch import nn
+from dpfed import models
+
+class Net(nn.Module):
+    def __init__(self, width, classes):
+        super().__init__()
+        self.last = nn.Linear(width, classes)
+    def forward(self, inputs):
+        {forward}
+
+def network(input_shape, classes):
+    {maker}
+    return Net(64, classes)
+
+models.register("mine", network)
+"""
+FAILS = {
+    "maker": ({"maker": "raise KeyError('no such layer')"}, "cannot be made: KeyError: 'no such layer'"),
+    "maker of something else": ({"maker": "return 3"}, "gives int, not a torch.nn.Module"),
+    "lazy": ({"maker": "return nn.LazyLinear(classes)"}, "is no network that can be trained"),
+    "no weights": ({"maker": "return nn.Flatten()"}, "has no parameters"),
+    "memory": ({"maker": "return nn.Linear(2**40, 2**20)"}, "cannot be made: RuntimeError"),
+    "forward": ({"forward": "raise LookupError('what')"}, "fails on 2 test samples, (2, 1, 8, 8): LookupError: what"),
+    "shape": ({"forward": "return self.last(inputs.flatten(1))[:, :3]"}, "gives torch.float32 of shape (2, 3)"),
+    "shapes": ({"forward": "return self.last(inputs)"}, "fails on 2 test samples"),
+    "pair": ({"forward": "return inputs, inputs"}, "gives tuple for 2 samples"),
+    "integers": ({"forward": "return self.last(inputs.flatten(1)).long()"}, "gives torch.int64"),
+}
+
+
+def config_with_mine(folder):
+    (folder / "mine.toml").write_text(tomli_w.dumps(tomllib.loads(EXPERIMENT)["base"] | {"model": {"name": "mine"}}))
+    return str(folder / "mine.toml")
+
+
+@pytest.mark.parametrize("case", sorted(FAILS))
+def test_a_network_that_fails_is_one_error_with_its_line(tmp_path, monkeypatch, capsys, case):
+    changes, words = FAILS[case]
+    parts = {"maker": "pass", "forward": "return self.last(inputs.flatten(1))"} | changes
+    file = tmp_path / f"{case.replace(' ', '_')}.py"
+    file.write_text(MODEL.format(**parts))
+    monkeypatch.setenv("DPFED_OWN_CODE", str(file))
+    assert status(["run", config_with_mine(tmp_path), "--out", str(tmp_path / "run"), "--json"]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+    if case in ("maker", "forward", "shapes", "memory"):
+        (fault,) = changes.values()
+        line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if fault in text)
+        assert f"({file}, line {line})" in said
+
+
+def test_a_network_that_fails_in_training_is_one_error(tmp_path, monkeypatch, capsys):
+    forward = "if torch.is_grad_enabled(): raise LookupError('a\\nb')\n        return self.last(inputs.flatten(1))"
+    (tmp_path / "net_that_fails_late.py").write_text(MODEL.format(maker="pass", forward=forward))
+    monkeypatch.setenv("DPFED_OWN_CODE", str(tmp_path / "net_that_fails_late.py"))
+    words = ["run", config_with_mine(tmp_path), "--set", "local.strategy=loop", "--out", str(tmp_path / "run")]
+    assert status(words) == 1
+    said = capsys.readouterr().err
+    assert "round 1: training failed (LookupError: a b (" in said
+    assert "net_that_fails_late.py, line 11)" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("content", ["raise SystemExit(0)", "import nothing_of_this_name", "def f(:", "\0"])
+def test_own_code_that_ends_the_process_or_is_no_code_is_one_error(sweep, tmp_path, monkeypatch, capsys, content):
+    file = tmp_path / f"own_{abs(hash(content))}.py"
+    file.write_text(content)
+    monkeypatch.setenv("DPFED_OWN_CODE", str(file))
+    assert status([*sweep, "--dry-run"]) == 2
+    assert f"{file} fails: " in capsys.readouterr().err
+
+
+def test_hidden_layers_that_no_memory_holds_are_refused_before_they_are_made(tmp_path, capsys):
+    for hidden in ("[65536, 65536]", "[100000]", "[" + "9," * 70 + "9]"):
+        with bounded():
+            assert (
+                status(["run", "fedavg-digits", "--set", f"model.hidden={hidden}", "--out", str(tmp_path / "run")]) == 2
+            )
+        assert "at most" in (said := capsys.readouterr().err) or "less than or equal to 65536" in said

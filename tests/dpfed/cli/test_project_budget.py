@@ -140,3 +140,21 @@ def test_a_plan_of_which_no_round_fits_names_the_ledger_and_what_it_has_left(cap
     assert said.startswith(f"dpfed: {path}: ")
     assert f"not even one round fits. It would bring epsilon to {upwards(epsilon_of(SPENT + 4))} " in said
     assert f"allowed is 3, of which {downwards(left)} is left" in said
+
+
+@pytest.mark.parametrize("option", ["--clients", "--epsilon", "--delta"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e400", "1e-400", "9" * 5000, "x", ""])
+def test_a_project_of_impossible_terms_is_one_error(tmp_path, capsys, option, value):
+    terms = {"--clients": "650", "--epsilon": "3", "--delta": "1e-5"} | {option: value}
+    words = ["ledger", "create", str(tmp_path / "p.jsonl"), *(f"{name}={given}" for name, given in terms.items())]
+    assert status(words) == 2
+    without = [word for word in words if not word.startswith("--delta")]
+    assert status(without) == (2 if option != "--delta" else 0)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert len(said) < 5000
+
+
+def test_one_client_has_no_default_delta(tmp_path, capsys):
+    assert status(["ledger", "create", str(tmp_path / "p.jsonl"), "--clients", "1", "--epsilon", "2"]) == 2
+    assert "clients=1: must be a whole number from 2" in capsys.readouterr().err

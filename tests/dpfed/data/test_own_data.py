@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reference.bounded import bounded
 from safetensors.numpy import save_file
 from torch import nn
 
 from dpfed import data, federation, models
 from dpfed.build import build
+from dpfed.compress.masks import PublicTopMask
 from dpfed.config import parse
 from dpfed.errors import ConfigError, DataError
 
@@ -92,6 +94,98 @@ def test_truncated_and_missing_files_are_one_error(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match="cannot be read"):
         data.load(str(path))
+
+
+def test_labels_do_not_decide_how_many_classes_there_are(tmp_path: Path) -> None:
+    """Whatever the labels of one client, the released network has the size that was declared, or there is no run."""
+    tables = RUN | {"data": {"name": str(tmp_path / "mine.safetensors"), "classes": 3}, "model": {"name": "mlp"}}
+    sizes = set()
+    for label in (0, 1, 2):
+        save_file(arrays(train_labels=np.full(60, label), test_labels=np.zeros(20, np.int64)), tables["data"]["name"])
+        sizes.add(build(parse(tables, source="test")).model.size)
+    assert sizes == {5 * 32 + 32 + 32 * 3 + 3}
+    labels, said = np.zeros(60, np.int64), set()
+    for label in (-1, 3, 99, 2**40, -(2**40)):
+        labels[7] = label
+        save_file(arrays(train_labels=labels), tables["data"]["name"])
+        with bounded(), pytest.raises(DataError, match=r"a label of .*mine\.safetensors is not among the 3") as raised:
+            build(parse(tables, source="test"))
+        said.add(str(raised.value))
+    assert len(said) == 1  # and so it tells nothing of the label
+
+
+def test_the_number_of_classes_is_declared_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    save_file(arrays(), path)
+    with pytest.raises(DataError, match=r"(?s)is not declared.*data\.classes.*metadata"):
+        data.load(str(path))
+    assert data.load(str(path), classes=4).classes == 4
+    save_file(arrays(), path, metadata={"classes": "5"})
+    assert data.load(str(path)).classes == data.load(str(path), classes=5).classes == 5
+    with pytest.raises(DataError, match=r"metadata declare 5 classes, data\.classes is 4"):
+        data.load(str(path), classes=4)
+    with pytest.raises(ConfigError, match=r"data\.classes=4 with data\.name='digits'"):
+        data.load("digits", classes=4)
+    tables = RUN | {"data": {"name": "digits", "classes": 10}, "model": {"name": "mlp"}}
+    with pytest.raises(ConfigError, match=r"data\.classes=10 has no effect here"):
+        build(parse(tables, source="test"))
+
+
+@pytest.mark.parametrize("declared", ["", "x", "0", "-1", "1e3", "65537", str(2**40), "9" * 5000, "3.0", "\u0663"])
+def test_declarations_that_no_network_can_have_are_one_error(tmp_path: Path, declared: str) -> None:
+    save_file(arrays(), tmp_path / "mine.safetensors", metadata={"classes": declared})
+    with bounded(), pytest.raises(DataError, match=r"metadata: classes=|not among the 3") as raised:
+        data.load("mine.safetensors", tmp_path)
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("number", [True, 2.0, 0, 2**40, 10**5000, None], ids=range(6))
+def test_data_from_python_declare_their_classes(number: Any) -> None:
+    with bounded(), pytest.raises(DataError, match="classes="):
+        data.from_samples(Points(8), Points(8), classes=number)
+
+
+def test_errors_of_own_samples_tell_no_label() -> None:
+    for label in (2**70, 77, "secret", 1e30):
+        samples = [(np.zeros(2), 0), (np.zeros(2), label)]
+        with pytest.raises(DataError) as raised:
+            data.from_samples(samples, samples, classes=3)
+        assert str(label) not in str(raised.value)
+
+
+def test_owners_that_cannot_be_told_apart_are_one_error() -> None:
+    with pytest.raises(DataError, match="clients must be numbers or names"):
+        data.from_samples(Points(8), Points(8), classes=4, clients=[None, "a"] * 4)
+
+
+@pytest.mark.parametrize("letter", [-1.0, 3.0, 1e30])
+def test_letters_beyond_the_declared_ones_are_refused_before_any_round(tmp_path: Path, letter: float) -> None:
+    texts = np.ones((60, 5))
+    texts[50, 2] = letter
+    save_file(arrays(train_inputs=texts, test_inputs=np.ones((20, 5))), tmp_path / "mine.safetensors")
+    where = {"name": str(tmp_path / "mine.safetensors"), "classes": 3}
+    tables = RUN | {"data": where, "model": {"name": "char-lstm", "hidden": [4]}}
+    with pytest.raises(DataError, match="an input of 'mine' is not among the 3 declared letters"):
+        build(parse(tables, source="test"))
+
+
+def test_what_others_hold_does_not_decide_how_long_the_server_trains(tmp_path: Path) -> None:
+    """The steps on public data, from which a mask follows that everybody sees, under private sizes."""
+    path = tmp_path / "mine.safetensors"
+    tables = RUN | {
+        "data": {"name": str(path), "classes": 3, "public": 10, "partition": "natural"},
+        "model": {"name": "mlp"},
+        "method": {"name": "fed-smp-topk", "keep": 0.5},
+    }
+    steps = set()
+    for size in (2, 40):
+        owners = np.where(np.arange(60) < size, 0, np.arange(60) % 11 + 1)
+        owners[:12] = np.arange(12)
+        save_file(arrays(train_clients=owners), path)
+        map_ = build(parse(tables, source="test")).parts.map
+        assert isinstance(map_, PublicTopMask)
+        steps.add(map_.trainer.period)
+    assert steps == {2}  # ceil(10 / 8) steps through its own samples
 
 
 class Points(torch.utils.data.Dataset):
