@@ -6,6 +6,7 @@ from pathlib import Path
 
 from accounting.accountant import Accountant
 from accounting.budget import NoisePlan
+from accounting.caveats import of_delta
 from accounting.rdp import Conversion
 from accounting.rounding import upwards
 from dpfed.cli.budget_tables import sampler_words
@@ -47,4 +48,6 @@ def show_map(
     console().print(
         f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit client; delta {upwards(plan.delta)}"
     )
+    for note in of_delta(float(plan.delta or 0), units=plan.clients):
+        console().print(f"note: {note}")
     console().print(f"plot: {plot}")

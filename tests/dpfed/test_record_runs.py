@@ -216,3 +216,8 @@ def test_what_cannot_be_stated_or_run_is_refused(config, tiny_config):
         build(without_noise_multiplier(config()))
     with pytest.raises(ConfigError, match="clip_norms: unknown key"):
         config("local.record.clip_norms=1.0")
+
+
+def test_a_delta_above_one_over_the_records_is_noted(config, tmp_path):
+    summary = federation.run(build(config("local.record.delta=0.1", "federation.rounds=1")), tmp_path / "run").summary
+    assert any("it allows releasing one record's data outright" in note for note in summary["notes"])
