@@ -157,7 +157,8 @@ class Seen:
 
 def overlap_law(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:
     """Of the number of clients that cohorts share with those `lag` before: the first value, and the probabilities of it
-    and the following ones. Exact but for rounding: 1e-13 of convolutions, and 1e-9 of single values where there are a million clients."""
+    and the following ones. Exact but for rounding: 1e-13 of convolutions, 1e-9 of single values if there are a million
+    clients."""
     laws = [_hypergeometric(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
     first, masses = sum(law[0] for law in laws), [law[1] for law in laws]
     while len(masses) > 1:
