@@ -105,7 +105,7 @@ def _finite(table: Floats) -> Floats:
 
 
 def _normalised(law: Floats) -> Floats:
-    return law / law.sum()
+    return np.asarray(law / law.sum())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

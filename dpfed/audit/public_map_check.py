@@ -21,7 +21,7 @@ def public_map_check(one: OneRound) -> Check | None:
     if not isinstance(choice, PublicTopMask):
         return None
     state, trainer = one.state, choice.trainer
-    others = replace(trainer, inputs=trainer.inputs.flip(0), labels=trainer.labels.flip(0))
+    others = replace(trainer, inputs=torch.zeros_like(trainer.inputs), labels=torch.zeros_like(trainer.labels))
     maps = [
         each.for_round(state.broadcast, state.round, one.seeds) for each in (choice, replace(choice, trainer=others))
     ]
@@ -32,7 +32,7 @@ def public_map_check(one: OneRound) -> Check | None:
     return Check(
         name="public map",
         passed=same and common == 0,
-        detail=("the map stays" if same else "the map changes") + " when all private data are exchanged; clients hold "
+        detail=("the map stays" if same else "the map changes") + " when all private data become zero; clients hold "
         f"{common} of the {len(choice.labels)} public samples",
     )
 

@@ -79,7 +79,8 @@ def drawn(sampling: Sampling, clients: int, mu: float, out: float, rest: float, 
         own = np.array([0.0, mu])
         return NormalMixture(weights=(weights, weights), means=(beside, beside + own), own=(0 * own, own))
     others = np.arange(clients)
-    chances, beside = binom.pmf(others, clients - 1, q), rest * (others - expected)
+    chances = np.asarray(binom.pmf(others, clients - 1, q), dtype=np.float64)
+    beside = np.asarray(rest * (others - expected), dtype=np.float64)
     return NormalMixture(
         weights=(chances, np.concatenate([(1 - q) * chances, q * chances])),
         means=(beside, np.concatenate([beside, beside + mu])),

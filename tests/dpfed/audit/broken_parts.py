@@ -11,6 +11,8 @@ import torch
 from accounting.adjacency import Adjacency
 from accounting.mechanisms import Gaussian
 from dpfed.compress.fixed_point import Encoded
+from dpfed.compress.maps import SharedMask, top_indices
+from dpfed.compress.masks import PublicTopMask
 from dpfed.privacy.clip import clip_rows, drop_not_finite
 from dpfed.sampling import FixedSizeCohorts, PoissonCohorts
 
@@ -126,14 +128,15 @@ class Tiled(Delegating):
         return half.repeat(2)[:count]
 
 
-class MaskOfPrivateSamples(Delegating):
+class MaskOfPrivateSamples(PublicTopMask):
     """Trains for the mask on the clients' own samples."""
 
     def for_round(self, weights, round, seeds):
-        trainer = self._inner.trainer
-        size = len(self._inner.labels)
-        own = replace(self._inner, inputs=trainer.inputs[:size], labels=trainer.labels[:size])
-        return own.for_round(weights, round, seeds)
+        size, own = len(self.labels), self.trainer
+        update = own.train_on(
+            own.inputs[:size], own.labels[:size], weights, round=round, seeds=seeds, purpose="public.shuffle"
+        )
+        return SharedMask(size=self.size, indices=top_indices(update[None], self.kept)[0], scale=1.0)
 
 
 class FromASeed:

@@ -136,7 +136,8 @@ def check(name, trials=0, unit="draws"):
             "tails": lambda: noise_checks.tail_check(noise_of(fresh, claim, size, trials)),
             "coordinates": lambda: noise_checks.coordinates_check(noise_of(fresh, claim, size, trials)),
         }
-        return not found[name]().passed
+        outcome = found[name]()
+        return outcome is not None and not outcome.passed
 
     return Layer(name=f"check: {name}", trials=trials, alarm=alarm, unit=unit)
 

@@ -191,12 +191,23 @@ def noise_tiled():
 
 def mask_of_private_samples():
     twin = case("fed-smp-topk")
-    return twin, twin.having(map=lambda parts: MaskOfPrivateSamples(parts.map))
+    return twin, twin.having(map=lambda parts: MaskOfPrivateSamples(**vars(parts.map)))
 
 
 def _with_sampler(sound, wrong):
     twin = case("dp-fedavg")
     return twin.having(sampler=lambda parts: sound), twin.having(sampler=lambda parts: wrong)
+
+
+def public_samples_of_clients():
+    """The first of the clients' samples are called public."""
+    twin = case("fed-smp-topk")
+
+    def theirs(parts):
+        mine, local = parts.local.partition.indices[: len(parts.map.labels)], parts.local
+        return replace(parts.map, inputs=local.inputs[mine], labels=local.labels[mine])
+
+    return twin, twin.having(map=theirs)
 
 
 def fixed_with_repeats():
@@ -262,7 +273,7 @@ FAULTS = (
         name="2 of 4 shares of noise lost, charged as whole",
         make=noise_lost_with_dropouts,
         shift=2**0.5,
-        layers=(worlds("dense", 3_000), check("noise", 20_000)),
+        layers=(worlds("dense", 1_500), check("noise", 20_000)),
     ),
     Fault(name="noise 1% short", make=noise_short, shift=1 / 0.99, layers=(check("noise", 300_000),)),
     Fault(
@@ -360,6 +371,12 @@ FAULTS = (
     Fault(
         name="top-k: the mask from private samples",
         make=mask_of_private_samples,
+        epsilon=math.inf,
+        layers=(check("public map"),),
+    ),
+    Fault(
+        name="top-k: public samples that clients hold",
+        make=public_samples_of_clients,
         epsilon=math.inf,
         layers=(check("public map"),),
     ),
