@@ -24,7 +24,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Parsers that take milliseconds an input get fewer of them.
-SHARES = {"mask-file": 0.02, "cifar": 0.05, "shakespeare": 0.1, "payload": 0.5, "leaf": 0.3, "mat-deflated": 0.5}
+SHARES = {
+    "summary": 0.1,
+    "metrics": 0.1,
+    "diagnostics": 0.1,
+    "sweep": 0.1,
+    "mask-file": 0.02,
+    "cifar": 0.05,
+    "shakespeare": 0.1,
+    "payload": 0.5,
+    "leaf": 0.3,
+    "mat-deflated": 0.5,
+}
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ import numpy as np
 import tomli_w
 import torch
 from reference.compressors import SETTINGS, make
+from safetensors.numpy import save
 from scipy.io import savemat
 
 import dpfed.compress
@@ -46,14 +47,20 @@ from accounting.project import Project
 from dpfed import checkpoint, config, ledger_signature, mask_file, presets
 from dpfed.binding import Binding
 from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
+from dpfed.data.arrays import load_arrays
 from dpfed.data.cifar import load_cifar10
 from dpfed.data.idx import read_idx
 from dpfed.data.mat import read_mat
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.errors import DpfedError
+from dpfed.report.collection import collect, write_results
+from dpfed.report.readings import readings_of
+from dpfed.report.statistics import groups_of
+from dpfed.report.statistics import write_table as write_statistics
 from dpfed.secagg.messages import WIDTHS, Kind, read_table, write_table
 from dpfed.server.state import ServerState
 from dpfed.sweep.experiment_file import read_experiment
+from dpfed.sweep.published import read_published
 
 DOCUMENTED = (AccountingError, DpfedError)
 """The two families of errors. Whatever else a parser raises is a fault."""
@@ -383,7 +390,104 @@ def _leaf(content: bytes) -> None:
     load_shakespeare_leaf(_folder())
 
 
+def _arrays() -> dict[str, np.ndarray]:
+    labels = np.array([0, 1, 2], dtype=np.int64)
+    inputs = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
+    return {"train_inputs": inputs, "train_labels": labels, "test_inputs": inputs, "test_labels": labels}
+
+
+def _own_data_seeds() -> list[bytes]:
+    halves = {name: array.astype(np.uint8) for name, array in _arrays().items()}
+    owned = _arrays() | {"train_clients": np.array([5, -7, 5], dtype=np.int32)}
+    return [save(_arrays()), save(owned, metadata={"classes": "4"}), save(halves, metadata={"classes": "3"})]
+
+
+def _own_data(content: bytes) -> None:
+    for classes in (4, None):
+        found = load_arrays(_file(content, "mine.safetensors"), classes=classes)
+        assert found.classes in (3, 4)
+        assert 0 <= found.train_labels.min() <= found.train_labels.max() < found.classes
+
+
+def _header(content: bytes) -> bytes:
+    """The length that the header should have: up to the braces that end its tensors, and the spaces after them."""
+    end = content.find(b"}}") + 2
+    end += len(content[end:]) - len(content[end:].lstrip(b" "))
+    return struct.pack("<Q", max(end - 8, 0)) + content[8:]
+
+
+# Folders
+
+
+_SUMMARY = {
+    "method": "dp-fedavg", "dataset": "digits", "seed": 1, "rounds": 2, "seconds": 1.5, "epsilon": 1.0, "delta": 1e-5,
+    "noise_multiplier": 1.1, "clients": 60, "cohort": 12, "unit": "client", "sampling": "poisson", "test_accuracy": 0.5,
+    "adjacency": "add-remove", "accountant": "pld", "noise": "gaussian", "noise_placement": "server", "device": "cpu",
+    "not_protected": ["nothing"], "lower_bound": None,
+}  # fmt: skip
+_METRICS = [{"round": 1, "test_accuracy": None, "epsilon": 0.5, "uplink_megabytes": 0.1}]
+_METRICS += [{"round": 2, "test_accuracy": 0.5, "epsilon": 1.0, "uplink_megabytes": 0.2}]
+_SWEEP = {
+    "title": "t", "paper": "p", "profile": "smoke", "note": "", "quantities": ["epsilon", "rounds"], "x": "run.seed",
+    "rows": ["a"], "runs": [{"row": "a", "at": {"run.seed": "1"}, "folder": "a/run"}], "command": "dpfed sweep",
+    "published": [{"row": "a", "x": None, "quantity": "epsilon", "value": 1.0, "where": "table 1"}],
+    "versions": {"dpfed": "0.1"}, "commit": None, "tuned": [{"row": "a"}],
+}  # fmt: skip
+
+
+def _run_folder(**changes: bytes) -> Path:
+    contents = {
+        "config": b"[run]\nseed = 1\n",
+        "summary": json.dumps(_SUMMARY).encode(),
+        "metrics": b"".join(json.dumps(line).encode() + b"\n" for line in _METRICS),
+        "diagnostics": b'{"round": 1, "seconds": 0.5}\n',
+    } | changes
+    names = {"config": "config.toml", "summary": "summary.json"}
+    for name, content in contents.items():
+        _file(content, f"a/run/{names.get(name, f'{name}.jsonl')}")
+    return _folder() / "a"
+
+
+def _summary(content: bytes) -> None:
+    _reported(_run_folder(summary=content))
+
+
+def _metrics(content: bytes) -> None:
+    _reported(_run_folder(metrics=content))
+
+
+def _diagnostics(content: bytes) -> None:
+    _reported(_run_folder(diagnostics=content))
+
+
+def _reported(folder: Path) -> None:
+    """All that a page takes from a run, but for the drawing."""
+    found = collect([folder / "run"])
+    write_statistics(found, folder / "table.csv")
+    write_results(found.runs, folder / "results.csv")
+    for group in groups_of(found):
+        readings_of(group)
+
+
+def _sweep(content: bytes) -> None:
+    _run_folder()
+    collect([_file(content, "sweep.json").parent])
+
+
+def _published(content: bytes) -> None:
+    read_published(_file(content, "published.csv"), read_experiment(_file(_EXPERIMENT, "experiment.toml")))
+
+
 PARSERS: dict[str, Parser] = {
+    "own-data": Parser(seeds=_own_data_seeds, parse=_own_data, sealed=_header),
+    "summary": Parser(seeds=lambda: [json.dumps(_SUMMARY).encode()], parse=_summary),
+    "metrics": Parser(seeds=lambda: [b"".join(json.dumps(line).encode() + b"\n" for line in _METRICS)], parse=_metrics),
+    "diagnostics": Parser(seeds=lambda: [b'{"round": 1, "seconds": 0.5}\n'], parse=_diagnostics),
+    "sweep": Parser(seeds=lambda: [json.dumps(_SWEEP).encode()], parse=_sweep),
+    "published": Parser(
+        seeds=lambda: [b"row,x,quantity,value,where\na,1,epsilon,1.5,table 1\nb,,test_accuracy,80,\n"],
+        parse=_published,
+    ),
     "payload": Parser(seeds=_payload_seeds, parse=_payload, sealed=_with_crc),
     "mask": Parser(seeds=_mask_seeds, parse=_mask),
     "secure-sum": Parser(seeds=_table_seeds, parse=_table),

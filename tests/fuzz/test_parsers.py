@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 NAMED = pytest.mark.parametrize("name", list(PARSERS))
-RARE = {"mask-file", "cifar", "payload", "shakespeare"}
+RARE = {"mask-file", "cifar", "payload", "shakespeare", "summary", "metrics", "diagnostics", "sweep"}
 """Parsers that take milliseconds."""
 
 TOKENS = [
