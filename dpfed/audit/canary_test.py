@@ -149,8 +149,8 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
         f"{len(present)} present, {len(absent)} absent: mean scores {present.mean():.2f} and {absent.mean():.2f} noise "
         f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
         f"{downwards(found.lower_bound)} if it is a Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
-        f"sampling; {found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke test, for random "
-        f"directions and not for the worst client: so many canaries would have found {found.power.in_words()}."
+        f"sampling; {found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke test, for "
+        f"random directions and not for the worst client: so many canaries would have found {found.power.in_words()}."
     )
     if found.claim.rejected:
         return False, f"more can be told of who took part than one round may show. {detail}"

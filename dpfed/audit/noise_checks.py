@@ -44,7 +44,8 @@ def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> Noise:
     rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
     zeros = rounds.moves(None, torch.zeros(size))
     least = quiet.run(zeros, quiet.together())
-    released, whole = [], []
+    released: list[Tensor] = []
+    whole: list[Tensor] = []
     wanted = min(_MOST_ROUNDS, math.ceil(entries / one.map.sent))
     while len(released) < wanted:
         done = rounds.run(zeros, rounds.together())

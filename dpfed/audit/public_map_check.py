@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +28,7 @@ def public_map_check(one: OneRound) -> Check | None:
     ]
     unit = torch.ones(one.map.sent)
     same = torch.equal(maps[0].adjoint(unit), maps[1].adjoint(unit))
-    held = torch.from_numpy(local.partition.indices)
+    held = torch.from_numpy(np.concatenate([local.partition.of(client) for client in range(local.partition.clients)]))
     common = _common(choice.inputs, choice.labels, local.inputs[held], local.labels[held])
     return Check(
         name="public map",

@@ -89,7 +89,7 @@ class TwoWorlds:
             replays &= done.replays
             for kind in kinds:
                 found[kind] += self._scores(kind, done)
-        scores = {kind: np.array(found[kind][:trials], dtype=np.float64) for kind in kinds}
+        scores: dict[str, Floats] = {kind: np.array(found[kind][:trials], dtype=np.float64) for kind in kinds}
         return Trials(scores=scores, entries=frozenset(entries), replays=replays)
 
     def cuts(self, kind: str, trials: int, alpha: float, delta: float | None) -> Thresholds:
@@ -128,7 +128,7 @@ class TwoWorlds:
             assert self.ratio is not None
             alone = self.claim.seen == "uploads"
             sums = torch.stack([row for _, row in done.uploads.values()]) if alone else done.total[None]
-            return self.ratio.scores(sums).tolist()
+            return [float(score) for score in self.ratio.scores(sums)]
         if self.claim.seen == "uploads":
             rows = torch.stack([done.uploads[k][0 if kind == "filter" else 1] for k in range(len(done.uploads))])
             if kind == "support":
