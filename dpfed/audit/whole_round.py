@@ -64,7 +64,8 @@ class WholeRounds:
         length = float(squares.diagonal().mean())
         if torch.allclose(squares, length * torch.eye(sent, dtype=squares.dtype), atol=1e-6 * length):
             return there.T / length
-        return torch.linalg.pinv(there)
+        inverse: Tensor = torch.linalg.pinv(there)
+        return inverse
 
     @property
     def drawn(self) -> bool:
