@@ -45,7 +45,7 @@ def odd(request, tmp_path):
 
 
 def test_what_is_no_regular_file_is_not_opened(odd):
-    with bounded(seconds=10):
+    with bounded(seconds=60):
         for use in (open_input, lambda path: read_input(path, at_most=10), lambda path: require_input(path, at_most=1)):
             with pytest.raises(OSError):  # noqa: PT011 (errno differs)
                 use(odd)
@@ -57,7 +57,7 @@ def test_a_fifo_with_a_reader_is_not_written_to(tmp_path):
     path = tmp_path / "file"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with bounded(seconds=10), pytest.raises(OSError, match="is a FIFO"):
+    with bounded(seconds=60), pytest.raises(OSError, match="is a FIFO"):
         open_output(path, os.O_APPEND)
     os.close(reader)
 
@@ -91,7 +91,7 @@ def test_descriptors_are_closed_where_files_are_refused(tmp_path):
 
 @pytest.mark.parametrize("use", [Ledger.read, Ledger.so_far, Ledger.resume, Project.open])
 def test_ledgers_that_are_no_files_are_one_error(odd, use):
-    with bounded(seconds=10), pytest.raises(LedgerError):
+    with bounded(seconds=60), pytest.raises(LedgerError):
         use(odd)
 
 

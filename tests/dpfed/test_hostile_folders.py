@@ -54,7 +54,7 @@ def answer(command, finished, folder):
         "resume": ["run", str(finished / "config.toml"), "--resume", "--out", str(folder), "--json"],
         "ledger": ["ledger", "show", str(folder / "ledger.jsonl")],
     }
-    with bounded(seconds=120):
+    with bounded():
         return status(given[command])
 
 
@@ -77,7 +77,7 @@ def test_no_file_of_a_run_is_waited_for_or_read_without_end(finished, folder, ca
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "metrics.jsonl", "report.html"])
 def test_no_part_of_a_file_is_waited_for_or_followed(finished, folder, tmp_path, name):
     os.mkfifo(folder / f"{name}.part")
-    with bounded(seconds=120):
+    with bounded():
         assert answer("resume", finished, folder) in (0, 1)
     (tmp_path / "precious").write_text("mine")
     (folder / f"{name}.part").unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def test_a_configuration_names_no_number_that_takes_all_memory(folder, capfd, ke
     tables = tomllib.loads((folder / "config.toml").read_text())
     tables.setdefault(table, {})[name] = HUGE[key]
     (folder / "config.toml").write_text(tomli_w.dumps(tables))
-    with bounded(seconds=60):
+    with bounded():
         assert status(["audit", "run", str(folder), "--json"]) == 2
     said = capfd.readouterr().err
     assert key in said
@@ -133,7 +133,7 @@ def test_a_configuration_names_no_number_that_takes_all_memory(folder, capfd, ke
 def test_cohorts_are_tested_in_bounded_memory():
     law = size_law(sampler("poisson", clients=10**7, cohort=5 * 10**6), 10**7)
     sizes = [5 * 10**6] * 100_000
-    with bounded(seconds=120, megabytes=1500):
+    with bounded(megabytes=1500):
         assert poisson_finding(law, 5 * 10**6, sizes[: most_rounds(law)], 1e-6)[0] is False
     assert most_rounds(size_law(sampler("poisson", clients=10**6, cohort=10**3), 10**6)) > 4000
 
@@ -150,8 +150,9 @@ def test_strange_values_are_one_error(finished, folder, capfd, name, value):
         record = json.loads((finished / name).read_text()) if lines is None else lines[0]
         record |= {key: value for key in record if keys is None or key in keys}
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines or [record]))
-        assert answer("audit", finished, folder) in (0, 1, 2)
-        with bounded(seconds=120):
+        if keys is None:
+            assert answer("audit", finished, folder) in (0, 1, 2)
+        with bounded():
             try:
                 read_finished(folder)
             except RunError as error:

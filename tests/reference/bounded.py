@@ -12,7 +12,7 @@ class Waited(BaseException):
 
 
 @contextmanager
-def bounded(*, seconds: int = 60, megabytes: int = 800) -> Iterator[None]:
+def bounded(*, seconds: int = 300, megabytes: int = 800) -> Iterator[None]:
     """Waited after `seconds`; what asks for more than `megabytes` beyond today's address space finds no memory."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
