@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from dpfed import presets
@@ -132,8 +133,14 @@ def audit_upload(
         seed=seed,
         delta=config.privacy.delta or 1e-5,
         draws=draws,
-        checks=(_sampler(name, experiment, seed), secure_check()),
+        checks=(_sampler(name, experiment, seed), _secure()),
     )
+
+
+@cache
+def _secure() -> Check:
+    """Once for all methods: they draw from the same source."""
+    return secure_check()
 
 
 def _sampler(name: str, experiment: Experiment, seed: int) -> Check:

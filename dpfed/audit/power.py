@@ -25,7 +25,7 @@ A_FIFTH = 0.2
 """Noise short by this much, or a client that moves the sum as much too far, must be found: or nothing is said."""
 
 _TOO_FAR = A_FIFTH / (1 - A_FIFTH)
-_PLACES = 81
+_PLACES = 41
 _CELLS = 64
 _REACH = 8.0
 
@@ -160,10 +160,17 @@ def _cells(trials: int, rate: float) -> np.ndarray[Any, Any]:
 
 
 def _most(holds: Any, most: int) -> int:
-    """The largest number from 0 to `most` for which `holds`, which is true up to it and false beyond; -1: none."""
-    if most < 0 or not holds(0):
-        return -1
-    low, high = 0, most + 1
+    """The largest number from 0 to `most` for which `holds`, which is true up to it and false beyond; -1: none.
+
+    Steps down from `most`, which is mostly near, and then halves.
+    """
+    if most < 0 or holds(most):
+        return most
+    step, high, low = 8, most, most - 8
+    while low >= 0 and not holds(low):
+        step, high = 2 * step, low
+        low = high - step
+    low = max(low, -1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
