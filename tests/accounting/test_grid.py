@@ -112,7 +112,7 @@ def test_a_smaller_set_of_orders_never_lowers_a_cell():
         ({"rounds": 0}, r"rounds=0: must be whole numbers from 1"),
         ({"rounds": [1.5]}, r"rounds=1.5"),
         ({"rounds": math.nan}, r"rounds=nan"),
-        ({"delta": 0.0}, r"delta=0: must be numbers strictly between 0 and 1"),
+        ({"delta": 0.0}, r"delta=0.0: must be numbers strictly between 0 and 1"),
         ({"delta": [0.5, 1.0]}, r"delta=1"),
         ({"noise_multiplier": -1.0}, r"noise_multiplier=-1.0"),
         ({"sampling_probability": 2}, r"sampling_probability=2.0"),
