@@ -301,6 +301,15 @@ def parse(tables: Mapping[str, Any], *, source: str) -> Config:
         raise ConfigError(f"{source}:\n  {problems}") from None
 
 
+def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
+    """The configuration that a run wrote into its folder. A setting that its version did not have yet counts as today's
+    default, but for data.partition_seed: before there was one, run.seed divided the data."""
+    data, run = tables.get("data"), tables.get("run")
+    if isinstance(data, Mapping) and isinstance(run, Mapping) and "seed" in run and "partition_seed" not in data:
+        tables = {**tables, "data": {**data, "partition_seed": run["seed"]}}
+    return parse(tables, source=source)
+
+
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """`tables` with `table.key=value` settings put in; values are TOML, a bare word is a string."""
     result = _copied(tables)

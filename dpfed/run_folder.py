@@ -32,7 +32,7 @@ from accounting import population_key
 from dpfed import checkpoint, durable_files
 from dpfed.binding import Binding, configuration_hash
 from dpfed.checkpoint import Checkpoint
-from dpfed.config import parse
+from dpfed.config import parse_written
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.server.state import ServerState
@@ -80,13 +80,13 @@ class RunFolder:
     def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
         """The folder of an interrupted run; RunError if it holds none, or one with another configuration.
 
-        A setting that its version did not have yet counts as today's default.
+        Of a setting that its version did not have yet, see `parse_written`.
         """
         try:
             before = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
-        changed = differences(parse(before, source=str(path / "config.toml")).to_dict(), dict(config))
+        changed = differences(parse_written(before, source=str(path / "config.toml")).to_dict(), dict(config))
         if changed:
             raise RunError(
                 f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfed.config import flat, parse, read_toml
+from dpfed.config import flat, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
 from dpfed.sweep.experiment_file import ExperimentFile, read_experiment
 from dpfed.sweep.grid import Cell, Grid, expand, slug
@@ -96,7 +96,7 @@ def state_of(folder: Path, cell: Cell) -> State:
     """How far the run in `folder` has come; RunError if it is another one."""
     if not (folder / "config.toml").exists():
         return "to run"
-    there = flat(parse(read_toml(folder / "config.toml"), source=str(folder / "config.toml")).to_dict())
+    there = flat(parse_written(read_toml(folder / "config.toml"), source=str(folder / "config.toml")).to_dict())
     here = flat(cell.config.to_dict())
     changed = [key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)]
     if changed:

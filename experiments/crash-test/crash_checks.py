@@ -12,6 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from accounting.errors import LedgerError
 from accounting.ledger import Ledger
 from accounting.project import Project
 
@@ -125,7 +126,10 @@ def _check_project(folder: Path, project: Path, charges: Counter[int]) -> None:
     if len(first) < 2:
         return
     run = json.loads(first[0])["about"]["run"]
-    opened = Project.open(project)
+    try:
+        opened = Project.open(project)
+    except LedgerError as error:
+        raise Violation(f"no run can go on with the project ({error})") from None
     there = Counter(one.round for one in opened.ledger.releases if one.detail["run"] == run)
     if charges - there:
         raise Violation(f"rounds {sorted(charges - there)} are charged to the run and not to its project")

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from crash_points import How
 
+from accounting import kept_head
+from accounting.hash_chain import sealed
+from accounting.ledger import Ledger
 from dpfed import durable_files
 from dpfed.book import Book
 from dpfed.compress.upload import Upload
@@ -56,6 +59,18 @@ def project_after_ledger() -> None:
             project.charge(entry, run=self.run, population=population, repeatable=True)
 
     Book.record = late  # type: ignore[method-assign]
+
+
+def head_before_line() -> None:
+    """PATH.head names a line that is not there yet."""
+    record = Ledger.record
+
+    def early(self: Ledger, entry: Any) -> None:
+        if "head_kept" in self.header.about:
+            kept_head.write(self.path, sealed(entry.to_dict(), self.head)[1])
+        record(self, entry)
+
+    Ledger.record = early  # type: ignore[method-assign]
 
 
 def noise_of_the_process() -> None:
@@ -108,6 +123,7 @@ FAULTS = {
     "checkpoint before the charge": Fault(case="fedpm", plant=charge_after("save_checkpoint")),
     "metrics before the charge": Fault(case="fedpm", plant=charge_after("append_metrics")),
     "the run's ledger before the project's": Fault(case="project", plant=project_after_ledger),
+    "the head of the project before its line": Fault(case="project", plant=head_before_line),
     "no fsync of the ledger": Fault(case="fedpm", hows=("cut",), unsynced="ledger.jsonl"),
     "no fsync of the project's ledger": Fault(case="project", hows=("cut",), unsynced="project.jsonl"),
     "no fsync of the checkpoint": Fault(case="fedpm", hows=("cut",), unsynced="checkpoint.safetensors.part"),

@@ -343,3 +343,12 @@ def test_the_summary_names_heads_and_population(tiny_config, tmp_path, project):
     assert (summary["project_head"], summary["population"]) == (project.ledger.head, ledger.header.population)
     free = federation.run(build(tiny_config("method.name=fedavg", without=["privacy"])), tmp_path / "free").summary
     assert (free["ledger_head"], free["ledger_entries"], free["project_head"]) == (None, None, None)
+
+
+def test_a_run_of_before_there_was_a_partition_seed_had_that_of_the_run(tiny_config, two_rounds):
+    """Another division is no default: a folder of version 0.1 with run.seed = 1 is on other clients than today's."""
+    folder = two_rounds("run.seed=1")
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace("partition_seed = 0\n", ""))
+    with pytest.raises(RunError, match=r"data\.partition_seed was 1, is 0"):
+        resume(tiny_config, folder, "run.seed=1")

@@ -25,13 +25,25 @@ from reference.compressors import SETTINGS, make
 from scipy.io import savemat
 
 import dpfed.compress
-from accounting import Aborted, Gaussian, Header, Ledger, LocalRelease, PoissonSampling, Release, Steps, Subsampled
+from accounting import (
+    Aborted,
+    Gaussian,
+    Header,
+    Ledger,
+    LocalRelease,
+    PoissonSampling,
+    Release,
+    Steps,
+    Subsampled,
+    kept_head,
+    population_key,
+)
 from accounting.errors import AccountingError
 from accounting.hash_chain import sealed as sealed_line
 from accounting.integer_noise import DiscreteGaussian
 from accounting.mechanisms import BernoulliAggregate
 from accounting.project import Project
-from dpfed import checkpoint, config, mask_file, presets
+from dpfed import checkpoint, config, ledger_signature, mask_file, presets
 from dpfed.binding import Binding
 from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
 from dpfed.data.cifar import load_cifar10
@@ -78,6 +90,7 @@ def clean_up() -> None:
     """Remove what `parse` has written."""
     shutil.rmtree(_folder(), ignore_errors=True)
     _folder.cache_clear()
+    _signed.cache_clear()
 
 
 def _file(content: bytes, name: str) -> Path:
@@ -191,6 +204,36 @@ def _ledger(content: bytes) -> None:
 def _project(content: bytes) -> None:
     project = Project.open(_file(content, "project.jsonl"))
     assert 0 < project.terms.delta < 1
+
+
+def _head(content: bytes) -> None:
+    found = kept_head.read(_file(content, "l.jsonl.head").with_name("l.jsonl"))
+    assert found is None or len(bytes.fromhex(found)) == 32
+
+
+def _key(content: bytes) -> None:
+    found = population_key.read(_file(content, "population.key"))
+    assert found is None or len(found) == 32
+
+
+@cache
+def _signed() -> tuple[Ledger, Path]:
+    """A ledger of one line, and a public key that has signed it."""
+    ledger = Ledger.so_far(_file(_chained(_ledger_seeds()[1]), "signed.jsonl"))
+    private = _folder() / "operator.pem"
+    public = ledger_signature.generate(private)
+    ledger_signature.sign(ledger, private)
+    return ledger, public
+
+
+def _signature_seeds() -> list[bytes]:
+    return [ledger_signature.path_of(_signed()[0].path).read_bytes()]
+
+
+def _signature(content: bytes) -> None:
+    ledger, public = _signed()
+    _file(content, "signed.jsonl.sig")
+    assert ledger_signature.verified(ledger, public).head == ledger.head
 
 
 # Runs
@@ -346,6 +389,9 @@ PARSERS: dict[str, Parser] = {
     "secure-sum": Parser(seeds=_table_seeds, parse=_table),
     "ledger": Parser(seeds=_ledger_seeds, parse=_ledger, sealed=_chained),
     "project": Parser(seeds=_ledger_seeds, parse=_project, sealed=_chained),
+    "head": Parser(seeds=lambda: [b"0123456789abcdef" * 4 + b"\n"], parse=_head),
+    "key": Parser(seeds=lambda: [b"0123456789abcdef" * 4 + b"\n"], parse=_key),
+    "signature": Parser(seeds=_signature_seeds, parse=_signature),
     "checkpoint": Parser(seeds=_checkpoint_seeds, parse=_checkpoint),
     "mask-file": Parser(seeds=_saved_mask_seeds, parse=_saved_mask),
     "config": Parser(seeds=_config_seeds, parse=_config),
