@@ -9,7 +9,7 @@ from typing import Any
 from accounting import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
-from accounting.rounding import upwards
+from accounting.rounding import downwards, upwards
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.run_files import RunFiles, clip_norm_before
@@ -228,6 +228,7 @@ def epsilon_is_possible(files: RunFiles) -> Finding:
     assert delta is not None
     stated, least = files.stated("epsilon"), lower_bound.epsilon(mechanism, delta=delta)
     detail = (
-        f"no account of these releases can state less than {least:.6g} at delta {delta:.4g}; {stated:.6g} is stated."
+        f"no account of these releases can state less than {downwards(least)} at delta {upwards(delta)}; "
+        f"{upwards(stated)} is stated."
     )
     return stated >= least * (1 - _SAME), detail

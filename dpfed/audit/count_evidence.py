@@ -38,8 +38,9 @@ def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
     smallest = float(np.abs(noise).min())
     p_none = len(noise) * (2 * float(ndtr(smallest)) - 1)
     p_again = _too_near(noise)
+    spread = math.sqrt(squares / len(noise))
     detail = (
-        f"over {len(noise)} rounds the noise of the count is {math.sqrt(squares / len(noise)):.3g} standard deviations "
+        f"over {len(noise)} rounds the noise of the count is {spread:.3g} standard deviations "
         f"of what is charged (p = {min(p_size, 1.0):.2g}), the least of it {smallest:.2g} (p = {min(p_none, 1.0):.2g})."
     )
     if min(p_size, p_none, p_again) < alpha / 3:

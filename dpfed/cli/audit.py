@@ -157,7 +157,7 @@ def _show_all(audits: list[UploadAudit]) -> None:
             downwards(record["lower_bound_if_gaussian"]),
             f"{done.score_gap:.4f}",
             f"{done.trials:,}",
-            "–" if done.power.noise_short is None else f"{done.power.noise_short:.1%}",
+            "–" if done.power.noise_short is None else f"{upwards(100 * done.power.noise_short, digits=1)}%",
             f"{sum(bool(check.passed) for check in done.checks)}/{len(done.checks)}",
             f"{done.seconds:.0f}",
             done.verdict,

@@ -39,6 +39,8 @@ times) is covered by no epsilon: do not publish it.</p>
 _APART = ("not_protected", "notes")
 """Keys of summary.json that are no numbers of the table."""
 
+_COMPLETE = "The run is complete and saved; --resume makes the report."
+
 
 def write_report(outcome: Outcome) -> None:
     """Write curves.png and report.html into the run folder."""
@@ -47,6 +49,8 @@ def write_report(outcome: Outcome) -> None:
     try:
         plot_runs({summary["method"]: outcome.metrics}, plot)
         picture = base64.b64encode(plot.read_bytes()).decode()
+    except RunError as error:
+        raise RunError(f"{error} {_COMPLETE}") from None
     except OSError as error:
         raise _not_written(plot, error) from None
     page = jinja2.Environment(autoescape=True).from_string(_PAGE)
@@ -68,9 +72,7 @@ def write_report(outcome: Outcome) -> None:
 
 
 def _not_written(file: Path, error: OSError) -> RunError:
-    return RunError(
-        f"{file}: cannot be written ({error.strerror}). The run is complete and saved; --resume makes the report."
-    )
+    return RunError(f"{file}: cannot be written ({error.strerror}). {_COMPLETE}")
 
 
 def statement(summary: dict[str, Any]) -> str:

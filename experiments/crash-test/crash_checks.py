@@ -147,7 +147,8 @@ def _check_published(saved: Saved, charges: Counter[int], history: History) -> N
 
 
 def _timeless(record: Mapping[str, Any]) -> dict[str, Any]:
-    apart = ("seconds", "project_epsilon", "project_ledger") if "method" in record else ("seconds",)
+    # A mask's file has its metadata in no order of its own, so its hash is another in every process.
+    apart = ("seconds", "project_epsilon", "project_ledger", "mask_sha256") if "method" in record else ("seconds",)
     if record.get("project_ledger") is not None:  # of the name of the run and the key of the project, drawn anew
         apart += ("population", "ledger_head", "project_head")
     return {name: value for name, value in record.items() if name not in apart} | (

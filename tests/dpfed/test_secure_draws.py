@@ -33,7 +33,7 @@ def test_seeds_are_never_asked(monkeypatch):
     def refuse(*arguments, **named):
         raise AssertionError("a stream of the seed")
 
-    for name in ("generator", "torch_generator", "integer", "keys"):
+    for name in ("generator", "tensors", "integer", "keys"):
         monkeypatch.setattr(Seeds, name, refuse)
     for _ in range(2):
         Secure().bits(3, "x")

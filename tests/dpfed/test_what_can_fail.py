@@ -117,7 +117,7 @@ def test_a_report_that_cannot_be_written_loses_nothing_but_itself(tmp_path, monk
     experiment = tiny()
     outcome = federation.run(experiment, tmp_path / "run")
     Disk(monkeypatch, tmp_path / "run", fails_at=0)
-    with pytest.raises(RunError, match=r"report\.html: cannot be written.*The run is complete"):
+    with pytest.raises(RunError, match=r"curves\.png: .*cannot be written.*The run is complete"):
         write_report(outcome)
     monkeypatch.undo()
     write_report(federation.run(experiment, tmp_path / "run", resume=True))

@@ -73,6 +73,12 @@ def neighbours_at_the_end(one):
     return others, others + own
 
 
+def released(one, totals):
+    """Sums [n, width], each decoded and noised as the server does."""
+    rows = [noisy_sum(one.state, one.parts, total, one.origin, one.clients, Sent())[0].float() for total in totals]
+    return torch.stack(rows)
+
+
 def residues(total, bits):
     """As a secure sum returns it."""
     return total & ((1 << bits) - 1)
@@ -88,8 +94,7 @@ def test_neighbouring_sums_on_both_sides_of_the_end_keep_the_claim(sampling):
     one = one_round(experiment, clients=experiment.parts.fill or int(experiment.parts.sampler.expected), seed=7)
     row, trials = aligned_row(one), 1000
     worlds = [residues(total, one.parts.code.bits) for total in neighbours_at_the_end(one)]
-    released = [one.released(total.expand(trials, -1)) for total in worlds]
-    negative = [int((rows @ row < 0).sum()) for rows in released]
+    negative = [int((released(one, total.expand(trials, -1)) @ row < 0).sum()) for total in worlds]
     release = one.parts.privacy.release(one.state.clip_norm, 0, one.map.sent, one.clients)
     inside = release.mechanism.mechanism if isinstance(release.mechanism, Subsampled) else release.mechanism
     claim = profiles.profile(inside)
@@ -219,7 +224,7 @@ def test_a_client_that_sends_the_whole_ring_moves_the_model_but_not_the_claim():
     hostile = torch.zeros_like(own)
     hostile[0] = half - 1 - int(own[0]) // 2
     negative = [
-        int((one.released(residues(total, code.bits).expand(trials, -1)) @ row < 0).sum())
+        int((released(one, residues(total, code.bits).expand(trials, -1)) @ row < 0).sum())
         for total in (hostile, hostile + own)
     ]
     claim = profiles.profile(experiment.goal.mechanism)
@@ -246,8 +251,8 @@ def test_every_sampler_and_adjacency_of_gaussian_noise_has_an_account_under_secu
     found = 0
     for sampling in ("poisson", "fixed", "all"):
         for adjacency in ("add-remove", "zero-out", "replace-one"):
-            if (sampling, adjacency) == ("fixed", "add-remove"):
-                continue  # has none anywhere
+            if (sampling, adjacency) in (("fixed", "add-remove"), ("all", "add-remove")):
+                continue  # the first has none anywhere; of the second the number of uploads tells
             settings = (f"federation.sampling={sampling}", f"privacy.adjacency={adjacency}")
             trusted = build(tiny_config(*settings)).goal
             for kind in ("masked", "protocol"):
@@ -260,7 +265,7 @@ def test_every_sampler_and_adjacency_of_gaussian_noise_has_an_account_under_secu
                 )
                 assert theirs < ours < 1.03 * theirs
                 found += 1
-    assert found == 16
+    assert found == 14
 
 
 def test_secure_randomness_is_accepted_where_the_default_noise_is_discrete(tiny_config, tmp_path):
@@ -273,7 +278,7 @@ def test_secure_randomness_is_accepted_where_the_default_noise_is_discrete(tiny_
 
 def test_more_clients_than_slots_do_not_show_and_are_charged(tiny_config, tmp_path):
     """14 slots for 12 expected of 60 overfill in a fifth of the rounds: the sum holds 14 uploads all the same."""
-    settings = ("aggregation.kind=masked", "privacy.slots=14", "privacy.delta=0.9", "federation.rounds=4")
+    settings = ("aggregation.kind=masked", "privacy.slots=14", "privacy.delta=0.95", "federation.rounds=4")
     experiment = build(tiny_config(*settings))
     drawn = [len(experiment.parts.sampler.sample(experiment.parts.randomness, round)) for round in range(30)]
     assert max(drawn) > 14
@@ -283,13 +288,14 @@ def test_more_clients_than_slots_do_not_show_and_are_charged(tiny_config, tmp_pa
             replace(experiment.start, round=round), experiment.parts, seeds=experiment.seeds, ledger=Book()
         )
         assert facts.participants == 14
-    overfull = 1 - sum(math.comb(60, k) * 0.2**k * 0.8 ** (60 - k) for k in range(15))
+    # Of 61: under add-remove a client more than there are might be drawn.
+    overfull = 1 - sum(math.comb(61, k) * 0.2**k * 0.8 ** (61 - k) for k in range(15))
     assert experiment.goal.mechanism.mechanism.overflow == pytest.approx(overfull, rel=1e-9)
     summary = federation.run(experiment, tmp_path / "run").summary
     assert summary["delta_charged_for_failures"] == pytest.approx(4 * overfull, rel=1e-9)
     inside = replace(experiment.goal.mechanism.mechanism, overflow=0.0)
     sure = Composed(parts=((replace(experiment.goal.mechanism, mechanism=inside), 4),))
-    assert summary["epsilon"] == pytest.approx(accountant.epsilon(sure, delta=0.9 - 4 * overfull), rel=1e-9)
+    assert summary["epsilon"] == pytest.approx(accountant.epsilon(sure, delta=0.95 - 4 * overfull), rel=1e-9)
     fitting = federation.run(build(tiny_config("aggregation.kind=masked")), tmp_path / "fitting").summary
     assert 0 < fitting["delta_charged_for_failures"] <= 3e-5 * fitting["delta"]
     plain = federation.run(build(tiny_config()), tmp_path / "plain").summary

@@ -311,8 +311,6 @@ def test_canaries_that_are_found_too_easily(folder):
 def test_canaries_shorter_than_the_clip_norm_leave_the_bound_untested(folder):
     quiet = folder("canaries")
     change(quiet, "canaries.jsonl", lambda lines: [one.update(norm=0.5 * one["norm"]) for one in lines])
-    found = audit_run(quiet, confidence=SURE)
-    assert found.verdict == "inconclusive"
     assert undecided(quiet) == {"canaries bear out one round"}
 
 
