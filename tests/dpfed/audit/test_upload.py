@@ -130,7 +130,8 @@ def test_charges_that_depend_on_data_are_refuted(monkeypatch):
             self._ledger.record(replace(entry, clip_norm=1.5) if self._loud and hasattr(entry, "clip_norm") else entry)
 
     def leaky(task, uploading, sent, *, ledger):
-        return sound(task, uploading, sent, ledger=Loud(ledger, sent.inside < sent.counted))
+        loud = None if ledger is None else Loud(ledger, sent.inside < sent.counted)
+        return sound(task, uploading, sent, ledger=loud)
 
     monkeypatch.setattr(dpfed.round, "end_round", leaky)
     done = audit_upload("dp-fedavg", settings=[SMALL], trials=60, draws=1_000)
