@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from dpfed.audit.rejection import reject_counts
 from dpfed.audit.score_law import Deviation, NormalMixture, ScoreLaw
@@ -146,9 +146,13 @@ class Region:
     def probability(self, law: ScoreLaw, fault: Deviation) -> float:
         """Of a rejection, at least, if the scores have this law under this fault."""
         fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.errors(self.threshold, fault))
-        up_to = binom.cdf(self.false_positives, self.trials0, fpr)
-        in_cell = np.diff(up_to, prepend=0.0)
-        return float((in_cell * binom.cdf(self.most_negatives, self.trials1, fnr)).sum())
+        in_cell = np.diff(_at_most(self.false_positives, self.trials0, fpr), prepend=0.0)
+        return float((in_cell * _at_most(self.most_negatives, self.trials1, fnr)).sum())
+
+
+def _at_most(counts: np.ndarray[Any, Any], trials: int, rate: float) -> np.ndarray[Any, Any]:
+    """P(Binomial(trials, rate) <= count), 0 for counts below 0."""
+    return np.where(counts < 0, 0.0, bdtr(np.maximum(counts, 0).astype(float), trials, rate))
 
 
 def _cells(trials: int, rate: float) -> np.ndarray[Any, Any]:
