@@ -3,4 +3,4 @@
 Importing this package loads neither torch nor dp-accounting; the parts that need them load them.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
