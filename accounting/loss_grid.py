@@ -1,7 +1,6 @@
-"""Privacy losses on a grid: how fine it must be, connecting the dots, and the epsilon of what was composed."""
+"""Privacy losses on a grid: how fine it must be, and connecting the dots of a profile."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,8 @@ import scipy
 
 from accounting.attacks import attack_pairs
 from accounting.half_lines import Floats
+from accounting.loss_law import LossLaw
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism
-from accounting.self_composed import LossLaw
 
 # Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
 _TAIL_MASS = 1e-19
@@ -92,28 +91,3 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossLaw:
     below = np.exp(-spacing * np.arange(1, len(back))) * masses(back)
     probabilities = np.concatenate([below[::-1], [max(float(centre), 0.0)], above])
     return LossLaw(spacing=spacing, lowest=-len(below), masses=probabilities, infinite=float(forth[-1]))
-
-
-def in_library(law: LossLaw) -> Any:
-    """The same law as dp-accounting's DensePLDPmf, an upper bound there too."""
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-
-    return DensePLDPmf(law.spacing, law.lowest, law.masses, law.infinite, True)
-
-
-def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float:
-    """The epsilon >= 0 at which a falling `delta_at` reaches `target`, to 1e-12; infinite if it never does."""
-    if delta_at(0.0) <= target:
-        return 0.0
-    if delta_at(1e300) > target:
-        return math.inf
-
-    def excess(epsilon: float) -> float:
-        return math.log(max(delta_at(epsilon), 1e-300) / target)
-
-    from scipy.optimize import brentq
-
-    low, high = 0.0, 1.0
-    while excess(high) > 0:
-        low, high = high, high * 4
-    return float(brentq(excess, low, high, xtol=1e-300, rtol=1e-13, maxiter=500))

@@ -8,7 +8,6 @@ lower divergence; rounding their losses down lowers it further.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import scipy
@@ -17,9 +16,9 @@ from accounting import loss_grid, require
 from accounting.attacks import AttackPair, Mixture, attack_pairs, log_density
 from accounting.gaussian import smallest_epsilon
 from accounting.half_lines import Floats
+from accounting.loss_law import CUT, LossLaw, composed
 from accounting.mechanisms import Composed, Gaussian, Mechanism, Subsampled
 from accounting.pld import MOST_ROUNDS, composition_slack
-from accounting.self_composed import LossLaw
 
 # The masses of narrow cells are differences of distribution functions, good to about 1e-10 relative.
 _MASS_ROUNDING = 1e-9
@@ -65,17 +64,12 @@ def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, 
     offset = sum(count * shift for _, shift, count in quantised)
     # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.
     steps = math.floor(offset)
-    # Each self-composition cuts its tails, which can wrap around, and counts 1e-15 as an infinite loss. (The tails
-    # cut between parts are dropped below, and kept at a lower loss above.)
-    slack = composition_slack(sum(count for _, count in pairs)) + 2e-15 * len(pairs)
+    # The composition cuts its tails, which can wrap around.
+    slack = composition_slack(sum(count for _, count in pairs)) + 2 * CUT
     if delta + slack >= 1:
         return 0.0
-    if len(quantised) == 1:
-        law, _, count = quantised[0]
-        repeated = law.repeated(count)
-        epsilon = _shown_epsilon(replace(repeated, lowest=repeated.lowest + steps), delta + slack)
-    else:
-        epsilon = _composed_in_library([(law, count) for law, _, count in quantised], steps, delta + slack)
+    law = composed([(law, count) for law, _, count in quantised])
+    epsilon = _shown_epsilon(replace(law, lowest=law.lowest + steps, infinite=0.0), delta + slack)
     return epsilon * (1 - 1e-12) + (offset - steps) * interval if epsilon > 0 else 0.0
 
 
@@ -103,18 +97,6 @@ def _shown_epsilon(law: LossLaw, delta: float) -> float:
         return lower
     crossing = float(anchor) + math.log((above[k] - delta) / discounted[k])
     return min(max(crossing, lower), float(losses[k]))
-
-
-def _composed_in_library(laws: Sequence[tuple[LossLaw, int]], steps: int, delta: float) -> float:
-    """Epsilon of different laws, each so often, and a certain loss of `steps`."""
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-
-    composed: Any = DensePLDPmf(laws[0][0].spacing, steps, np.ones(1), 0.0, False)
-    for law, count in laws:
-        with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-            repeated = DensePLDPmf(law.spacing, law.lowest, law.masses, 0.0, False).self_compose(count)
-        composed = repeated.compose(composed, tail_mass_truncation=1e-15)
-    return loss_grid.smallest_epsilon(composed.get_delta_for_epsilon, delta)
 
 
 def _quantised(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:

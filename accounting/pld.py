@@ -1,25 +1,25 @@
-"""Privacy loss distributions; dp-accounting is imported when first needed.
+"""Privacy loss distributions.
 
 The profile of each mechanism's dominating pair (`accounting.poisson`, `accounting.fixed_size`) is discretised by
-connecting the dots (Doroshenko et al. 2022), an upper bound on every grid. Equal rounds are composed by
-`accounting.self_composed`, different ones by dp-accounting.
+connecting the dots (Doroshenko et al. 2022), an upper bound on every grid, and composed by `accounting.loss_law`.
 """
 
 import itertools
 import math
-from collections.abc import Iterator
-from functools import singledispatch
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from accounting import fixed_size, loss_grid, poisson, require
 from accounting.adjacency import Adjacency
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile
 from accounting.half_lines import Floats
+from accounting.loss_law import LossLaw, certain, composed
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
-from accounting.self_composed import LossLaw
 
 SMALLEST_DELTA = 1e-12
 """Below this the rounding of the FFT and the truncated tails (about 1e-15) could matter; use RDP there."""
@@ -60,17 +60,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
             f"delta={target} with accountant='pld': too small for this many rounds, whose numerical convolution is "
             f"good to {slack:.1e}. Use accountant='rdp'."
         )
-    with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-        return _composed_epsilon(mechanism, target - slack)
-
-
-def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
-    interval = loss_grid.interval(mechanism)
-    (part, count), *others = loss_grid.parts_of(mechanism)
-    if others or not isinstance(part, Subsampled) or part.sampling.probability == 0:
-        return smallest_epsilon(distribution(mechanism, interval), delta)
-    epsilons = [law.repeated(count).smallest_epsilon(delta) for law in _orders(part, interval)]
-    return max(epsilons) * (1 + 1e-12)
+    return distribution(mechanism, loss_grid.interval(mechanism)).smallest_epsilon(target - slack)
 
 
 def _supported(part: Any) -> bool:
@@ -82,51 +72,65 @@ def supports(mechanism: Mechanism) -> bool:
     return all(_supported(part) for part, _ in loss_grid.parts_of(mechanism))
 
 
-def smallest_epsilon(distribution: Any, delta: float) -> float:
-    return loss_grid.smallest_epsilon(distribution.get_delta_for_epsilon, delta) * (1 + 1e-12)
-
-
 def composition_slack(compositions: int) -> float:
     """Probability that rounding of the FFT and truncated tails may misplace: delta is tightened by it."""
     return 2e-16 * (compositions + 20)
 
 
-@singledispatch
-def distribution(mechanism: Mechanism, interval: float) -> Any:
-    """dp-accounting's PrivacyLossDistribution of `mechanism`, dominating it on a grid of `interval`."""
-    raise UnsupportedMechanism(f"{type(mechanism).__name__}: no privacy loss distribution is implemented.")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossLaws:
+    """The loss laws of both orders of the neighbours, each composed apart; one law where they are alike.
+
+    The worlds keep their order from round to round, so the worse order counts in the end, not in every round.
+    """
+
+    orders: tuple[LossLaw, ...]
+
+    def repeated(self, count: int) -> "LossLaws":
+        """`count` independent releases, all with these laws."""
+        return LossLaws(orders=tuple(law.repeated(count) for law in self.orders))
+
+    def plus(self, other: "LossLaws") -> "LossLaws":
+        """These releases and those."""
+        return LossLaws(orders=tuple(one.plus(two) for one, two in _paired(self.orders, other.orders)))
+
+    def smallest_epsilon(self, delta: float) -> float:
+        """The least epsilon >= 0 that both orders have at `delta`."""
+        return max(law.smallest_epsilon(delta) for law in self.orders) * (1 + 1e-12)
+
+    def delta(self, epsilon: ArrayLike) -> Floats:
+        """The larger delta of the two orders, elementwise."""
+        return np.asarray(np.max([law.delta(epsilon) for law in self.orders], axis=0))
 
 
-@distribution.register
-def _(mechanism: Gaussian, interval: float) -> Any:
-    return _plain(mechanism.mu, interval)
+def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tuple[LossLaw, LossLaw]]:
+    for k in range(max(len(ours), len(others))):
+        yield ours[min(k, len(ours) - 1)], others[min(k, len(others) - 1)]
 
 
-@distribution.register
-def _(mechanism: Composed, interval: float) -> Any:
-    composed = None
-    for part, count in mechanism.parts:
-        if isinstance(part, Gaussian):  # T shifts of mu are one of mu sqrt(T), exactly
-            repeated = _plain(part.mu * math.sqrt(count), interval)
-        else:
-            repeated = distribution(part, interval).self_compose(count)
-        composed = repeated if composed is None else composed.compose(repeated)
-    return composed
+def distribution(mechanism: Mechanism, interval: float) -> LossLaws:
+    """The loss laws of `mechanism`, dominating it, on a grid of `interval`. UnsupportedMechanism for one without."""
+    parts = [_of_part(part, count, interval) for part, count in loss_grid.parts_of(mechanism)]
+    together = range(max(len(laws.orders) for laws, _ in parts))
+    columns = [[(laws.orders[min(k, len(laws.orders) - 1)], count) for laws, count in parts] for k in together]
+    return LossLaws(
+        orders=tuple(column[0][0] if [n for _, n in column] == [1] else composed(column) for column in columns)
+    )
 
 
-@distribution.register
-def _(mechanism: Subsampled, interval: float) -> Any:
-    if mechanism.sampling.probability == 0:
-        return _library().identity(interval)
-    orders = [loss_grid.in_library(law) for law in _orders(mechanism, interval)]
-    return _library().PrivacyLossDistribution(*orders)
+def _of_part(part: SingleRelease, count: int, interval: float) -> tuple[LossLaws, int]:
+    """A part's laws and how often they come; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
+    if isinstance(part, Gaussian):
+        return _plain(part.mu * math.sqrt(count), interval), 1
+    if not isinstance(part, Subsampled) or not _supported(part):
+        raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
+    if part.sampling.probability == 0:
+        return LossLaws(orders=(certain(0, spacing=interval),)), 1
+    return LossLaws(orders=tuple(_orders(part, interval))), count
 
 
 def _orders(mechanism: Subsampled, interval: float) -> list[LossLaw]:
-    """The loss law of each order of the worlds; one where they are alike.
-
-    The worlds keep their order from round to round: the two orders are composed apart, the worse one counts.
-    """
+    """The loss law of one round for each order of the worlds; one where they are alike."""
     forth, back = _profiles(mechanism, _losses(loss_grid.largest_loss(mechanism), interval))
     one = loss_grid.connect_dots(interval, forth, back)
     return (
@@ -150,20 +154,14 @@ def _profiles(mechanism: Subsampled, losses: Floats) -> tuple[Floats, Floats]:
     return poisson.removal_profile(losses, **round_), poisson.addition_profile(losses, **round_)
 
 
-def _plain(mu: float, interval: float) -> Any:
+def _plain(mu: float, interval: float) -> LossLaws:
     profile = privacy_profile(_losses(loss_grid.largest_shift_loss(1.0, mu), interval), mu=mu)
-    return _library().PrivacyLossDistribution(loss_grid.in_library(loss_grid.connect_dots(interval, profile, profile)))
+    return LossLaws(orders=(loss_grid.connect_dots(interval, profile, profile),))
 
 
 def _losses(largest: float, interval: float) -> Floats:
     steps = math.ceil(largest / interval) + 1
     return interval * np.arange(steps + 1, dtype=float)
-
-
-def _library() -> Any:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution
 
 
 def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float = 0.0) -> Iterator[float]:
@@ -177,6 +175,5 @@ def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float
     total = one
     for count in itertools.count(1):
         target = delta - count * lost - 2 * composition_slack(count)
-        yield smallest_epsilon(total, target) if target > 0 else math.inf
-        with np.errstate(over="ignore"):
-            total = total.compose(one, tail_mass_truncation=1e-15)
+        yield total.smallest_epsilon(target) if target > 0 else math.inf
+        total = total.plus(one)

@@ -7,7 +7,7 @@ almost no power.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +17,7 @@ from accounting import discrete_gaussian, gaussian, loss_grid, pld, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.half_lines import Floats
 from accounting.mechanisms import Mechanism
+from accounting.pld import LossLaws
 
 _KNOTS = 4001
 _FARTHEST = 50.0
@@ -96,9 +97,8 @@ def _pld(mechanism: Mechanism) -> Curve:
     rounds = sum(count for _, count in loss_grid.parts_of(near.mechanism))
     if rounds > pld.MOST_ROUNDS:
         raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
-    with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-        law = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
-    exact = profile_of_distribution(law, slack=pld.composition_slack(rounds), method="pld")
+    laws = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
+    exact = profile_of_distribution(laws, slack=pld.composition_slack(rounds), method="pld")
     return _as_near(exact, near.closeness, accountants.overflow(mechanism))
 
 
@@ -117,21 +117,21 @@ def _as_near(near: Profile, closeness: float, extra: float) -> Curve:
     return lambda eps: math.exp(closeness) * near(eps - 2 * closeness) + extra
 
 
-def profile_of_distribution(law: Any, *, slack: float, method: str) -> Profile:
-    """The profile of dp-accounting's PrivacyLossDistribution `law`, the worse of its orders, from above.
+def profile_of_distribution(laws: LossLaws, *, slack: float, method: str) -> Profile:
+    """The profile of composed loss laws, the worse of their orders, from above.
 
     At knots joined by chords in e^epsilon, in which every profile is convex. `slack`: what rounding of its convolutions
     may misplace; added to every delta.
     """
-    knots = np.linspace(0.0, _end(law, max(slack, _NOTHING)), _KNOTS)
-    values = np.maximum(law.get_delta_for_epsilon(knots), 0.0) * (1 + 1e-9) + slack
+    knots = np.linspace(0.0, _end(laws, max(slack, _NOTHING)), _KNOTS)
+    values = laws.delta(knots) * (1 + 1e-9) + slack
     return Profile(above_zero=lambda eps: _chords(eps, knots, values), method=method)
 
 
-def _end(law: Any, negligible: float) -> float:
+def _end(laws: LossLaws, negligible: float) -> float:
     """An epsilon at which delta has come down to what it keeps for ever, or is negligible."""
-    end, last = 1.0, float(law.get_delta_for_epsilon(math.inf))
-    while float(law.get_delta_for_epsilon(end)) > 1.001 * last + negligible and end < 1e6:
+    end, last = 1.0, float(laws.delta(math.inf))
+    while float(laws.delta(end)) > 1.001 * last + negligible and end < 1e6:
         end *= 1.5
     return end
 

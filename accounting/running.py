@@ -1,7 +1,6 @@
 """Epsilon while a run goes on whose rounds are not all alike: one convolution for each, instead of all over again."""
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from accounting import discrete_gaussian, loss_grid, pld, rdp, require
 from accounting.accountant import Accountant
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease
+from accounting.pld import LossLaws
 from accounting.rdp import Floats
 
 
@@ -78,8 +78,8 @@ class _Losses:
         near = _near(typical, rounds)
         assert near is not None  # the caller has asked
         self._interval = loss_grid.interval(Composed(parts=((near[0], rounds),)))
-        self._known: dict[SingleRelease, tuple[Any, float]] = {}
-        self._total: Any = None
+        self._known: dict[SingleRelease, tuple[LossLaws, float]] = {}
+        self._total: LossLaws | None = None
         self._closeness, self._count = 0.0, 0
 
     def add(self, release: SingleRelease, count: int) -> None:
@@ -91,18 +91,17 @@ class _Losses:
         total, closeness = (self._total, self._closeness) if also is None else self._with(also)
         count = self._count + (also is not None)
         target = delta * math.exp(-closeness) - 2 * pld.composition_slack(count)
-        return pld.smallest_epsilon(total, target) + 2 * closeness if target > 0 else math.inf
+        if total is None:
+            return 0.0
+        return total.smallest_epsilon(target) + 2 * closeness if target > 0 else math.inf
 
-    def _with(self, release: SingleRelease, count: int = 1) -> tuple[Any, float]:
+    def _with(self, release: SingleRelease, count: int = 1) -> tuple[LossLaws, float]:
         losses, closeness = self._one(release)
-        with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-            if count > 1:
-                losses, closeness = losses.self_compose(count, tail_mass_truncation=1e-15), count * closeness
-            if self._total is not None:
-                losses = self._total.compose(losses, tail_mass_truncation=1e-15)
-        return losses, self._closeness + closeness
+        if count > 1:
+            losses, closeness = losses.repeated(count), count * closeness
+        return losses if self._total is None else self._total.plus(losses), self._closeness + closeness
 
-    def _one(self, release: SingleRelease) -> tuple[Any, float]:
+    def _one(self, release: SingleRelease) -> tuple[LossLaws, float]:
         if release not in self._known:
             near = _near(release, self._rounds)
             if near is None:

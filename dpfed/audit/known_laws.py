@@ -6,14 +6,14 @@ probability. Their privacy losses add up, so the law of the sum is a convolution
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import loss_grid, require
+from accounting import require
 from accounting.bernoulli_exact import LARGEST_LAW, channel_epsilon, channel_profile
 from accounting.errors import UnsupportedMechanism
+from accounting.pld import LossLaws
 from accounting.profiles import Profile, profile_of_distribution
 from dpfed.audit.loss_sums import spacing, sum_of_losses
 from dpfed.errors import ConfigError
@@ -63,8 +63,8 @@ class KnownPair:
         if self.is_exact:
             ones = {"p": self.p[:, 1], "q": self.q[:, 1]}
             return Profile(above_zero=lambda eps: channel_profile(eps, **ones), method="exact")
-        law, slack = self._composed()
-        return profile_of_distribution(law, slack=slack, method="pld")
+        laws, slack = self._composed()
+        return profile_of_distribution(laws, slack=slack, method="pld")
 
     def epsilon(self, *, delta: float) -> float:
         """The smallest epsilon >= 0 at `delta`, both orders.
@@ -84,17 +84,15 @@ class KnownPair:
             )
         if self.is_exact:
             return channel_epsilon(target, p=self.p[:, 1], q=self.q[:, 1])
-        law, slack = self._composed()
+        laws, slack = self._composed()
         if target <= 2 * slack:
             raise UnsupportedMechanism(f"delta={target:g}: the convolution is good to {slack:.1e}. Raise delta.")
-        return loss_grid.smallest_epsilon(law.get_delta_for_epsilon, target - slack) * (1 + 1e-12)
+        return laws.smallest_epsilon(target - slack)
 
-    def _composed(self) -> tuple[Any, float]:
-        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
+    def _composed(self) -> tuple[LossLaws, float]:
         at = spacing(self.p, self.q)
-        law = PrivacyLossDistribution(sum_of_losses(self.p, self.q, at), sum_of_losses(self.q, self.p, at))
-        return law, 1e-14 + 2e-16 * len(self.p)
+        laws = LossLaws(orders=(sum_of_losses(self.p, self.q, at), sum_of_losses(self.q, self.p, at)))
+        return laws, 1e-14 + 2e-16 * len(self.p)
 
 
 def masks(p: ArrayLike, q: ArrayLike) -> KnownPair:

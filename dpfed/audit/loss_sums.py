@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from accounting.loss_law import LossLaw
 
 Floats = NDArray[np.float64]
 
@@ -36,44 +37,39 @@ def spacing(p: Floats, q: Floats) -> float:
     return max(_FINENESS * spread / math.sqrt(len(p)), width / _LARGEST_GRID, 1e-12)
 
 
-def sum_of_losses(p: Floats, q: Floats, spacing: float) -> Any:
+def sum_of_losses(p: Floats, q: Floats, spacing: float) -> LossLaw:
     """The law under P of the summed loss, dominating it: equal coordinates by powers, then pairwise like a tree."""
     pairs, counts = np.unique(np.concatenate([p, q], axis=1), axis=0, return_counts=True)
     half = p.shape[1]
     laws = [_one_coordinate(row[:half], row[half:], spacing) for row in pairs]
-    with np.errstate(over="ignore"):  # dp-accounting's tail bounds try orders that overflow, and skip them
-        laws = [
-            law.self_compose(int(n), tail_mass_truncation=_CUT) if n > 1 else law
-            for law, n in zip(laws, counts, strict=True)
-        ]
+    laws = [law.repeated(int(n), cut=_CUT) for law, n in zip(laws, counts, strict=True)]
     while len(laws) > 1:
         laws = list(_neighbours_composed(laws))
     return laws[0]
 
 
-def _neighbours_composed(laws: list[Any]) -> Iterator[Any]:
+def _neighbours_composed(laws: list[LossLaw]) -> Iterator[LossLaw]:
     for i in range(0, len(laws) - 1, 2):
-        yield laws[i].compose(laws[i + 1], tail_mass_truncation=_CUT)
+        yield laws[i].plus(laws[i + 1], cut=_CUT)
     if len(laws) % 2:
         yield laws[-1]
 
 
-def _one_coordinate(p: Floats, q: Floats, spacing: float) -> Any:
+def _one_coordinate(p: Floats, q: Floats, spacing: float) -> LossLaw:
     """The losses of one coordinate, each split over the two grid points around it.
 
     An atom (P, Q) of loss l between a = k spacing and b = a + spacing becomes (u, u e^-a) and (P - u, (P - u) e^-b)
     with u e^-a + (P - u) e^-b = Q, so u = P (e^(a-l) - e^(a-b)) / (1 - e^(a-b)).
     """
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-
     loss = _losses(p, q)
     finite = np.isfinite(loss)
     if not finite.any():
-        return DensePLDPmf(spacing, 0, np.zeros(1), 1.0, True)
+        return LossLaw(spacing=spacing, lowest=0, masses=np.zeros(1), infinite=1.0)
     cells = np.floor(loss[finite] / spacing).astype(int)
     rest = np.clip(loss[finite] - cells * spacing, 0.0, spacing)
     share = np.exp(-rest) * np.expm1(rest - spacing) / np.expm1(-spacing)
     masses = np.zeros(int(cells.max() - cells.min()) + 2)
     np.add.at(masses, cells - cells.min(), p[finite] * share)
     np.add.at(masses, cells - cells.min() + 1, p[finite] * (1 - share))
-    return DensePLDPmf(spacing, int(cells.min()), masses, float(p[np.isposinf(loss)].sum()), True)
+    infinite = float(p[np.isposinf(loss)].sum())
+    return LossLaw(spacing=spacing, lowest=int(cells.min()), masses=masses, infinite=infinite)

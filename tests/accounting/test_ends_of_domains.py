@@ -23,10 +23,10 @@ from accounting import (
     coin_budget,
     fixed_point,
     loss_grid,
+    loss_law,
     pld,
     profiles,
     rdp,
-    self_composed,
 )
 from accounting.attacks import attack_pairs
 from accounting.coin_pairs import walk_epsilon
@@ -138,9 +138,9 @@ def test_a_sum_without_noise_wraps_only_where_it_can(law):
 
 
 def test_a_law_that_only_loses_costs_nothing():
-    law = self_composed.LossLaw(spacing=0.1, lowest=-20, masses=np.array([0.5, 0.5]), infinite=0.0)
+    law = loss_law.LossLaw(spacing=0.1, lowest=-20, masses=np.array([0.5, 0.5]), infinite=0.0)
     assert law.smallest_epsilon(1e-5) == 0.0
-    assert self_composed.LossLaw(spacing=0.1, lowest=0, masses=np.ones(1), infinite=1e-3).smallest_epsilon(1e-5) == (
+    assert loss_law.LossLaw(spacing=0.1, lowest=0, masses=np.ones(1), infinite=1e-3).smallest_epsilon(1e-5) == (
         math.inf
     )
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as library
+from reference.library import in_library
 from scipy.stats import binom
 
 from accounting import budget, fixed_size, loss_grid, lower_bound
@@ -159,7 +160,7 @@ def test_publishing_the_size_of_a_poisson_cohort(adjacency, expected):
         else:
             mean[0] += weight * fixed_size.zeroing_profile(losses, **setting)
             mean[1] += weight * fixed_size.restoring_profile(losses, **setting)
-    orders = [loss_grid.in_library(loss_grid.connect_dots(spacing, *pair)) for pair in (mean, mean[::-1])]
+    orders = [in_library(loss_grid.connect_dots(spacing, *pair)) for pair in (mean, mean[::-1])]
     composed = library.PrivacyLossDistribution(*orders).self_compose(ROUNDS)
     assert round(composed.get_epsilon_for_delta(DELTA), 3) == round(expected, 3)
     assert composed.get_epsilon_for_delta(DELTA) > epsilon("fixed", adjacency).epsilon

@@ -14,8 +14,8 @@ from accounting import accountant, lower_bound, pld
 from accounting import poisson as poisson_profiles
 from accounting.attacks import attack_pairs
 from accounting.errors import InvalidParameter
+from accounting.loss_law import LossLaw
 from accounting.mechanisms import Composed
-from accounting.self_composed import LossLaw
 
 ALL_KINDS = [
     poisson(0.1, 1.0),

@@ -8,12 +8,14 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as library
 from dp_accounting.pld.privacy_loss_distribution import NeighborRel
 from reference import normal
+from reference.library import in_library
 from reference.mixtures import hockey_stick, hockey_stick_in_many_digits
 from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting import fixed_size, loss_grid, lower_bound, pld
 from accounting import poisson as poisson_profiles
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.loss_law import smallest_epsilon
 from accounting.mechanisms import Composed, PoissonSampling
 
 RELATIONS = {
@@ -103,7 +105,7 @@ def test_connecting_dots_is_the_librarys_algorithm_with_less_rounding():
     setting = {"sampling_probability": 0.2, "noise_multiplier": 0.8}
     forth = poisson_profiles.removal_profile(sizes, **setting)
     back = poisson_profiles.addition_profile(sizes, **setting)
-    ours = loss_grid.in_library(loss_grid.connect_dots(spacing, forth, back))
+    ours = in_library(loss_grid.connect_dots(spacing, forth, back))
     both_signs = poisson_profiles.removal_profile(np.arange(-1200, 1201) * spacing, **setting)
     theirs = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(spacing, -1200, 1200, both_signs)
     for epsilon in (-2.0, -0.123, 0.0, 0.5, 1.234, 5.0):
@@ -114,7 +116,7 @@ def test_connected_dots_lie_on_the_profile_and_above_it_between():
     setting = {"sampling_probability": 0.2, "noise_multiplier": 0.8}
     sizes = np.arange(400) * 0.05
     forth = poisson_profiles.removal_profile(sizes, **setting)
-    law = loss_grid.in_library(loss_grid.connect_dots(0.05, forth, poisson_profiles.addition_profile(sizes, **setting)))
+    law = in_library(loss_grid.connect_dots(0.05, forth, poisson_profiles.addition_profile(sizes, **setting)))
     for k in (-40, -7, -1, 0, 1, 13, 60):
         exact = float(poisson_profiles.removal_profile(k * 0.05, **setting))
         assert law.get_delta_for_epsilon(k * 0.05) == pytest.approx(exact, abs=1e-13)
@@ -125,12 +127,12 @@ def test_connected_dots_lie_on_the_profile_and_above_it_between():
 @pytest.mark.parametrize("adjacency", ["add-remove", "zero-out"])
 def test_both_orders_of_the_worlds_are_counted(adjacency):
     """Above 0 the larger profile is that of removal, below 0 that of addition."""
-    law = pld.distribution(poisson(0.2, 0.8, adjacency), 0.01)
+    laws = pld.distribution(poisson(0.2, 0.8, adjacency), 0.01)
     drawn, not_drawn = [(0.8, 0.0), (0.2, 1.25)], [(1.0, 0.0)]
     for epsilon in (-1.0, -0.5, 0.5, 1.0):
         removal, addition = (hockey_stick(p, q, math.exp(epsilon)) for p, q in ((drawn, not_drawn), (not_drawn, drawn)))
         assert (removal > addition) == (epsilon > 0)
-        assert law.get_delta_for_epsilon(epsilon) == pytest.approx(max(removal, addition), abs=1e-12)
+        assert laws.delta(epsilon) == pytest.approx(max(removal, addition), abs=1e-12)
 
 
 @pytest.mark.parametrize(("q", "sigma"), [(0.3, 1.0), (0.9, 2.0), (0.9, 0.5), (0.5, 0.3), (0.9, 0.2), (0.9, 0.1)])
@@ -167,7 +169,7 @@ def test_hardly_anything_lies_beyond_the_largest_loss(q, sigma):
 def test_every_grid_gives_an_upper_bound(spacing):
     mechanism = times(poisson(0.05, 1.0), 30)
     fine = pld.epsilon(mechanism, delta=1e-6)
-    coarse = pld.distribution(mechanism, spacing).get_epsilon_for_delta(1e-6)
+    coarse = pld.distribution(mechanism, spacing).smallest_epsilon(1e-6)
     assert coarse >= fine * (1 - 1e-4)
 
 
@@ -188,20 +190,20 @@ def test_smallest_epsilon_inverts_a_falling_function(falls_to):
         return falls_to + math.exp(-3 * epsilon) / 2
 
     if falls_to > 1e-6:
-        assert loss_grid.smallest_epsilon(delta_at, 1e-6) == math.inf
+        assert smallest_epsilon(delta_at, 1e-6) == math.inf
     else:
         expected = -math.log(2 * (1e-6 - falls_to)) / 3
-        assert loss_grid.smallest_epsilon(delta_at, 1e-6) == pytest.approx(expected, rel=1e-11)
-    assert loss_grid.smallest_epsilon(delta_at, 0.6) == 0.0
+        assert smallest_epsilon(delta_at, 1e-6) == pytest.approx(expected, rel=1e-11)
+    assert smallest_epsilon(delta_at, 0.6) == 0.0
 
 
 def test_a_delta_that_is_reached_and_never_passed_has_an_epsilon():
-    assert 0.75 <= loss_grid.smallest_epsilon(lambda epsilon: max(1 - epsilon, 0.25), 0.25) <= 1.0
+    assert 0.75 <= smallest_epsilon(lambda epsilon: max(1 - epsilon, 0.25), 0.25) <= 1.0
 
 
 @pytest.mark.parametrize("edge", [1e-60, 1e-9, 0.3, 1e5])
 def test_smallest_epsilon_of_a_step(edge):
-    found = loss_grid.smallest_epsilon(lambda epsilon: 0.5 if epsilon < edge else 1e-9, 1e-3)
+    found = smallest_epsilon(lambda epsilon: 0.5 if epsilon < edge else 1e-9, 1e-3)
     assert found == pytest.approx(edge, rel=1e-12, abs=0)
 
 

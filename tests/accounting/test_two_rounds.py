@@ -14,7 +14,7 @@ from accounting.mechanisms import Composed
 
 def delta_of(mechanism, epsilon):
     """The upper bound as a delta, on the grid that the package chooses."""
-    return pld.distribution(mechanism, loss_grid.interval(mechanism)).get_delta_for_epsilon(epsilon)
+    return pld.distribution(mechanism, loss_grid.interval(mechanism)).delta(epsilon)
 
 
 def poisson_pairs(adjacency, q, sigma):

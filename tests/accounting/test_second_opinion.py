@@ -1,0 +1,81 @@
+"""Second opinions: beside ours over many settings, with the library's known errors avoided."""
+
+import numpy as np
+import pytest
+from reference.shorthand import fixed, gaussian, poisson, times
+
+from accounting import accountant, lower_bound
+from accounting.coins import BernoulliAggregate
+from accounting.errors import InvalidParameter
+from accounting.integer_noise import DiscreteGaussian
+from accounting.mechanisms import Composed, Gaussian
+from accounting.second_opinion import second_opinion
+
+DELTA = 6000**-1.1
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "accounted", "expected"),
+    [
+        (poisson(1 / 60, 1.4), "pld", 0.6303),
+        (poisson(1 / 60, 1.4, "zero-out"), "pld", 0.6303),
+        (poisson(1 / 60, 1.4, "replace-one"), "pld", 1.0811),
+        (fixed(100, 6000, 1.4), "rdp", 5.3515),
+        (fixed(100, 6000, 1.4, "zero-out"), "rdp", 5.3515),
+    ],
+)
+def test_the_golden_plan(mechanism, accounted, expected):
+    opinion = second_opinion(times(mechanism, 180), delta=DELTA)
+    assert opinion.accountant == accounted
+    assert opinion.epsilon == pytest.approx(expected, abs=2e-4)
+    assert opinion.version == "0.6.0" or opinion.version > "0.6"
+
+
+def test_both_are_above_what_is_proven_from_below():
+    """40 random plans. Theirs is an upper bound as well, so neither can lie below the lower bound."""
+    rng = np.random.default_rng(7)
+    for _ in range(40):
+        adjacency = str(rng.choice(["add-remove", "zero-out", "replace-one"]))
+        q, z = float(rng.uniform(0.005, 1.0)), float(rng.uniform(0.6, 6.0))
+        mechanism = times(poisson(q, z, adjacency) if q < 0.9 else gaussian(z, adjacency), int(rng.integers(1, 60)))
+        theirs, ours = second_opinion(mechanism, delta=1e-6), accountant.epsilon(mechanism, delta=1e-6)
+        assert theirs.epsilon >= lower_bound.epsilon(mechanism, delta=1e-6) * (1 - 1e-4)
+        assert ours <= theirs.epsilon * 1.001 + 1e-6
+
+
+def test_different_rounds_are_composed():
+    mechanism = Composed(parts=((poisson(0.01, 1.0), 100), (poisson(0.2, 3.0), 10), (gaussian(20.0), 5)))
+    ours = accountant.epsilon(mechanism, delta=1e-6)
+    assert second_opinion(mechanism, delta=1e-6).epsilon == pytest.approx(ours, rel=1e-3)
+
+
+def test_replace_one_of_a_fixed_size_is_not_the_librarys_own_which_is_too_small():
+    mechanism = times(fixed(100, 6000, 1.4), 180)
+    assert second_opinion(mechanism, delta=DELTA).epsilon > lower_bound.epsilon(mechanism, delta=DELTA) > 3.2
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        DiscreteGaussian(dimension=10, l2_bound=5.0, share_variance=100.0, adjacency="zero-out"),
+        BernoulliAggregate(dimension=4, floor=0.1, adjacency="zero-out", l2_clip=0.5, cohort=10),
+        Composed(parts=((poisson(0.01, 1.0, "zero-out"), 5), (fixed(100, 6000, 1.4, "zero-out"), 5))),
+    ],
+)
+def test_no_opinion_where_the_library_has_no_account(mechanism):
+    assert second_opinion(mechanism, delta=1e-5) is None
+
+
+def test_noise_that_is_no_float_is_made_one():
+    whole = Gaussian(noise_multiplier=1, adjacency="add-remove")
+    assert second_opinion(whole, delta=1e-5).epsilon == pytest.approx(accountant.epsilon(whole, delta=1e-5), rel=1e-3)
+
+
+def test_huge_noise_has_none_for_fixed_sizes():
+    assert second_opinion(fixed(1, 10**6, 1e9), delta=1e-5) is None
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, -1, None])
+def test_delta_must_be_inside_0_and_1(bad):
+    with pytest.raises(InvalidParameter, match="delta"):
+        second_opinion(gaussian(1.0), delta=bad)
