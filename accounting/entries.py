@@ -105,7 +105,7 @@ class Aborted:
     """A round that ended without a result: nothing of it was released, so it costs nothing.
 
     Sound where ending does not depend on the data nor on who was drawn: too many clients were lost of a number that is
-    fixed (`dpfed.build.aborts` refuses the rest). `reason` is published: it holds no counts, clients or steps.
+    fixed (`dpfed.methods.aborts` refuses the rest). `reason` is published: it holds no counts, clients or steps.
     """
 
     round: int

@@ -18,7 +18,7 @@ SMALLEST_CLIP, LARGEST_CLIP = 1e-15, 1e15
 
 Of at most 10^15 clients and noise multipliers z from 1e-9 to 1e9: the least noise in a share, z C / sqrt(10^15), is
 above 1e-32; the most on a sum, 10 z C, and a sum of 10^15 rows are at most 1e30; C^2 is from 1e-30 to 1e30. So nothing
-that is computed with C leaves the normal numbers, and rounding is relative: `dpfed.privacy.clip` covers it.
+that is computed with C leaves the normal numbers, and rounding is relative: `dpfed.stages.clip` covers it.
 """
 
 

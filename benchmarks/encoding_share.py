@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from forgotten import forget
 
-from dpfed.build.schemes import scheme
+from dpfed.clients import LocalTraining, Sgd
 from dpfed.compress import from_bytes
-from dpfed.compress.coins import Coins
-from dpfed.config import Config, parse
+from dpfed.compress.threads import one_thread
+from dpfed.config.tables import Config, parse
 from dpfed.data import Partition
-from dpfed.local import LocalTraining, Sgd
-from dpfed.local.threads import one_thread
-from dpfed.methods import METHODS, method
+from dpfed.methods.catalogue import METHODS, method
+from dpfed.methods.schemes import scheme
 from dpfed.models import build
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
+from dpfed.stages.coins import Coins
 
 _OPTIONS = {"eden": {"bits": 2}, "fedscalar": {"projections": 1}}
 _SAMPLES = 600

@@ -21,10 +21,10 @@ import torch
 from scipy import stats
 
 from dpfed.compress.fixed_point import FixedPoint
-from dpfed.local.threads import one_thread
-from dpfed.privacy.integer_noise import DiscreteGaussianLaw, SkellamLaw
+from dpfed.compress.threads import one_thread
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.seeds import Seeds
+from dpfed.stages.integer_noise import DiscreteGaussianLaw, SkellamLaw
 
 _OPENDP = """
 import sys, time

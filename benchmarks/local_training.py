@@ -29,8 +29,8 @@ from tasks import TASKS, Task, client_data, network
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from dpfed.clients import LocalTraining, Sgd
 from dpfed.data import Partition
-from dpfed.local import LocalTraining, Sgd
 from dpfed.models import build
 from dpfed.seeds import Seeds
 

@@ -31,16 +31,16 @@ from unittest import mock
 import numpy as np
 import torch
 
-import dpfed.federation
 import dpfed.round
+import dpfed.run.loop
 from dpfed import data
-from dpfed.book import Book
-from dpfed.build import build
-from dpfed.config import parse
+from dpfed.clients import LocalTraining
+from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
-from dpfed.federation import Run
-from dpfed.local import LocalTraining
-from dpfed.run_folder import RunFolder
+from dpfed.run.book import Book
+from dpfed.run.experiment import build
+from dpfed.run.folder import RunFolder
+from dpfed.run.loop import Run
 from dpfed.sending import Uploading
 
 MODELS = {"CNN 0.58M": "fed-smp-cnn-unpadded", "CNN 1.66M": "fed-smp-cnn"}
@@ -159,11 +159,11 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("sum", type(total), "add"),
         ("sum", type(total), "close"),
         ("server step", type(parts.server), "apply"),
-        ("cohort", dpfed.federation, "draw_cohort"),
+        ("cohort", dpfed.run.loop, "draw_cohort"),
         ("epsilon", type(run._spent), "with_round"),
         ("epsilon", type(run._spent), "charge"),
         ("ledger", Book, "record"),
-        ("evaluation", dpfed.federation, "_evaluate"),
+        ("evaluation", dpfed.run.loop, "_evaluate"),
         ("checkpoint", RunFolder, "save_checkpoint"),
         ("metrics", RunFolder, "append_metrics"),
         ("metrics", RunFolder, "append_diagnostics"),
@@ -188,7 +188,7 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
                 task = run.next_task()
                 if task is None:
                     break
-                run.finish_round(*dpfed.federation.take_part(task, run.experiment.parts, seeds=run.experiment.seeds))
+                run.finish_round(*dpfed.run.loop.take_part(task, run.experiment.parts, seeds=run.experiment.seeds))
             clients = len(task.cohort)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})
     later = rounds[1:]

@@ -34,11 +34,11 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     import numpy as np
 
     from dpfed import data
-    from dpfed.build import build
-    from dpfed.config import parse
+    from dpfed.config.tables import parse
     from dpfed.data.dataset import Dataset
-    from dpfed.federation import Run
     from dpfed.round import draw_cohort, take_part
+    from dpfed.run.experiment import build
+    from dpfed.run.loop import Run
 
     generator = np.random.default_rng(0)
     random = Dataset(
@@ -99,7 +99,7 @@ def _peak_mb() -> float:
 
 def draw(rows: list[dict[str, float]], path: Path) -> None:
     """Memory and start-up: over the cohort on the left, over the population on the right."""
-    from dpfed.plots.figure import COLOURS, figure
+    from dpfed.report.figures.figure import COLOURS, figure
 
     with figure(path, columns=2) as axes:
         for axis, fixed, over in zip(axes, ("clients", "cohort"), ("cohort", "clients"), strict=True):

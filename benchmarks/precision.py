@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dpfed.build import build
-from dpfed.config import parse
-from dpfed.federation import run
+from dpfed.config.tables import parse
+from dpfed.run.experiment import build
+from dpfed.run.loop import run
 
 TASKS: dict[str, dict[str, Any]] = {
     "digits, MLP 64-32, 40 rounds of 20 of 60": {

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.secagg.masked import MaskedSum
-from dpfed.secagg.protocol import ProtocolSum
-from dpfed.secagg.steps import Step
+from dpfed.aggregation.masked import MaskedSum
+from dpfed.aggregation.protocol import ProtocolSum
+from dpfed.aggregation.steps import Step
 
 try:
     from flwr.common.secure_aggregation import ndarrays_arithmetic as arithmetic

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from tasks import TASKS, Task, client_data
 
+from dpfed.clients import LocalTraining, Precision, Sgd, Strategy
+from dpfed.clients.plan import cost_of
 from dpfed.data import Partition
-from dpfed.local import LocalTraining, Precision, Sgd, Strategy
-from dpfed.local.plan import cost_of
 from dpfed.models import build
 from dpfed.seeds import Seeds
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.canaries import Canaries
-from dpfed.compress.code import Code
-from dpfed.compress.masks import MapChoice
-from dpfed.local.training import LocalTraining
-from dpfed.privacy.client_level import Privacy
+from dpfed.aggregation.ranks import Alone, Ranks
+from dpfed.aggregation.summed import OpenSum, Sums
+from dpfed.clients.training import LocalTraining
+from dpfed.participation.canaries import Canaries
+from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
-from dpfed.ranks import Alone, Ranks
-from dpfed.sampling import Sampler
-from dpfed.secagg.summed import OpenSum, Sums
 from dpfed.server.state import ServerRule
+from dpfed.stages.client_level import Privacy
+from dpfed.stages.code import Code
+from dpfed.stages.masks import MapChoice
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
-from dpfed import members
-from dpfed.canaries import CanaryScore
-from dpfed.compress.maps import Map
+from dpfed.aggregation.ranks import Task
+from dpfed.aggregation.summed import Closing, Opened, OpenSum, Sums
 from dpfed.errors import SecureSumAborted
-from dpfed.noise_facts import noise_facts
+from dpfed.participation import members
+from dpfed.participation.canaries import CanaryScore
+from dpfed.participation.sampling import drawn_clients
 from dpfed.parts import Parts
-from dpfed.ranks import Task
 from dpfed.round_probes import after_step, of_sum
-from dpfed.sampling import drawn_clients
-from dpfed.secagg.summed import Closing, Opened, OpenSum, Sums
 from dpfed.seeds import Seeds
 from dpfed.sending import Sent, Uploading
 from dpfed.server.state import ServerState
+from dpfed.stages.maps import Map
+from dpfed.stages.noise_facts import noise_facts
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
 """What ledger and metrics say of a round that has ended: how many came, and at which step, is the operator's."""
@@ -40,16 +40,16 @@ class Book(Protocol):
 class RoundFacts:
     """What the operator may look at and must not publish: no epsilon covers these numbers.
 
-    cohort, members:       clients that were drawn, canaries not counted, and who they are (`dpfed.members`)
+    cohort, members:       clients that were drawn, canaries not counted, and who they are (`dpfed.participation.members`)
     counted:               of the cohort's rows; None where clients do not tell which were inside the bound
     participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
     aborted:               why the round has no result, if it has none; others get no more than `NO_RESULT`
     release:               what was charged
     divisor:               what the sum was divided by
     near_the_ends:         entries of a sum of integers that have probably wrapped around
-    noise:                 of the sum, in the units it was added in (`dpfed.noise_facts`)
+    noise:                 of the sum, in the units it was added in (`dpfed.stages.noise_facts`)
     longest_added, probes: what was added up and what became of it (`dpfed.sending.Sent`, `dpfed.round_probes`)
-    map:                   the coordinates of the round, where public data chose them (`dpfed.compress.maps.Map.facts`)
+    map:                   the coordinates of the round, where public data chose them (`dpfed.stages.maps.Map.facts`)
     """
 
     cohort: int
@@ -86,7 +86,7 @@ def run_round(
     The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been
     charged. Raises LedgerError, and releases nothing, where that fails. A round whose sum does not come about, since
     too many clients were lost, leaves the state as it is and costs nothing; the ledger says so, without numbers. That
-    it ends does not depend on who was drawn: `dpfed.build.aborts` says why, and which combinations are refused.
+    it ends does not depend on who was drawn: `dpfed.methods.aborts` says why, and which combinations are refused.
     """
     cohort = draw_cohort(parts, state.round) if cohort is None else cohort
     task = begin_round(state, parts, cohort, ledger=ledger)

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpfed.compress.maps import Map
 from dpfed.parts import Parts
-from dpfed.probes import number, probe_of
 from dpfed.sending import Sent
 from dpfed.server.state import ServerState
+from dpfed.stages.maps import Map
+from dpfed.stages.probes import number, probe_of
 
 
 def of_sum(

@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.code import Arrived
-from dpfed.compress.maps import Map
+from dpfed.aggregation.plain import PlainSum
+from dpfed.aggregation.ranks import Ranks
+from dpfed.aggregation.summed import Collecting, Opened, OpenSum
 from dpfed.parts import Parts
-from dpfed.privacy.clip import Clipped, row_norms
-from dpfed.probes import probe
-from dpfed.ranks import Ranks
-from dpfed.secagg.plain import PlainSum
-from dpfed.secagg.summed import Collecting, Opened, OpenSum
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
+from dpfed.stages.clip import Clipped, row_norms
+from dpfed.stages.code import Arrived
+from dpfed.stages.maps import Map
+from dpfed.stages.probes import probe
 
 _AT_ONCE = 1 << 21
 """Numbers that go through the steps together: 8 MiB (measured: benchmarks/README.md)."""
@@ -41,7 +41,7 @@ class Sent:
     draws:        how many shares that is
     longest_added: the L2 norm of the longest row where it goes into the sum (or, with noise in shares, where its noise
                   comes on), in the units it is added in; None: nobody but the clients has seen it
-    added:        the probe (`dpfed.probes`) of the rows that go into the sum and arrive; None: nobody has seen them
+    added:        the probe (`dpfed.stages.probes`) of the rows that go into the sum and arrive; None: nobody has seen them
     """
 
     counted: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Unavailable
-from dpfed.binding import configuration_hash
+from dpfed.run.binding import configuration_hash
 
 Finding = tuple[bool | None, str]
 

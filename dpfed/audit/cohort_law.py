@@ -13,7 +13,7 @@ from accounting.mechanisms import PoissonSampling
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
-from dpfed.sampling import Sampler
+from dpfed.participation.sampling import Sampler
 
 Floats = NDArray[np.float64]
 Finding = tuple[bool | None, str]

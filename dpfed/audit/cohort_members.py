@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, ndtri
 from scipy.stats import binom
 
-from dpfed import members
 from dpfed.audit.cohort_law import convolved, two_sided
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Round, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
+from dpfed.participation import members
 
 Floats = NDArray[np.float64]
 Finding = tuple[bool | None, str]

@@ -13,8 +13,8 @@ from dpfed.audit.cohort_members import cohorts_of, log_choose
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import rounds_in_words
+from dpfed.participation.sampling import drawn_clients
 from dpfed.randomness import Simulated
-from dpfed.sampling import drawn_clients
 from dpfed.seeds import Seeds
 
 Finding = tuple[bool | None, str]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.score_law import HONEST, Deviation
-from dpfed.compress.coins import Coins
+from dpfed.stages.coins import Coins
 
 Floats = NDArray[np.float64]
 

@@ -16,9 +16,9 @@ from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import Round, Unavailable
 from dpfed.audit.summary_claims import named_by_the_configuration, named_by_the_ledger, protection_problem
 from dpfed.audit.verdict import rounds_in_words
-from dpfed.build import aborts
-from dpfed.build.goals import tolerance_of
 from dpfed.errors import DpfedError
+from dpfed.methods import aborts
+from dpfed.methods.goals import tolerance_of
 
 _SAME = 1e-6
 """Two computations of one epsilon, perhaps by other versions of numpy and scipy."""

@@ -9,8 +9,8 @@ from typing import Any
 from dpfed.audit.claims import Claim
 from dpfed.audit.neighbours import Neighbours
 from dpfed.audit.whole_round import WholeRounds
-from dpfed.privacy.adaptive_clip import AdaptiveClip
 from dpfed.server.state import ServerState
+from dpfed.stages.adaptive_clip import AdaptiveClip
 
 
 @dataclass(frozen=True, kw_only=True)

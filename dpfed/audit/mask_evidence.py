@@ -16,13 +16,13 @@ from dpfed import data
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Unavailable
 from dpfed.audit.verdict import rounds_in_words
-from dpfed.build import build
-from dpfed.build.samples import public_samples, validation_samples
-from dpfed.compress.maps import shown, top_indices
-from dpfed.compress.masks import fingerprint
-from dpfed.config import Config
+from dpfed.config.tables import Config
+from dpfed.data.samples import public_samples, validation_samples
 from dpfed.errors import DpfedError
+from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
+from dpfed.stages.maps import shown, top_indices
+from dpfed.stages.masks import fingerprint
 
 Finding = tuple[bool | None, str]
 

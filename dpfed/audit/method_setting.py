@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from dpfed import presets
+from dpfed.aggregation.summed import least_uploads
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.sampler_check import cohorts_check
 from dpfed.audit.secure_check import secure_check
 from dpfed.audit.upload import TRIALS, UploadAudit, audit_round
 from dpfed.audit.verdict import Check
-from dpfed.build import Experiment, build
-from dpfed.config import Config, override, parse
+from dpfed.config import presets
+from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods import METHODS, method
-from dpfed.sampling import sampler
-from dpfed.secagg.summed import least_uploads
+from dpfed.methods.catalogue import METHODS, method
+from dpfed.participation.sampling import sampler
+from dpfed.run.experiment import Experiment, build
 from dpfed.seeds import Seeds
 
 _SETTING = (

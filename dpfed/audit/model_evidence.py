@@ -9,7 +9,7 @@ import numpy as np
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Record, Unavailable
 from dpfed.audit.saved import sha256_of, values_of
-from dpfed.methods import method
+from dpfed.methods.catalogue import method
 
 Finding = tuple[bool | None, str]
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from accounting.adjacency import Adjacency
-from dpfed.compress.maps import Map
 from dpfed.models.flat import Block
+from dpfed.stages.maps import Map
 
 LOUD = 1e3
 """The norm of loud updates over the claimed bound: far beyond any clip, so that the clip is under test."""

@@ -17,7 +17,7 @@ from dpfed.audit.claims import Claim
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.audit.whole_round import Outcome, WholeRounds
-from dpfed.secagg.ring import centred
+from dpfed.compress.ring import centred
 
 _MOST_ROUNDS = 3_000
 _LEVELS = (1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 5.0)

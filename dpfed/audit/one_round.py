@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.mechanisms import FullParticipation
-from dpfed.compress.code import Code
-from dpfed.compress.maps import Map
-from dpfed.local.training import LocalTraining
+from dpfed.clients.training import LocalTraining
 from dpfed.parts import Parts
-from dpfed.privacy.client_level import Privacy
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.sending import Uploading
 from dpfed.server.state import ServerState
+from dpfed.stages.client_level import Privacy
+from dpfed.stages.code import Code
+from dpfed.stages.maps import Map
 
 PUBLIC_SEEDS = 16
 """So many different public seeds of clients; trials go through them in turn."""

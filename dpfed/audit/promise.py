@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from accounting.ledger import Release
 from dpfed import compress
-from dpfed.build.goals import PrivacyGoal, goal_of, privacy_of, signs_by_coins, slots_of
-from dpfed.build.sums import check_sums, filled_to, in_integers, integer_upload
-from dpfed.canaries import Canaries
-from dpfed.compress.code import Code
-from dpfed.compress.integer_upload import IntegerUpload
-from dpfed.compress.upload import Upload
-from dpfed.config import Config
-from dpfed.methods import method
-from dpfed.privacy.client_level import Privacy
+from dpfed.config.tables import Config
+from dpfed.methods.catalogue import method
+from dpfed.methods.goals import PrivacyGoal, goal_of, privacy_of, signs_by_coins, slots_of
+from dpfed.methods.sums import check_sums, filled_to, in_integers, integer_upload
+from dpfed.participation.canaries import Canaries
+from dpfed.participation.sampling import Sampler, sampler
 from dpfed.randomness import Randomness, Secure, Simulated
-from dpfed.sampling import Sampler, sampler
 from dpfed.seeds import Seeds
+from dpfed.stages.client_level import Privacy
+from dpfed.stages.code import Code
+from dpfed.stages.integer_upload import IntegerUpload
+from dpfed.stages.upload import Upload
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.verdict import Check
-from dpfed.compress.masks import PublicTopMask
+from dpfed.stages.masks import PublicTopMask
 
 
 def public_map_check(one: OneRound) -> Check | None:

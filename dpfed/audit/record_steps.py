@@ -10,8 +10,8 @@ from accounting.ledger import LocalRelease
 from accounting.mechanisms import Gaussian, PoissonSampling, Subsampled
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Round
-from dpfed.config import Config, Record
-from dpfed.local.schedule import PoissonBatches
+from dpfed.clients.schedule import PoissonBatches
+from dpfed.config.tables import Config, Record
 
 _ROUNDING = 1e-9
 

@@ -21,11 +21,11 @@ from dpfed.audit.claims import Claim
 from dpfed.audit.one_round import PUBLIC_SEEDS, Given, OneRound, Witness
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.audit.whole_round import WholeRounds
-from dpfed.compress.code import Code
-from dpfed.compress.integer_upload import IntegerUpload
-from dpfed.local.training import LocalTraining
+from dpfed.clients.training import LocalTraining
+from dpfed.compress.ring import centred
 from dpfed.round import run_round
-from dpfed.secagg.ring import centred
+from dpfed.stages.code import Code
+from dpfed.stages.integer_upload import IntegerUpload
 
 _ROUNDING = 1e-5  # of float32 sums, relative
 _TOSSES = 30_000

@@ -70,7 +70,7 @@ class RunAudit:
 
 
 def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
-    """Audit the folder of a run that `dpfed.federation` left.
+    """Audit the folder of a run that `dpfed.run.loop` left.
 
     Claim: a run whose files are what a correct run writes is called "fail" with probability at most 1 - confidence,
     over the run's own randomness. The converse does not hold: "pass" says that nothing in the files speaks against the

@@ -27,7 +27,7 @@ from dpfed.audit.run_lines import (
     seen_from,
 )
 from dpfed.audit.saved import Saved, saved_in
-from dpfed.config import Config, parse
+from dpfed.config.tables import Config, parse
 from dpfed.errors import ConfigError
 
 Line = TypeVar("Line", Round, Published)

@@ -24,7 +24,7 @@ class Unavailable(RunError):
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """Of the sum, in the units that it was added in: mean square over `entries`, of `draws` shares added up; and, None
-    in runs of versions that did not write them, what `dpfed.noise_facts` keeps besides."""
+    in runs of versions that did not write them, what `dpfed.stages.noise_facts` keeps besides."""
 
     mean_square: float
     entries: int
@@ -51,7 +51,7 @@ class Probes:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """Coordinates that public samples chose (`dpfed.compress.maps.SharedMask.facts`)."""
+    """Coordinates that public samples chose (`dpfed.stages.maps.SharedMask.facts`)."""
 
     samples: str
     kept: int
@@ -62,7 +62,7 @@ class Chosen:
 class Round:
     """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm; None if nobody saw it.
     `noise_known`: false where the noise was the clients' and only they have seen it. `members`: of the cohort, as
-    `dpfed.members` writes them. What has a default is None in runs of versions that did not write it."""
+    `dpfed.participation.members` writes them. What has a default is None in runs of versions that did not write it."""
 
     round: int
     cohort: int

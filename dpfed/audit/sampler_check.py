@@ -14,10 +14,10 @@ from scipy.special import ndtri
 from accounting.mechanisms import PoissonSampling
 from dpfed.audit.cohort_law import poisson_finding, size_law
 from dpfed.audit.verdict import FALSE_ALARM, Check
+from dpfed.participation.sampling import Sampler, sampler
 from dpfed.parts import Parts
 from dpfed.randomness import Randomness, Simulated
 from dpfed.round import draw_cohort
-from dpfed.sampling import Sampler, sampler
 from dpfed.seeds import Seeds
 
 _CLIENTS, _COHORT = 20, 1

@@ -6,13 +6,13 @@ from typing import Any
 
 from accounting.ledger import LocalRelease, Release
 from dpfed.audit.run_files import RunFiles
-from dpfed.build.experiment import not_protected
-from dpfed.build.goals import seen, signs_by_coins
-from dpfed.build.schemes import is_linear
-from dpfed.build.sums import in_integers
-from dpfed.config import Config
-from dpfed.methods import method
-from dpfed.server_view import server_view
+from dpfed.config.tables import Config
+from dpfed.methods.catalogue import method
+from dpfed.methods.goals import seen, signs_by_coins
+from dpfed.methods.schemes import is_linear
+from dpfed.methods.sums import in_integers
+from dpfed.run.experiment import not_protected
+from dpfed.run.server_view import server_view
 
 
 def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:

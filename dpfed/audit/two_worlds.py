@@ -21,8 +21,8 @@ from dpfed.audit.one_round import OneRound
 from dpfed.audit.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.thresholds import Thresholds
 from dpfed.audit.whole_round import Outcome, WholeRounds
-from dpfed.compress.coins import Coins
-from dpfed.compress.integer_upload import IntegerUpload
+from dpfed.stages.coins import Coins
+from dpfed.stages.integer_upload import IntegerUpload
 
 Floats = NDArray[np.float64]
 

@@ -14,14 +14,7 @@ from accounting.mechanisms import FullParticipation
 from dpfed.audit.claims import Claim, claim_of
 from dpfed.audit.clip_check import norm_check
 from dpfed.audit.epsilon_bounds import epsilon_lower_bound, gdp_lower_bound
-from dpfed.audit.neighbours import (
-    Neighbours,
-    Score,
-    pairs_of_coins,
-    pairs_of_sums,
-    pairs_of_uploads,
-    with_counts,
-)
+from dpfed.audit.neighbours import Neighbours, Score, pairs_of_coins, pairs_of_sums, pairs_of_uploads, with_counts
 from dpfed.audit.noise_checks import coordinates_check, noise_of, size_check, tail_check
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.one_stream import OneStream
@@ -34,9 +27,9 @@ from dpfed.audit.thresholds import Thresholds
 from dpfed.audit.two_worlds import Trials, TwoWorlds
 from dpfed.audit.verdict import Check
 from dpfed.compress.dense import Dense
-from dpfed.compress.upload import Upload
 from dpfed.errors import ConfigError
 from dpfed.models.flat import Block
+from dpfed.stages.upload import Upload
 
 ENOUGH = 0.95
 """A pair reaches the claimed sensitivity if it has this part of it."""

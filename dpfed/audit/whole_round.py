@@ -17,14 +17,14 @@ from torch import Tensor
 
 from accounting.ledger import Entry
 from dpfed.audit.one_round import Given, OneRound
-from dpfed.compress.code import Arrived, Code
-from dpfed.compress.maps import Identity, Map
-from dpfed.compress.masks import MapChoice
-from dpfed.local.training import LocalTraining
+from dpfed.clients.training import LocalTraining
+from dpfed.participation.sampling import Sampler
 from dpfed.round import draw_cohort, run_round
-from dpfed.sampling import Sampler
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
+from dpfed.stages.code import Arrived, Code
+from dpfed.stages.maps import Identity, Map
+from dpfed.stages.masks import MapChoice
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

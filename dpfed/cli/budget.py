@@ -161,7 +161,7 @@ def _report(
     plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool
 ) -> None:
     if plot is not None:
-        from dpfed.plots.budget import plot_budget
+        from dpfed.report.figures.budget import plot_budget
 
         plot_budget(plan, answer, plot)
     if json:

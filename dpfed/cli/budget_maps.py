@@ -12,7 +12,7 @@ from accounting.rounding import upwards
 from dpfed.cli.budget_tables import sampler_words
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.plots.budget_map import Axis, budget_map, plot_budget_map
+from dpfed.report.figures.budget_map import Axis, budget_map, plot_budget_map
 
 
 def show_map(

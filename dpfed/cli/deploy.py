@@ -41,7 +41,7 @@ def deploy(
         raise ConfigError(f"`dpfed deploy` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     checked, name = read_configuration(config, set or [])
     check_engine(checked)
-    from dpfed.build import build
+    from dpfed.run.experiment import build
 
     experiment = build(checked)  # refuses what cannot work here, before any node sees it
     write_app(checked, out, name=name)

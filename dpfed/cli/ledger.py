@@ -12,9 +12,9 @@ from accounting.caveats import caveats
 from accounting.ledger import Ledger
 from accounting.project import Project
 from accounting.rounding import downwards, upwards
-from dpfed import ledger_signature
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
+from dpfed.run import ledger_signature
 
 ledger = App(
     name="ledger",

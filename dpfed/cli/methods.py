@@ -7,7 +7,7 @@ from rich.table import Table
 
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.methods import (
+from dpfed.methods.catalogue import (
     COINS_SEEN,
     COINS_SUMMED,
     DECODED,

@@ -51,7 +51,7 @@ def project_budget(
     elif rounds is not None or noise_multiplier is not None or plot is not None:
         raise ConfigError("--rounds, --noise-multiplier or --plot with --ledger: of which rounds? Give --cohort, too.")
     if plot is not None and plan is not None and answer is not None:
-        from dpfed.plots.budget import plot_budget
+        from dpfed.report.figures.budget import plot_budget
 
         plot_budget(plan, answer, plot)
     if json:

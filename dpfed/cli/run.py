@@ -18,9 +18,9 @@ from dpfed.cli.stopping import asked_by_signals
 from dpfed.errors import ConfigError, RunInterrupted
 
 if TYPE_CHECKING:
-    from dpfed.build import Experiment
-    from dpfed.config import Config
-    from dpfed.federation import Outcome
+    from dpfed.config.tables import Config
+    from dpfed.run.experiment import Experiment
+    from dpfed.run.loop import Outcome
 
 
 def run(
@@ -60,7 +60,7 @@ def run(
     try:
         import torch  # noqa: F401
 
-        from dpfed import presets
+        from dpfed.config import presets
     except ImportError as error:
         raise ConfigError(f"`dpfed run` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if list:
@@ -71,9 +71,10 @@ def run(
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
     checked, name = read_configuration(config, set or [])
-    from dpfed import federation, ranks
-    from dpfed.build import build
-    from dpfed.run_folder import free_folder
+    from dpfed.aggregation import ranks
+    from dpfed.run import loop as federation
+    from dpfed.run.experiment import build
+    from dpfed.run.folder import free_folder
 
     folder = out or free_folder(Path("runs"), name)
     with ranks.from_environment() as among:
@@ -96,8 +97,8 @@ def run(
 
 def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
     """The checked configuration of a TOML file or a preset, and its name."""
-    from dpfed import presets
-    from dpfed.config import override, parse, read_toml
+    from dpfed.config import presets
+    from dpfed.config.tables import override, parse, read_toml
 
     if given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem
@@ -124,7 +125,7 @@ def _engine(name: str, say: Callable[[str], None]) -> Callable[..., Outcome]:
         require_flower(simulation=True)
         from dpfed.engines.flower.simulation import simulate as train
     else:
-        from dpfed.federation import run as train
+        from dpfed.run.loop import run as train
 
     def stoppable(*run: Any, **how: Any) -> Outcome:
         with asked_by_signals(say) as stop:

@@ -230,7 +230,7 @@ def _square(integers: NDArray[np.int64]) -> int:
 def saturated(total: Tensor, bits: int) -> int:
     """How many entries of a sum lie in the outer 1/64 of the ring, at least one value at either end; an estimate.
 
-    total: int64 in [-2^(bits-1), 2^(bits-1)) (`dpfed.secagg.ring.centred`), with the clients' noise; the server's is
+    total: int64 in [-2^(bits-1), 2^(bits-1)) (`dpfed.compress.ring.centred`), with the clients' noise; the server's is
     not in it yet, so the count is for the operator and no epsilon covers it. A sum that has wrapped around looks like
     any other, so nothing can count wraps. But sums that go beyond the ends of the ring do not stop short of them
     either: a count above zero says that some probably wrapped, none in many entries that hardly any did.

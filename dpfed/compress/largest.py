@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.positions import positions_of
+from dpfed.compress.positions import positions_of
 
 _NUMBERS_AT_ONCE = 1 << 22
 

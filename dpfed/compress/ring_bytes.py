@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfed.secagg.packing import pack, unpack
-from dpfed.secagg.ring import to_ring
+from dpfed.compress.packing import pack, unpack
+from dpfed.compress.ring import to_ring
 
 
 def ring_to_bytes(rows: Tensor, bits: int) -> list[bytes]:

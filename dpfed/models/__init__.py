@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.models.batch_norm_cnn import cnn_4_bn, cnn_8_bn
 from dpfed.models.char_lstm import char_lstm
@@ -19,7 +20,6 @@ from dpfed.models.fed_smp_cnn import fed_smp_cnn, fed_smp_svhn_cnn, unpadded_fed
 from dpfed.models.flat import Block, FlatModel
 from dpfed.models.mlp import fedscalar_mlp, mlp
 from dpfed.models.strided_cnn import strided_cnn
-from dpfed.own_code import words_of
 
 __all__ = ["MODELS", "Block", "FlatModel", "build", "register"]
 

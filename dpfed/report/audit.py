@@ -14,9 +14,9 @@ from dpfed.audit.claims import trade_off
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.upload import ENOUGH, NOT_TESTED, PairTest, UploadAudit
 from dpfed.audit.verdict import FALSE_ALARM
-from dpfed.durable_files import put
 from dpfed.errors import RunError
-from dpfed.plots.audit import Observed, plot_audit
+from dpfed.report.figures.audit import Observed, plot_audit
+from dpfed.run.durable_files import put
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{{ title }}</title>

@@ -14,9 +14,9 @@ from dpfed.audit.cohort_law import room_of, size_law
 from dpfed.audit.noise_evidence import limits, measured
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.run import RunAudit
-from dpfed.durable_files import put
 from dpfed.errors import DpfedError, RunError
-from dpfed.plots.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
+from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
+from dpfed.run.durable_files import put
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Audit: {{ verdict }}</title>

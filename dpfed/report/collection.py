@@ -10,11 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dpfed.config import flat
-from dpfed.durable_files import put
+from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
 from dpfed.report.finished_run import read_finished
-from dpfed.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
+from dpfed.run.durable_files import put
+from dpfed.run.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
 
 SEED = "run.seed"
 _MOST_KEYS = 3

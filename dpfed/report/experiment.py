@@ -11,13 +11,13 @@ from typing import Any
 import jinja2
 
 from accounting.rounding import downwards, upwards
-from dpfed.durable_files import put
 from dpfed.errors import RunError
-from dpfed.quantities import QUANTITIES
 from dpfed.report.collection import SEED, Collection, write_results
-from dpfed.report.figures import draw_figures
+from dpfed.report.experiment_figures import draw_figures
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import Group, Mean, groups_of, mean_of, short, write_table
+from dpfed.run.durable_files import put
+from dpfed.run.quantities import QUANTITIES
 
 _MOST_PLACES = 4
 _MOST_COLUMNS = 9

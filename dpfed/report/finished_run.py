@@ -13,7 +13,7 @@ from accounting.errors import InvalidParameter
 from accounting.regular_file import LARGEST_CONFIGURATION, LARGEST_DOCUMENT, LARGEST_LINES, read_text
 from accounting.require import count, real
 from dpfed.errors import RunError
-from dpfed.quantities import QUANTITIES
+from dpfed.run.quantities import QUANTITIES
 
 _WORDS = ("method", "dataset")
 _WORDS_OR_NONE = (

@@ -10,11 +10,11 @@ from typing import Any
 import jinja2
 
 from accounting.rounding import downwards, upwards
-from dpfed.durable_files import put
 from dpfed.errors import RunError
-from dpfed.federation import Outcome
-from dpfed.plots.run import plot_runs
-from dpfed.quantities import SAFELY
+from dpfed.report.figures.run import plot_runs
+from dpfed.run.durable_files import put
+from dpfed.run.loop import Outcome
+from dpfed.run.quantities import SAFELY
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{{ title }}</title>

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfed.durable_files import put
-from dpfed.quantities import QUANTITIES, SAFELY, Quantity
 from dpfed.report.collection import SEED, Collection, OneRun
-from dpfed.sweep_folder import Published
+from dpfed.run.durable_files import put
+from dpfed.run.quantities import QUANTITIES, SAFELY, Quantity
+from dpfed.run.sweep_folder import Published
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dpfed.config import flat, read_toml, shown
+from dpfed.config.tables import flat, read_toml, shown
 from dpfed.errors import ConfigError
-from dpfed.quantities import quantity
+from dpfed.run.quantities import quantity
 
 Settings = Mapping[str, Any]
 """Dotted keys of a run configuration and their values."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpfed import presets
-from dpfed.build import check
-from dpfed.config import Config, flat, override, parse
+from dpfed.config import presets
+from dpfed.config.tables import Config, flat, override, parse
 from dpfed.errors import ConfigError
+from dpfed.run.experiment import check
 from dpfed.sweep.experiment_file import ExperimentFile, Profile, Row, known_row
 from dpfed.sweep.row_settings import Axes, RowSettings, put, values_at
 

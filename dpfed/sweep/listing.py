@@ -13,8 +13,8 @@ import numpy
 import torch
 
 from dpfed import __version__
+from dpfed.run.sweep_folder import Listed, Sweep
 from dpfed.sweep.plan import Plan
-from dpfed.sweep_folder import Listed, Sweep
 
 
 def listing(plan: Plan, tuned: Sequence[Mapping[str, Any]]) -> Sweep:

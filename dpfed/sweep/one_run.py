@@ -15,9 +15,9 @@ from typing import Any, Literal
 from filelock import BaseFileLock, FileLock, Timeout
 
 from accounting.errors import AccountingError
-from dpfed.config import Config, parse
+from dpfed.config.own_code import VARIABLE as OWN_CODE
+from dpfed.config.tables import Config, parse
 from dpfed.errors import DpfedError
-from dpfed.own_code import VARIABLE as OWN_CODE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def run_job(job: Job) -> Result:
 
 def build_job(job: Job) -> Result:
     """Only make its objects: data there, sizes that fit, noise that can be calibrated."""
-    from dpfed.build import build
+    from dpfed.run.experiment import build
 
     _settle(job)
     try:
@@ -67,11 +67,11 @@ def build_job(job: Job) -> Result:
 
 
 def _run(job: Job) -> dict[str, Any]:
-    from dpfed import federation
-    from dpfed.build import build
-    from dpfed.federation import Outcome
     from dpfed.report.finished_run import read_finished
     from dpfed.report.run import write_report
+    from dpfed.run import loop as federation
+    from dpfed.run.experiment import build
+    from dpfed.run.loop import Outcome
 
     if job.state == "finished":
         found = read_finished(job.folder)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfed.config import flat, parse_written, read_toml
+from dpfed.config.tables import flat, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
+from dpfed.run.sweep_folder import Published
 from dpfed.sweep.experiment_file import ExperimentFile, read_experiment
 from dpfed.sweep.grid import Cell, Grid, expand, slug
 from dpfed.sweep.published import read_published
-from dpfed.sweep_folder import Published
 
 State = Literal["to run", "interrupted", "finished", "after tuning"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from accounting.regular_file import LARGEST_DOCUMENT, read_text
-from dpfed.config import shown
+from dpfed.config.tables import shown
 from dpfed.errors import ConfigError
+from dpfed.run.sweep_folder import Published
 from dpfed.sweep.experiment_file import ExperimentFile, Row, known_row
 from dpfed.sweep.row_settings import label
-from dpfed.sweep_folder import Published
 
 _LARGEST = 1e100
 _COLUMNS = ["row", "x", "quantity", "value", "where"]

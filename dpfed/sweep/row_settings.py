@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dpfed.config import flat, override
+from dpfed.config.tables import flat, override
 from dpfed.errors import ConfigError
 
 Axes = Mapping[str, Sequence[Any]]

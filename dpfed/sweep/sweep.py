@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfed.durable_files import put
 from dpfed.errors import ConfigError, RunError
+from dpfed.run.durable_files import put
+from dpfed.run.sweep_folder import NAME, read_sweep, write_sweep
 from dpfed.sweep.grid import SEED, Cell
 from dpfed.sweep.listing import listing
 from dpfed.sweep.one_run import Job, Result, build_job, run_job
 from dpfed.sweep.plan import Plan, State, state_of
 from dpfed.sweep.tuning import Tuned, pick
 from dpfed.sweep.workers import Workers, workers
-from dpfed.sweep_folder import NAME, read_sweep, write_sweep
 
 OnRun = Callable[["Done"], None]
 

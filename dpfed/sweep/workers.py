@@ -13,7 +13,7 @@ import joblib
 import torch
 from joblib.externals.loky import get_reusable_executor
 
-from dpfed.own_code import VARIABLE as OWN_CODE
+from dpfed.config.own_code import VARIABLE as OWN_CODE
 from dpfed.sweep.one_run import Job, Result
 
 

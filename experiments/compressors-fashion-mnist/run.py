@@ -13,9 +13,10 @@ import csv
 import tempfile
 from pathlib import Path
 
-from dpfed import federation, presets
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config import presets
+from dpfed.config.tables import override, parse
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 HERE = Path(__file__).parent
 COMMON = [

@@ -13,11 +13,11 @@ from crash_points import How
 from accounting import kept_head
 from accounting.hash_chain import sealed
 from accounting.ledger import Ledger
-from dpfed import durable_files
-from dpfed.book import Book
-from dpfed.compress.upload import Upload
 from dpfed.randomness import Simulated
-from dpfed.run_folder import RunFolder
+from dpfed.run import durable_files
+from dpfed.run.book import Book
+from dpfed.run.folder import RunFolder
+from dpfed.stages.upload import Upload
 
 
 @dataclass(frozen=True, kw_only=True)

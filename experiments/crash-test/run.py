@@ -31,9 +31,9 @@ from crash_points import How, Kill, Points
 
 from accounting import lower_bound
 from accounting.project import Project
-from dpfed import federation
-from dpfed.build import Experiment, build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
+from dpfed.run import loop as federation
+from dpfed.run.experiment import Experiment, build
 
 TABLES = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},

@@ -21,7 +21,7 @@ from typing import Any
 from accounting import Ledger, budget
 from accounting.adjacency import Adjacency
 from accounting.rounding import upwards
-from dpfed.plots.run import plot_runs
+from dpfed.report.figures.run import plot_runs
 
 HERE = Path(__file__).parent
 METHODS = {

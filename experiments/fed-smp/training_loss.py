@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from dpfed.build import build
-from dpfed.config import parse
-from dpfed.evaluate import evaluate
+from dpfed.config.tables import parse
 from dpfed.models.flat import FlatModel
-from dpfed.plots.experiment import Point, plot_over
-from dpfed.plots.looks import looks_of
 from dpfed.report.collection import collect
+from dpfed.report.figures.experiment import Point, plot_over
+from dpfed.report.figures.looks import looks_of
+from dpfed.run.evaluate import evaluate
+from dpfed.run.experiment import build
 
 FIELDS = ("row", "x", "seed", "rounds", "training_loss", "training_accuracy", "test_accuracy")
 

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from dpfed import data
-from dpfed.build import build
-from dpfed.config import Config, override, parse
+from dpfed.config.tables import Config, override, parse
 from dpfed.data.dataset import Dataset
-from dpfed.plots.figure import figure
+from dpfed.report.figures.figure import figure
+from dpfed.run.experiment import build
 from dpfed.sweep.plan import plan
 
 HERE = Path(__file__).parent

@@ -21,13 +21,14 @@ from typing import Any
 
 import torch
 
-from dpfed import federation, presets
-from dpfed.build import Experiment, build
-from dpfed.config import override, parse
-from dpfed.evaluate import evaluate
-from dpfed.mask_file import load_mask
-from dpfed.plots.run import plot_runs
-from dpfed.quantities import SAFELY
+from dpfed.config import presets
+from dpfed.config.tables import override, parse
+from dpfed.models.mask_file import load_mask
+from dpfed.report.figures.run import plot_runs
+from dpfed.run import loop as federation
+from dpfed.run.evaluate import evaluate
+from dpfed.run.experiment import Experiment, build
+from dpfed.run.quantities import SAFELY
 
 HERE = Path(__file__).parent
 RESULTS, CURVES = HERE / "results.csv", HERE / "curves.csv"

@@ -24,11 +24,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dpfed import compress
-from dpfed.build import Experiment, build
-from dpfed.config import Config
-from dpfed.evaluate import evaluate
-from dpfed.plots.figure import figure
+from dpfed.config.tables import Config
+from dpfed.report.figures.figure import figure
 from dpfed.round import run_round
+from dpfed.run.evaluate import evaluate
+from dpfed.run.experiment import Experiment, build
 from dpfed.sweep.plan import plan
 
 HERE = Path(__file__).parent

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from accounting.rounding import upwards
-from dpfed import federation, presets
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config import presets
+from dpfed.config.tables import override, parse
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 RESULTS = Path(__file__).parent / "results.csv"
 SEEDS = 5

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 
 torch.set_num_threads(1)  # pytest already keeps every core busy; OpenMP's spinning would only get in the way
 

@@ -14,14 +14,15 @@ from accounting import Aborted, Ledger, accountant
 from accounting.errors import AccountingError
 from accounting.mechanisms import Composed
 from accounting.slots import default_slots
-from dpfed import federation
 from dpfed.audit.promise import promise_of, sampler_of
-from dpfed.build import aborts, build, goals
-from dpfed.build.goals import tolerance_of
 from dpfed.errors import ConfigError
+from dpfed.methods import aborts, goals
+from dpfed.methods.goals import tolerance_of
+from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
 from dpfed.round import NO_RESULT, begin_round, draw_cohort, run_round
-from dpfed.sampling import sampler
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 
 from .conftest import config_with

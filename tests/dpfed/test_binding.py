@@ -12,11 +12,12 @@ from accounting import Ledger
 from accounting.errors import LedgerError
 from accounting.hash_chain import sealed
 from accounting.project import Project
-from dpfed import data, federation
-from dpfed.binding import configuration_hash
-from dpfed.build import build
+from dpfed import data
 from dpfed.cli import status
 from dpfed.errors import RunError
+from dpfed.run import loop as federation
+from dpfed.run.binding import configuration_hash
+from dpfed.run.experiment import build
 
 DISCRETE = ("privacy.noise=discrete-gaussian", "aggregation.steps=1000", "run.randomness=secure")
 

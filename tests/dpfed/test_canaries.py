@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from accounting import Ledger
-from dpfed import federation
-from dpfed.build import build
-from dpfed.canaries import LOUD, Canaries
 from dpfed.errors import ConfigError
+from dpfed.participation.canaries import LOUD, Canaries
 from dpfed.round import run_round
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 
 WAYS = {

@@ -11,13 +11,14 @@ from accounting import Ledger, budget, guarantee
 from accounting.budget import Plan
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Gaussian
-from dpfed import compress, federation
-from dpfed.build import build
+from dpfed import compress
 from dpfed.compress.payload import most_bytes
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods import METHODS
+from dpfed.methods.catalogue import METHODS
 from dpfed.round import run_round
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 from dpfed.server.averaging import Averaging
 
 COMPRESSED = sorted(name for name, method in METHODS.items() if method.privacy == "optional" and not method.coins)

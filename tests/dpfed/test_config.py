@@ -5,11 +5,11 @@ import copy
 import pytest
 import tomli_w
 
-from dpfed import presets
-from dpfed.build import build
-from dpfed.config import override, parse, read_toml
+from dpfed.config import presets
+from dpfed.config.tables import override, parse, read_toml
 from dpfed.errors import ConfigError, DataError
-from dpfed.methods import METHODS
+from dpfed.methods.catalogue import METHODS
+from dpfed.run.experiment import build
 
 from .conftest import TABLES
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 TABLES = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},

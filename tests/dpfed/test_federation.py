@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from accounting import Ledger, guarantee
 from accounting.errors import LedgerError
-from dpfed import federation
-from dpfed.build import build
 from dpfed.errors import RunError
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 SUMMARY_KEYS = {
     "method", "dataset", "model", "parameters", "clients", "cohort", "sampling", "rounds", "test_accuracy",
@@ -103,7 +103,7 @@ def test_noise_is_calibrated_to_the_budget_over_the_planned_rounds(tiny_config, 
     config = tiny_config("privacy.epsilon=2.0", f"federation.sampling={sampling}")
     tables = config.to_dict()
     del tables["privacy"]["noise_multiplier"]
-    from dpfed.config import parse
+    from dpfed.config.tables import parse
 
     summary = federation.run(build(parse(tables, source="test")), tmp_path / "run").summary
     assert summary["rounds"] == 3

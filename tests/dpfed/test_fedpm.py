@@ -12,13 +12,13 @@ from accounting import Ledger, coin_budget, guarantee
 from accounting.coin_budget import CoinPlan
 from accounting.coins import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms import Subsampled
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.evaluate import evaluate
-from dpfed.mask_file import load_mask
+from dpfed.models.mask_file import load_mask
 from dpfed.round import run_round
+from dpfed.run import loop as federation
+from dpfed.run.evaluate import evaluate
+from dpfed.run.experiment import build
 
 TABLES = {
     "data": {"name": "digits"},

@@ -11,9 +11,9 @@ from reference.bounded import bounded
 from dpfed.audit.cohort_law import most_rounds, poisson_finding, size_law
 from dpfed.cli import status
 from dpfed.errors import RunError
+from dpfed.participation.sampling import sampler
 from dpfed.report.finished_run import read_finished
-from dpfed.sampling import sampler
-from dpfed.sweep_folder import read_sweep
+from dpfed.run.sweep_folder import read_sweep
 
 from .audit.run_folders import copied, run
 

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
-from dpfed.build import build
-from dpfed.compress.integer_upload import IntegerUpload
-from dpfed.config import override, parse
-from dpfed.privacy.coins import ClientLevelCoins
+from dpfed.config.tables import override, parse
 from dpfed.round import draw_cohort, run_round
+from dpfed.run.experiment import build
+from dpfed.stages.coin_moves import ClientLevelCoins
+from dpfed.stages.integer_upload import IntegerUpload
 
 from .test_round import Book, random_updates, with_updates
 

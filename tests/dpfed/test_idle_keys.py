@@ -2,9 +2,9 @@
 
 import pytest
 
-from dpfed.build.experiment import check
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.run.experiment import check
 
 INTEGERS = {"clip_norm": 0.5, "noise_multiplier": 2.0, "noise": "skellam"}
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 TABLES = {
     "data": {"name": "digits", "train_samples": 200, "test_samples": 20},

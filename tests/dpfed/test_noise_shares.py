@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from accounting import Composed, Ledger, Subsampled, accountant
-from dpfed import federation
-from dpfed.build import build
 from dpfed.errors import ConfigError
-from dpfed.privacy.integer_noise import DiscreteGaussianLaw
 from dpfed.round import run_round
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
+from dpfed.stages.integer_noise import DiscreteGaussianLaw
 
 from .test_round import Book, random_updates, with_updates
 

@@ -10,8 +10,8 @@ import pytest
 
 from dpfed.data import Dataset, Partition
 from dpfed.data.partition import of_lists
+from dpfed.data.population import fingerprint
 from dpfed.data.resampled import Resampled
-from dpfed.population import fingerprint
 from dpfed.seeds import Seeds
 
 KEY = bytes(range(32))

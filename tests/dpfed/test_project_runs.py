@@ -8,10 +8,10 @@ import pytest
 from accounting import Ledger
 from accounting.errors import BudgetSpent, LedgerError
 from accounting.project import Project
-from dpfed import federation
-from dpfed.build import build
 from dpfed.cli import status
 from dpfed.errors import RunError
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 
 @pytest.fixture

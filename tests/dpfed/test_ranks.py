@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dpfed import federation, presets, ranks
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.aggregation import ranks
+from dpfed.config import presets
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 COMMON = (
     "model.hidden=[8]", "federation.clients=60", "federation.cohort=15", "federation.rounds=3",

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from accounting import Composed, Ledger
 from accounting.errors import EditedLedger
 from accounting.histories import worst
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.randomness import Secure
 from dpfed.report.run import statement
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 RECORD = ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.batch_size=16")
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from accounting.errors import LedgerError
-from dpfed.build import build
 from dpfed.round import run_round
+from dpfed.run.experiment import build
 
 
 class Book:

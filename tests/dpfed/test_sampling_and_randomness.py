@@ -8,8 +8,8 @@ from scipy import stats
 
 from accounting import FixedSizeSampling, FullParticipation, PoissonSampling
 from dpfed.errors import ConfigError
+from dpfed.participation.sampling import sampler
 from dpfed.randomness import Secure, Simulated
-from dpfed.sampling import sampler
 from dpfed.seeds import Seeds
 
 SOURCES = [Simulated(seeds=Seeds(root=11)), Secure()]

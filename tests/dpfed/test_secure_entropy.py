@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.randomness import Secure
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 CALLS = 1 << 18
 """Two of so many draws from 32 bits of entropy are one but with chance e^-8; of fair 64 bits or more, with 2^-29."""

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from accounting import Aborted, Ledger
-from dpfed import federation
-from dpfed.build import build
+from dpfed.aggregation.plain import PlainSums
 from dpfed.errors import ConfigError
 from dpfed.round import NO_RESULT, draw_cohort, run_round
-from dpfed.secagg.plain import PlainSums
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 from .test_round import Book, random_updates, with_updates
 

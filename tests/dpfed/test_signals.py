@@ -13,10 +13,10 @@ import time
 import pytest
 
 from accounting import Ledger
-from dpfed import federation
-from dpfed.build import build
 from dpfed.cli import status
 from dpfed.errors import RunInterrupted
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 SETTINGS = (
     "federation.rounds=6", "model.hidden=[4]", "federation.clients=24", "federation.cohort=8", "privacy.accountant=rdp",

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import override, parse
-from dpfed.privacy.client_level import ClientLevelGaussian
-from dpfed.privacy.integer_noise import DiscreteGaussianLaw
+from dpfed.config.tables import override, parse
 from dpfed.randomness import Simulated
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
+from dpfed.stages.client_level import ClientLevelGaussian
+from dpfed.stages.integer_noise import DiscreteGaussianLaw
 
 TABLES = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},

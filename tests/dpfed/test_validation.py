@@ -5,9 +5,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dpfed import data, federation
-from dpfed.build import build
+from dpfed import data
 from dpfed.errors import ConfigError
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 
 def rows(inputs):

@@ -12,12 +12,12 @@ import torch
 from accounting import Ledger
 from accounting.errors import AccountingError
 from accounting.project import Project
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, RunError, TrainingFailed
 from dpfed.report.run import write_report
-from dpfed.run_folder import RunFolder
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
+from dpfed.run.folder import RunFolder
 
 TINY = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
@@ -224,14 +224,14 @@ def test_a_change_in_any_table_is_named(interrupted, table):
 
 def test_every_table_can_be_changed():
     """A new table is a new line above."""
-    from dpfed.config import Config
+    from dpfed.config.tables import Config
 
     assert set(Config.model_fields) - {"mask"} == set(CHANGES)
 
 
 def older(monkeypatch, leave_out="precision"):
     """Runs are written as by a version that had no such setting."""
-    from dpfed.config import Config
+    from dpfed.config.tables import Config
 
     today = Config.to_dict
 

@@ -16,17 +16,18 @@ from hypothesis import strategies as st
 from accounting import Subsampled, accountant, profiles
 from accounting.integer_noise import DiscreteGaussian
 from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation, PoissonSampling, subsample
-from dpfed import federation, presets
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.one_stream import OneStream
-from dpfed.build import build
-from dpfed.compress.coins import Coins
-from dpfed.config import override, parse
+from dpfed.config import presets
+from dpfed.config.tables import override, parse
 from dpfed.randomness import Simulated
 from dpfed.round import draw_cohort, noisy_sum, run_round
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.sending import Sent
+from dpfed.stages.coins import Coins
 
 from .test_round import Book
 

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from dpfed import federation
-from dpfed.build import build
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 from dpfed.sweep.plan import plan
 
 FED_SMP = Path(__file__).parents[2] / "experiments" / "fed-smp"

@@ -44,20 +44,23 @@ from accounting.hash_chain import sealed as sealed_line
 from accounting.integer_noise import DiscreteGaussian
 from accounting.mechanisms import BernoulliAggregate
 from accounting.project import Project
-from dpfed import checkpoint, config, ledger_signature, mask_file, presets
-from dpfed.binding import Binding
+from dpfed.aggregation.messages import WIDTHS, Kind, read_table, write_table
 from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
+from dpfed.config import presets
+from dpfed.config import tables as config
 from dpfed.data.arrays import load_arrays
 from dpfed.data.cifar import load_cifar10
 from dpfed.data.idx import read_idx
 from dpfed.data.mat import read_mat
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.errors import DpfedError
+from dpfed.models import mask_file
 from dpfed.report.collection import collect, write_results
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import groups_of
 from dpfed.report.statistics import write_table as write_statistics
-from dpfed.secagg.messages import WIDTHS, Kind, read_table, write_table
+from dpfed.run import checkpoint, ledger_signature
+from dpfed.run.binding import Binding
 from dpfed.server.state import ServerState
 from dpfed.sweep.experiment_file import read_experiment
 from dpfed.sweep.published import read_published

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from dpfed import federation, presets
-from dpfed.build import build, experiment
-from dpfed.config import override, parse
+from dpfed.config import presets
+from dpfed.config.tables import override, parse
+from dpfed.run import experiment
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 from reference.other_device import other_device
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpfed.secagg.agreement import agree
-from dpfed.secagg.client import Client
-from dpfed.secagg.server import Server
+from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.client import Client
+from dpfed.aggregation.server import Server
 
 BEFORE = {"advertise": 0, "share": 1, "upload": 2, "unmask": 3}
 

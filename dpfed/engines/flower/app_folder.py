@@ -8,7 +8,7 @@ from pathlib import Path
 import tomli_w
 
 from dpfed import __version__
-from dpfed.config import Config
+from dpfed.config.tables import Config
 from dpfed.errors import RunError
 
 _PACKAGE = "dpfed_app"

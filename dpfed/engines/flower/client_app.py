@@ -13,8 +13,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dpfed.build import Experiment, build
-from dpfed.config import Config, parse, read_toml
+from dpfed.aggregation.secure import SecureSums
+from dpfed.config.tables import Config, parse, read_toml
 from dpfed.engines.flower.conversation import (
     Instruction,
     Upload,
@@ -28,7 +28,7 @@ from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samp
 from dpfed.engines.flower.secure_client import advertise, masked, share, unmask
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.errors import ConfigError, WireError
-from dpfed.secagg.secure import SecureSums
+from dpfed.run.experiment import Experiment, build
 from dpfed.sending import Uploading
 
 _MEMORY, _ROUNDS = "dpfed.memory", "dpfed.rounds"

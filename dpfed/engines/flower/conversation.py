@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
+from dpfed.aggregation.plain import PlainSums
 from dpfed.errors import ConfigError, WireError
 from dpfed.parts import Parts
-from dpfed.secagg.plain import PlainSums
 from dpfed.server.state import ServerState
 
 

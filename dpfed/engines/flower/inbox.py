@@ -12,16 +12,16 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.aggregation.plain import PlainSum
 from dpfed.compress.dense import Dense
-from dpfed.compress.integer_upload import IntegerUpload
-from dpfed.compress.upload import Upload as PayloadUpload
 from dpfed.engines.flower.conversation import Upload, read_upload, tells_clipping
 from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
-from dpfed.privacy.client_level import NotPrivate
-from dpfed.secagg.plain import PlainSum
 from dpfed.sending import Sent, Uploading
+from dpfed.stages.client_level import NotPrivate
+from dpfed.stages.integer_upload import IntegerUpload
+from dpfed.stages.upload import Upload as PayloadUpload
 
 NodesTotal = PlainSum | NodeSum
 """A sum of uploads that come as messages: as rows, or under masks."""

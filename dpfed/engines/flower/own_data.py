@@ -13,10 +13,10 @@ from flwr.app import Context
 from numpy.typing import ArrayLike, NDArray
 
 from accounting.regular_file import LARGEST_ARRAYS, require_input
-from dpfed.build import Experiment
-from dpfed.build.letters import check_letters
+from dpfed.data.letters import check_letters
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError, DataError
+from dpfed.run.experiment import Experiment
 
 LoadData = Callable[[Context], tuple[ArrayLike, ArrayLike]]
 """The node's inputs [n, ...] and labels [n], n at least 1; each input as the test samples of data.name are."""

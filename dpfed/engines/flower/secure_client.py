@@ -8,13 +8,13 @@ import numpy as np
 from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
 
-from dpfed.build import Experiment
+from dpfed.aggregation.agreement import Agreement
+from dpfed.aggregation.client import Client
+from dpfed.aggregation.secure import SecureSums
+from dpfed.compress.packing import unpack
 from dpfed.engines.flower.secure_sum import agreed
 from dpfed.errors import WireError
-from dpfed.secagg.agreement import Agreement
-from dpfed.secagg.client import Client
-from dpfed.secagg.packing import unpack
-from dpfed.secagg.secure import SecureSums
+from dpfed.run.experiment import Experiment
 
 _STATE = "dpfed.secure-sum"
 _SESSION = 16

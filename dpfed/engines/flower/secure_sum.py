@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dpfed.aggregation.agreement import Agreement, agree
+from dpfed.aggregation.messages import Kind, party_of
+from dpfed.aggregation.secure import SecureSums
+from dpfed.aggregation.server import Server
+from dpfed.aggregation.steps import Step
+from dpfed.aggregation.streaming import Turns
+from dpfed.aggregation.summed import Summed, require_enough
 from dpfed.engines.flower.losses import note_loss
 from dpfed.errors import SecureSumAborted, WireError
-from dpfed.secagg.agreement import Agreement, agree
-from dpfed.secagg.messages import Kind, party_of
-from dpfed.secagg.secure import SecureSums
-from dpfed.secagg.server import Server
-from dpfed.secagg.steps import Step
-from dpfed.secagg.streaming import Turns
-from dpfed.secagg.summed import Summed, require_enough
 
 Question = Literal["advertise", "share", "unmask"]
 Ask = Callable[[Question, Mapping[int, bytes]], Mapping[int, bytes]]

@@ -1,4 +1,4 @@
-"""The server app: a run of `dpfed.federation` whose clients are Flower's nodes."""
+"""The server app: a run of `dpfed.run.loop` whose clients are Flower's nodes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from accounting.project import Project
-from dpfed.build import Experiment, build
-from dpfed.build.experiment import ALONE, ALONE_WITHOUT_NOISE
-from dpfed.config import parse, read_toml
+from dpfed.aggregation.secure import SecureSums
+from dpfed.config.tables import parse, read_toml
 from dpfed.engines.flower.conversation import arrays_of
 from dpfed.engines.flower.directory import Directory
 from dpfed.engines.flower.own_data import equal_weights
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.engines.flower.strategy import PrivateStrategy
 from dpfed.errors import ConfigError
-from dpfed.federation import OnRound, Outcome, Run
 from dpfed.report.run import write_report
-from dpfed.secagg.secure import SecureSums
+from dpfed.run.experiment import ALONE, ALONE_WITHOUT_NOISE, Experiment, build
+from dpfed.run.loop import OnRound, Outcome, Run
 
 _APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
 _APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"

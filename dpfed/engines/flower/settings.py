@@ -9,7 +9,7 @@ import os
 import secrets
 
 from dpfed import __version__
-from dpfed.config import Config
+from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 
 QUIET = {

@@ -15,13 +15,13 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from accounting.project import Project
-from dpfed.build import Experiment
-from dpfed.build.samples import require_samples_here
+from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
 from dpfed.engines.flower.quiet_ray import quiet_ray
 from dpfed.engines.flower.server_app import serve
 from dpfed.errors import ConfigError
-from dpfed.federation import OnRound, Outcome
+from dpfed.run.experiment import Experiment
+from dpfed.run.loop import OnRound, Outcome
 
 
 def simulate(

@@ -1,4 +1,4 @@
-"""A Flower strategy that runs `dpfed.federation`'s rounds on nodes."""
+"""A Flower strategy that runs `dpfed.run.loop`'s rounds on nodes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
+from dpfed.aggregation.plain import PlainSums
+from dpfed.aggregation.ranks import Task
+from dpfed.aggregation.secure import SecureSums
+from dpfed.aggregation.summed import Sums
 from dpfed.engines.flower.conversation import Instruction, arrays_of, read_answer
 from dpfed.engines.flower.directory import Directory
 from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
 from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
 from dpfed.errors import WireError
-from dpfed.federation import Run
 from dpfed.parts import Parts
-from dpfed.ranks import Task
 from dpfed.round import canaries_of, open_into
-from dpfed.secagg.plain import PlainSums
-from dpfed.secagg.secure import SecureSums
-from dpfed.secagg.summed import Sums
+from dpfed.run.loop import Run
 from dpfed.sending import Uploading
 
 
@@ -33,7 +33,7 @@ class PrivateStrategy(Strategy):
     """Cohorts by the configured sampler; uploads parsed as strangers' bytes, summed, decoded, noised; every release
     charged to the ledger before the next broadcast or a line of the folder can show it.
 
-    Claim: that of `dpfed.federation.run`, whatever nodes do, for clients whose own node runs this package: a lost,
+    Claim: that of `dpfed.run.loop.run`, whatever nodes do, for clients whose own node runs this package: a lost,
     late, double or damaged answer is a client lost, and is charged as one. Rounds are the run's, not Flower's, whose
     loop only turns: once the budget does not pay for another round, its remaining rounds ask nobody.
     """

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import comb
 
 from accounting import bernoulli, calibrate, debias, rdp
-from dpfed.plots.figure import figure
+from dpfed.report.figures.figure import figure
 
 Floats = NDArray[np.float64]
 

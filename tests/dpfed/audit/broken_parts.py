@@ -11,10 +11,10 @@ import torch
 from accounting.adjacency import Adjacency
 from accounting.mechanisms import Gaussian
 from dpfed.compress.fixed_point import Encoded
-from dpfed.compress.maps import SharedMask, top_indices
-from dpfed.compress.masks import PublicTopMask
-from dpfed.privacy.clip import clip_rows, drop_not_finite
-from dpfed.sampling import FixedSizeCohorts, PoissonCohorts
+from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
+from dpfed.stages.clip import clip_rows, drop_not_finite
+from dpfed.stages.maps import SharedMask, top_indices
+from dpfed.stages.masks import PublicTopMask
 
 KEPT = 40
 

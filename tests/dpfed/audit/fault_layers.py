@@ -25,9 +25,9 @@ from dpfed.audit.thresholds import Thresholds, claimed_gaussian
 from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.audit.upload import Share, claimed, pairs_of
 from dpfed.audit.whole_round import WholeRounds
-from dpfed.build import build
 from dpfed.parts import Parts
 from dpfed.randomness import Simulated
+from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 
 DELTA = 1e-5

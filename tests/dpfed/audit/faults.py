@@ -14,7 +14,7 @@ from accounting import accountant
 from accounting.adjacency import Adjacency
 from accounting.mechanisms import Gaussian, PoissonSampling, Subsampled
 from dpfed.compress.sparse import TopK
-from dpfed.sampling import FixedSizeCohorts, PoissonCohorts
+from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 
 from .broken_parts import (
     KEPT,

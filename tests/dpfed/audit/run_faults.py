@@ -14,15 +14,15 @@ import numpy as np
 import torch
 
 from accounting import accountant
-from dpfed import federation
 from dpfed.audit.run import audit_run
-from dpfed.build import build
-from dpfed.compress.maps import top_indices
-from dpfed.compress.masks import PublicTopMask, fingerprint
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
+from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.randomness import Simulated
-from dpfed.sampling import FixedSizeCohorts, PoissonCohorts
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
+from dpfed.stages.maps import top_indices
+from dpfed.stages.masks import PublicTopMask, fingerprint
 
 from .broken_parts import Delegating
 from .run_folders import TABLES

@@ -7,10 +7,10 @@ import tomllib
 import tomli_w
 
 from accounting.hash_chain import sealed
-from dpfed import federation
 from dpfed.audit.run import audit_run
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 TABLES = {
     "data": {"name": "digits"},

@@ -8,16 +8,16 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from dpfed import members
 from dpfed.audit import canary_test, cohort_law, cohort_members, noise_evidence, noise_shape
 from dpfed.audit.run import STATISTICAL
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Noise
-from dpfed.noise_facts import noise_facts
-from dpfed.privacy.integer_noise import SkellamLaw
+from dpfed.participation import members
+from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
-from dpfed.sampling import PoissonCohorts
 from dpfed.seeds import Seeds
+from dpfed.stages.integer_noise import SkellamLaw
+from dpfed.stages.noise_facts import noise_facts
 
 from . import run_folders
 from .run_folders import change, records

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from dpfed import federation
 from dpfed.audit.run import audit_run
-from dpfed.build import build
 from dpfed.cli import status
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.report.audit_run import write_audit_report
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 from . import run_folders
 from .run_folders import SURE, TABLES, change, change_summary

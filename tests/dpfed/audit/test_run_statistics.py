@@ -8,13 +8,14 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 
-from dpfed import members, noise_facts
 from dpfed.audit import cohort_members, count_evidence, noise_shape
 from dpfed.audit.cohort_members import Seen
 from dpfed.audit.noise_evidence import ChargedNoise
-from dpfed.privacy.integer_noise import DiscreteGaussianLaw, SkellamLaw
+from dpfed.participation import members
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
+from dpfed.stages import noise_facts
+from dpfed.stages.integer_noise import DiscreteGaussianLaw, SkellamLaw
 
 
 @pytest.mark.parametrize("ids", [[], [0], [5, 5, 9], [0, 299], list(range(300)), [7, 299_999], [1, 70_000, 2**33]])

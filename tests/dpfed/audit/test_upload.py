@@ -20,11 +20,11 @@ from dpfed.audit.method_setting import audit_upload, audited_methods, configured
 from dpfed.audit.one_stream import OneStream
 from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.audit.upload import ENOUGH, Share, claimed, pairs_of
-from dpfed.build import build
 from dpfed.cli import status
-from dpfed.compress.coins import Coins
 from dpfed.errors import ConfigError
-from dpfed.methods import METHODS
+from dpfed.methods.catalogue import METHODS
+from dpfed.run.experiment import build
+from dpfed.stages.coins import Coins
 
 SMALL = "model.hidden=[2]"
 QUICK = {"draws": 10_000}

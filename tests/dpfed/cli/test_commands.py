@@ -8,7 +8,7 @@ import pytest
 
 from accounting.rounding import upwards
 from dpfed.cli import status
-from dpfed.methods import METHODS
+from dpfed.methods.catalogue import METHODS
 
 PAPER = ["budget", "--clients", "6000", "--cohort", "100"]
 BUDGET_KEYS = {

@@ -6,10 +6,10 @@ import torch
 from scipy.stats import norm
 
 from accounting import debias
-from dpfed.compress.coins import Coins
 from dpfed.errors import ConfigError
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
+from dpfed.stages.coins import Coins
 
 RANDOMNESS = Simulated(seeds=Seeds(root=3))
 FALSE_ALARM = 1e-6  # of each statistical test

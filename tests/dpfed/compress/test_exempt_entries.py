@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from dpfed import compress
-from dpfed.compress.upload import Upload
 from dpfed.seeds import Seeds
+from dpfed.stages.upload import Upload
 
 SIZE = 12
 EXEMPT = {

@@ -10,11 +10,11 @@ import torch
 from accounting.fixed_point import rounded_l2, rounded_l2_squared, sum_bits
 from dpfed.compress import fixed_point
 from dpfed.compress.fixed_point import FixedPoint, saturated
+from dpfed.compress.ring import centred, to_ring
 from dpfed.errors import ConfigError
-from dpfed.privacy.integer_noise import DiscreteGaussianLaw
 from dpfed.randomness import Secure, Simulated
-from dpfed.secagg.ring import centred, to_ring
 from dpfed.seeds import Seeds
+from dpfed.stages.integer_noise import DiscreteGaussianLaw
 
 SIMULATED = Simulated(seeds=Seeds(root=3))
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.compress.maps import Identity, SharedMask, random_indices, top_indices
-from dpfed.compress.masks import RandomSharedMask, SendAll, kept_coordinates
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
+from dpfed.stages.maps import Identity, SharedMask, random_indices, top_indices
+from dpfed.stages.masks import RandomSharedMask, SendAll, kept_coordinates
 
 SEEDS = Seeds(root=3)
 SIZE, KEPT = 12, 5

@@ -6,12 +6,12 @@ import torch
 
 import dpfed.sending
 from dpfed import compress, data
-from dpfed.build import build
 from dpfed.compress.largest import largest_indices
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.data.dataset import Dataset
-from dpfed.privacy.clip import clip_rows, largest_magnitudes, row_norms
 from dpfed.round import run_round
+from dpfed.run.experiment import build
+from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
 
 GROUP = np.array([2, 5, 7, 11, 13])
 TABLES = {

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import WireError
+from dpfed.run.experiment import build
 
 GROUP = np.array([3, 7, 11])
 TABLES = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpfed.data import Partition, dirichlet, natural, some_labels, unbalanced
 from dpfed.errors import ConfigError
-from dpfed.plots.partition import plot_partition
+from dpfed.report.figures.partition import plot_partition
 
 
 def generator(seed: int = 0) -> np.random.Generator:

@@ -10,11 +10,12 @@ from reference.bounded import bounded
 from safetensors.numpy import save_file
 from torch import nn
 
-from dpfed import data, federation, models
-from dpfed.build import build
-from dpfed.compress.masks import PublicTopMask
-from dpfed.config import parse
+from dpfed import data, models
+from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, DataError
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
+from dpfed.stages.masks import PublicTopMask
 
 RUN = {
     "federation": {"clients": 12, "cohort": 12, "rounds": 2, "sampling": "all"},

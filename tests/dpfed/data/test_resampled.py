@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfed.build.samples import partition_of
-from dpfed.config import parse
+from dpfed.clients.schedule import draw_schedule
+from dpfed.config.tables import parse
 from dpfed.data.digits import load_digits
 from dpfed.data.partition import Partition
 from dpfed.data.resampled import Resampled
+from dpfed.data.samples import partition_of
 from dpfed.errors import ConfigError
-from dpfed.local.schedule import draw_schedule
 from dpfed.seeds import Seeds
 
 POOL = Resampled(samples=600, clients=1_000_000, each=10, seeds=Seeds(root=4))

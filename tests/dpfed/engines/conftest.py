@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from accounting import Ledger
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import DpfedError
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 torch.set_num_threads(1)
 

@@ -17,11 +17,11 @@ from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import ServerApp  # noqa: E402
 
-from dpfed.build import build  # noqa: E402
-from dpfed.config import parse  # noqa: E402
+from dpfed.config.tables import parse  # noqa: E402
 from dpfed.engines.flower.client_app import client_app  # noqa: E402
 from dpfed.engines.flower.server_app import serve  # noqa: E402
 from dpfed.engines.flower.settings import fingerprint  # noqa: E402
+from dpfed.run.experiment import build  # noqa: E402
 
 STEPS = ("default", "advertise", "share", "unmask")
 

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from dpfed.cli import status
-from dpfed.config import parse
+from dpfed.config.tables import parse
 from dpfed.engines.flower.app_folder import write_app
 from dpfed.engines.flower.settings import fingerprint
 from dpfed.errors import RunError

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from accounting import Aborted, Ledger
 from accounting.errors import LedgerError
 from accounting.project import Project
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import parse
+from dpfed.aggregation.steps import Step
+from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError
-from dpfed.secagg.steps import Step
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
@@ -348,7 +348,7 @@ def test_forged_bytes_are_refused_or_are_a_row(tables, checked, method, privacy)
     """Flipped, cut and lengthened messages: WireError and nothing else, or finite rows of the agreed size."""
     import numpy as np
 
-    from dpfed.ranks import Task
+    from dpfed.aggregation.ranks import Task
     from dpfed.round import open_uploads
 
     experiment = build(checked(tables(method, privacy=privacy)))

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from dpfed.build import build
-from dpfed.config import parse
+from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.server import Server
+from dpfed.config.tables import parse
 from dpfed.errors import DpfedError, SecureSumAborted, WireError
-from dpfed.secagg.agreement import agree
-from dpfed.secagg.server import Server
+from dpfed.run.experiment import build
 
 SHARES = {
     "clip_norm": 0.5,

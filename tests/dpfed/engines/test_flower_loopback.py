@@ -16,10 +16,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from accounting import Ledger
-from dpfed import data, federation
-from dpfed.build import build
-from dpfed.config import override, parse
-from dpfed.secagg.steps import Step
+from dpfed import data
+from dpfed.aggregation.steps import Step
+from dpfed.config.tables import override, parse
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 

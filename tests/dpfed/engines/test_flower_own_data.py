@@ -7,11 +7,11 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from accounting import Ledger
-from dpfed import federation
-from dpfed.build import build
 from dpfed.cli import status
-from dpfed.config import override, parse
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DataError, RunError
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}

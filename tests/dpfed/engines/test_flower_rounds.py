@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from accounting import Ledger
-from dpfed import federation
-from dpfed.build import build
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 COINS = {"clip_norm": 0.5, "accountant": "rdp"}
 PRIVATE = {**COINS, "noise_multiplier": 2.0}
@@ -57,7 +57,7 @@ METHODS = {
 
 
 def serve(grid, tables, out, **settings):
-    from dpfed.config import parse
+    from dpfed.config.tables import parse
     from dpfed.engines.flower.server_app import serve
 
     return serve(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from accounting import Aborted, Ledger
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import parse
+from dpfed.config.tables import parse
 from dpfed.errors import WireError
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
 
 SHARES = {
     "clip_norm": 0.5,
@@ -79,7 +79,7 @@ def test_no_message_to_the_server_holds_a_row(tmp_path, grid, tables):
     """The same client, round and row: unmasked it is the same bytes twice, as the server gets it never."""
     import numpy as np
 
-    from dpfed.ranks import Task
+    from dpfed.aggregation.ranks import Task
     from dpfed.round import open_uploads
 
     chosen = tables("dp-fedavg", *SECURE, privacy=SHARES)
@@ -185,7 +185,7 @@ def test_a_client_uploads_once_a_round_and_unmasks_once(grid, tables):
 
 def masks_of_rounds(nodes, chosen, folder, monkeypatch):
     """By round: the seeds of the masks that its clients have put on their rows."""
-    from dpfed.secagg import client
+    from dpfed.aggregation import client
 
     seeds, whole = {}, client.apply_masks
 
@@ -212,8 +212,8 @@ def test_masks_are_new_in_every_round(tmp_path, grid, tables, monkeypatch, fault
 
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    from dpfed.secagg import client
-    from dpfed.secagg.agreement import Agreement
+    from dpfed.aggregation import client
+    from dpfed.aggregation.agreement import Agreement
 
     chosen = tables(
         "dp-fedavg", *SECURE, "federation.sampling=all", "federation.clients=8", "federation.rounds=3", privacy=SHARES
@@ -249,8 +249,8 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
     """What SECURITY.md says of accuracy under the protocol; a bound that is checked would make this fail."""
     import numpy as np
 
+    from dpfed.compress.packing import pack, unpack
     from dpfed.engines.flower import client_app
-    from dpfed.secagg.packing import pack, unpack
 
     whole = client_app.masked
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from dpfed.clients import LocalTraining, Sgd
+from dpfed.clients.schedule import draw_schedule
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
-from dpfed.local import LocalTraining, Sgd
-from dpfed.local.schedule import draw_schedule
 from dpfed.models import FlatModel
 from dpfed.models.frozen import freeze
 from dpfed.seeds import Seeds

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from dpfed.local import gradients
-from dpfed.local.gradients import BatchGradients
+from dpfed.clients import gradients
+from dpfed.clients.gradients import BatchGradients
 from dpfed.models.flat import FlatModel
 
 

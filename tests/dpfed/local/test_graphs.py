@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpfed.clients import LocalTraining, Sgd, graphs
+from dpfed.clients.graphs import MOST_RECORDED, RecordedGradients, Work
+from dpfed.clients.masked_noise import MaskedNoise
+from dpfed.clients.masks import MaskTraining
+from dpfed.clients.plan import cheapest, cost_of
+from dpfed.clients.schedule import Schedule
+from dpfed.clients.task import Course, LocalTask
 from dpfed.compress.masked_noise import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
-from dpfed.local import LocalTraining, Sgd, graphs
-from dpfed.local.graphs import MOST_RECORDED, RecordedGradients, Work
-from dpfed.local.masked_noise import MaskedNoise
-from dpfed.local.masks import MaskTraining
-from dpfed.local.plan import cheapest, cost_of
-from dpfed.local.schedule import Schedule
-from dpfed.local.task import Course, LocalTask
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpfed.clients import LocalTraining, Sgd
+from dpfed.clients.layout import takes_channels_last
 from dpfed.data import Partition
-from dpfed.local import LocalTraining, Sgd
-from dpfed.local.layout import takes_channels_last
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from dpfed.clients import LocalTraining, Sgd
+from dpfed.clients.masked_noise import MaskedNoise, no_update, noise_seeds
+from dpfed.clients.schedule import draw_schedule
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
-from dpfed.local import LocalTraining, Sgd
-from dpfed.local.masked_noise import MaskedNoise, no_update, noise_seeds
-from dpfed.local.schedule import draw_schedule
 from dpfed.models import FlatModel
 from dpfed.seeds import Seeds
 

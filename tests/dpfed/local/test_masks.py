@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from dpfed.clients import LocalTraining
+from dpfed.clients.masks import MaskTraining
+from dpfed.clients.schedule import draw_schedule
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
-from dpfed.local import LocalTraining
-from dpfed.local.masks import MaskTraining
-from dpfed.local.schedule import draw_schedule
 from dpfed.models import FlatModel, build
 from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.models.mlp import mlp

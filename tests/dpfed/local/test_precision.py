@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from dpfed.clients import LocalTraining, Sgd
+from dpfed.clients.precision import matrix_products
+from dpfed.clients.records import RecordLevel
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
-from dpfed.local import LocalTraining, Sgd
-from dpfed.local.precision import matrix_products
-from dpfed.local.records import RecordLevel
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.randomness import Simulated

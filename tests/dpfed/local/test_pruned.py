@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from dpfed.clients import LocalTraining, Sgd
+from dpfed.clients.pruned import PrunedSgd
+from dpfed.clients.schedule import draw_schedule
 from dpfed.compress.pruned import FedSparsify, cubic_sparsity
 from dpfed.data import Partition, iid, load
 from dpfed.errors import ConfigError
-from dpfed.local import LocalTraining, Sgd
-from dpfed.local.pruned import PrunedSgd
-from dpfed.local.schedule import draw_schedule
 from dpfed.models import FlatModel, build
 from dpfed.models.purge import purge, purged_count
 from dpfed.seeds import Seeds

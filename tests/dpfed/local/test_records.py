@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from accounting import Gaussian, Subsampled
+from dpfed.clients import LocalTraining, Sgd, records
+from dpfed.clients.masks import MaskTraining
+from dpfed.clients.records import RecordGradients, RecordLevel
+from dpfed.clients.schedule import PoissonBatches
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
-from dpfed.local import LocalTraining, Sgd, records
-from dpfed.local.masks import MaskTraining
-from dpfed.local.records import RecordGradients, RecordLevel
-from dpfed.local.schedule import PoissonBatches
 from dpfed.models import FlatModel, build
 from dpfed.models.frozen import freeze
 from dpfed.randomness import Randomness, Secure, Simulated

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpfed.clients.schedule import Schedule, draw_schedule
 from dpfed.data import Partition
-from dpfed.local.schedule import Schedule, draw_schedule
 from dpfed.seeds import Seeds
 
 SIZES = st.lists(st.integers(0, 23), min_size=1, max_size=8)

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpfed.clients import LocalTraining, Sgd, gradients
+from dpfed.clients.masked_noise import MaskedNoise
+from dpfed.clients.masks import MaskTraining
+from dpfed.clients.memory import Chunk, chunk_within, out_of_memory, room_for_moves
+from dpfed.clients.plan import cheapest, cost_of
+from dpfed.clients.pruned import PrunedSgd
+from dpfed.clients.task import Course
 from dpfed.compress.masked_noise import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError, TrainingFailed
-from dpfed.local import LocalTraining, Sgd, gradients
-from dpfed.local.masked_noise import MaskedNoise
-from dpfed.local.masks import MaskTraining
-from dpfed.local.memory import Chunk, chunk_within, out_of_memory, room_for_moves
-from dpfed.local.plan import cheapest, cost_of
-from dpfed.local.pruned import PrunedSgd
-from dpfed.local.task import Course
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze

@@ -7,11 +7,11 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from dpfed.clients.records import RecordLevel
+from dpfed.clients.sgd import Sgd
+from dpfed.clients.training import LocalTraining
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
-from dpfed.local.records import RecordLevel
-from dpfed.local.sgd import Sgd
-from dpfed.local.training import LocalTraining
 from dpfed.models import FlatModel, build
 from dpfed.models.char_lstm import CharLstm, LstmLayer, stepwise
 from dpfed.randomness import Simulated
@@ -109,7 +109,7 @@ def test_records_gradients_are_those_of_single_texts() -> None:
     trainer = training(model, "auto", record)
     weights = model.initial(1)
     rows = torch.arange(9)
-    from dpfed.local.records import RecordGradients
+    from dpfed.clients.records import RecordGradients
 
     found = RecordGradients(model.bind(weights.clone()))(inputs[rows], labels[rows])
     for row in rows:

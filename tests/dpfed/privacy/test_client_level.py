@@ -9,11 +9,11 @@ from scipy import stats
 
 from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
 from dpfed.errors import ConfigError
-from dpfed.privacy.adaptive_clip import AdaptiveClip
-from dpfed.privacy.client_level import ClientLevelGaussian
+from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
-from dpfed.sampling import sampler
 from dpfed.seeds import Seeds
+from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.client_level import ClientLevelGaussian
 
 SIZE = 100_000
 # Seeded; the rate at which a right implementation would fail for another seed.

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfed.privacy.clip import clip_rows, drop_not_finite
+from dpfed.stages.clip import clip_rows, drop_not_finite
 
 any_float32 = st.floats(width=32, allow_nan=True, allow_infinity=True)
 

@@ -15,14 +15,14 @@ from accounting import Adjacency, BernoulliAggregate
 from accounting.coin_budget import CoinPlan
 from accounting.errors import InvalidParameter
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
-from dpfed.build import build
+from dpfed.clients.records import RecordLevel
 from dpfed.errors import ConfigError
-from dpfed.local.records import RecordLevel
-from dpfed.privacy import client_level
-from dpfed.privacy.adaptive_clip import AdaptiveClip
-from dpfed.privacy.clip import Clipped, clip_rows, row_norms
 from dpfed.randomness import Simulated
+from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
+from dpfed.stages import client_level
+from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.clip import Clipped, clip_rows, row_norms
 
 from ..conftest import config_with
 from ..test_hostile_updates import WAYS, built

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.build import build
-from dpfed.compress.coins import Coins
-from dpfed.config import override, parse
-from dpfed.privacy.integer_noise import DiscreteGaussianLaw, SkellamLaw
-from dpfed.privacy.inversion import draw
+from dpfed.config.tables import override, parse
 from dpfed.randomness import Secure, Simulated
 from dpfed.round import noisy_sum
+from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.sending import Sent
+from dpfed.stages.coins import Coins
+from dpfed.stages.integer_noise import DiscreteGaussianLaw, SkellamLaw
+from dpfed.stages.inversion import draw
 
 TRIALS = 20_000
 SMALL = 0.25

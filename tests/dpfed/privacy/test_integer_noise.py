@@ -12,10 +12,10 @@ import pytest
 from scipy import special, stats
 
 from dpfed.errors import ConfigError
-from dpfed.privacy import inversion
-from dpfed.privacy.integer_noise import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
+from dpfed.stages import inversion
+from dpfed.stages.integer_noise import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
 
 ALPHA = 1e-6
 COUNT = 200_000

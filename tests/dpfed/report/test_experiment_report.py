@@ -12,7 +12,7 @@ from dpfed.report.collection import collect
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import groups_of, mean_of
-from dpfed.sweep_folder import Listed, Published, Sweep, read_sweep, write_sweep
+from dpfed.run.sweep_folder import Listed, Published, Sweep, read_sweep, write_sweep
 
 SUMMARY = {
     "method": "fedavg", "dataset": "digits", "model": "mlp", "parameters": 100, "clients": 6000, "cohort": 100,

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpfed.aggregation.graph import random_circle
+from dpfed.aggregation.masked import MaskedSum
+from dpfed.aggregation.protocol import ProtocolSum
+from dpfed.aggregation.steps import Step
 from dpfed.errors import SecureSumAborted
-from dpfed.secagg.graph import random_circle
-from dpfed.secagg.masked import MaskedSum
-from dpfed.secagg.protocol import ProtocolSum
-from dpfed.secagg.steps import Step
 
 KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])
 REACHES = {None: 4, Step.UNMASK: 3, Step.UPLOAD: 2, Step.LATE: 2, Step.SHARE: 1, Step.ADVERTISE: 0}

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from dpfed.aggregation.graph import Graph, complete, default_neighbours, random_circle
+from dpfed.aggregation.graph_risk import graph_risk, least_neighbours
 from dpfed.errors import ConfigError
-from dpfed.secagg.graph import Graph, complete, default_neighbours, random_circle
-from dpfed.secagg.graph_risk import graph_risk, least_neighbours
 
 
 def reached(graph, survivors):

@@ -10,10 +10,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from reference.secure_rounds import BEFORE, SecureRound
 
+from dpfed.aggregation import keys
+from dpfed.aggregation.messages import Kind, Reveal, read_table, sent_beside_row, write_table
+from dpfed.compress.packing import packed_bytes
 from dpfed.errors import SecureSumAborted, WireError
-from dpfed.secagg import keys
-from dpfed.secagg.messages import Kind, Reveal, read_table, sent_beside_row, write_table
-from dpfed.secagg.packing import packed_bytes
 
 STEPS = pytest.mark.parametrize("step", list(BEFORE))
 HEADER = 33

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from dpfed.aggregation.masks import Mask, MaskStream, apply_masks, word_type
+from dpfed.compress.packing import pack, packed_bytes, unpack
 from dpfed.errors import WireError
-from dpfed.secagg.masks import Mask, MaskStream, apply_masks, word_type
-from dpfed.secagg.packing import pack, packed_bytes, unpack
 
 FALSE_ALARM = 1e-9
 BITS = pytest.mark.parametrize("bits", [1, 2, 3, 7, 8, 9, 16, 17, 24, 31, 32])

@@ -8,9 +8,9 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from dpfed.secagg import agreement, client, masked, masks
-from dpfed.secagg.dropouts import Dropouts
-from dpfed.secagg.secure import SecureSums
+from dpfed.aggregation import agreement, client, masked, masks
+from dpfed.aggregation.dropouts import Dropouts
+from dpfed.aggregation.secure import SecureSums
 from dpfed.seeds import Seeds
 
 SEEDS = Seeds(root=0)

@@ -6,8 +6,8 @@ import secrets
 import pytest
 from scipy.stats import chisquare
 
+from dpfed.aggregation.shamir import PRIME, combine, split
 from dpfed.errors import WireError
-from dpfed.secagg.shamir import PRIME, combine, split
 
 FALSE_ALARM = 1e-9
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpfed.aggregation.masked import MaskedSum
+from dpfed.aggregation.protocol import ProtocolSum
+from dpfed.aggregation.steps import Step
 from dpfed.errors import ConfigError, SecureSumAborted
-from dpfed.secagg.masked import MaskedSum
-from dpfed.secagg.protocol import ProtocolSum
-from dpfed.secagg.steps import Step
 
 KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])
 IN_SUM = (None, Step.UNMASK)

@@ -10,15 +10,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from reference.secure_rounds import SecureRound
 from scipy.stats import chisquare
 
-import dpfed.secagg.client
+import dpfed.aggregation.client
+from dpfed.aggregation import keys
+from dpfed.aggregation.client import Client
+from dpfed.aggregation.masked import MaskedSum
+from dpfed.aggregation.masks import Mask, MaskStream, apply_masks
+from dpfed.aggregation.messages import Kind, read_table
+from dpfed.aggregation.shamir import combine
+from dpfed.compress.packing import unpack
 from dpfed.errors import WireError
-from dpfed.secagg import keys
-from dpfed.secagg.client import Client
-from dpfed.secagg.masked import MaskedSum
-from dpfed.secagg.masks import Mask, MaskStream, apply_masks
-from dpfed.secagg.messages import Kind, read_table
-from dpfed.secagg.packing import unpack
-from dpfed.secagg.shamir import combine
 
 FALSE_ALARM = 1e-9  # of one test of uniformity: keys are fresh, so nothing is seeded
 BITS, SIZE = 4, 20_000
@@ -100,15 +100,15 @@ def test_fault_the_same_keys_in_two_rounds(monkeypatch):
         generate = staticmethod(lambda: X25519PrivateKey.from_private_bytes(fixed[next(count) % 8]))
         from_private_bytes = X25519PrivateKey.from_private_bytes
 
-    monkeypatch.setattr(dpfed.secagg.client, "X25519PrivateKey", Repeating)
-    monkeypatch.setattr(dpfed.secagg.client.secrets, "token_bytes", lambda size: bytes(size))
+    monkeypatch.setattr(dpfed.aggregation.client, "X25519PrivateKey", Repeating)
+    monkeypatch.setattr(dpfed.aggregation.client.secrets, "token_bytes", lambda size: bytes(size))
     one, two = uploads(), uploads()
     assert looks_uniform(one)
     assert not looks_uniform(one, two)
 
 
 def test_fault_one_seed_for_everything(monkeypatch):
-    monkeypatch.setattr(dpfed.secagg.client, "mask_seed", lambda *_: bytes(32))
+    monkeypatch.setattr(dpfed.aggregation.client, "mask_seed", lambda *_: bytes(32))
     assert not looks_uniform(uploads(), seen=without_own_mask)
 
 

@@ -3,9 +3,9 @@
 import pytest
 from reference.secure_rounds import SecureRound
 
+from dpfed.aggregation.agreement import shares_needed
+from dpfed.aggregation.messages import Kind, write_table
 from dpfed.errors import SecureSumAborted
-from dpfed.secagg.agreement import shares_needed
-from dpfed.secagg.messages import Kind, write_table
 
 SPLIT = (0, 1, 7, 8)  # places on a circle of 14 with 4 neighbours: two gaps of two
 

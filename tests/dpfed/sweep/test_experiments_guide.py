@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from dpfed.cli.sweep import sweep
-from dpfed.quantities import QUANTITIES
+from dpfed.run.quantities import QUANTITIES
 from dpfed.sweep.experiment_file import ExperimentFile, Profile, Row, Tune
 from dpfed.sweep.plan import plan
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import joblib
 import pytest
 
-from dpfed import federation
-from dpfed.build import build
 from dpfed.cli import status
 from dpfed.errors import ConfigError, RunError, RunInterrupted
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
+from dpfed.run.sweep_folder import read_sweep
 from dpfed.sweep import sweep
 from dpfed.sweep.one_run import Job, Result, _settle
 from dpfed.sweep.plan import plan
 from dpfed.sweep.sweep import run_sweep
 from dpfed.sweep.tuning import pick
 from dpfed.sweep.workers import workers
-from dpfed.sweep_folder import read_sweep
 
 
 def planned(path, out, profile="smoke", **options):

@@ -1,0 +1,105 @@
+"""What everybody knows before a secure sum begins."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.aggregation.graph import Graph, complete, random_circle
+from dpfed.aggregation.steps import Step
+from dpfed.errors import ConfigError, SecureSumAborted
+
+MOST_BITS = 32
+
+FEWEST = 2
+"""Clients that a sum needs, to hide one another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Public terms of one round.
+
+    graph:     its clients, and who shares masks with whom
+    size:      coordinates d of a row
+    bits:      b of the ring Z_{2^b}, 1 to 32
+    threshold: fraction of a client and its neighbours that must answer to give back its secrets, in (1/2, 1]; the same
+               fraction of all clients must be in the sum
+    least:     clients whose rows the sum must hold, whatever the threshold: as many as shares of noise are sized for
+    session:   16 public bytes that no other round has
+    """
+
+    graph: Graph
+    size: int
+    bits: int
+    threshold: float
+    least: int = FEWEST
+    session: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+
+    def shares_needed(self, client: int) -> int:
+        """t of the t-of-n shares of this client's secrets."""
+        return shares_needed(len(self.graph.neighbours(client)) + 1, self.threshold)
+
+    def require_all(self, step: Step, alive: Collection[int]) -> None:
+        """SecureSumAborted unless enough of all clients are alive after the step: the threshold's fraction, and up to
+        the sum, which the replies of the last step do not change, `least`."""
+        total, came = len(self.graph.circle), len(alive)
+        needed = max(shares_needed(total, self.threshold), FEWEST if step is Step.UNMASK else self.least)
+        if came < needed:
+            _abort(step, f"{came} of {total} clients came, {needed} are needed")
+
+    def require_around(self, step: Step, alive: Collection[int], client: int) -> None:
+        """SecureSumAborted unless enough of those who hold shares of this client's secrets are alive."""
+        group, needed = self.graph.group(client), self.shares_needed(client)
+        came = sum(member in alive for member in group)
+        if came < needed:
+            _abort(step, f"of {len(group)} holders of shares of client {client} {came} came, {needed} are needed")
+
+    def require_connected(self, survivors: Collection[int]) -> None:
+        """SecureSumAborted if the survivors' masks do not tie them into one sum."""
+        if not self.graph.connected(survivors):
+            _abort(
+                Step.UPLOAD,
+                f"{len(survivors)} of {len(self.graph.circle)} clients came, and more are needed: no masks connect "
+                "them into one sum",
+            )
+
+
+def shares_needed(group: int, threshold: float) -> int:
+    """How many of a group of this size are needed: always more than half."""
+    return max(math.ceil(threshold * group - 1e-9), group // 2 + 1)
+
+
+def agree(
+    clients: NDArray[np.int64],
+    *,
+    size: int,
+    bits: int,
+    threshold: float,
+    neighbours: int | None,
+    graph_seed: int,
+    least: int = FEWEST,
+) -> Agreement:
+    """The terms for these clients. ConfigError for terms that cannot be."""
+    ids = [int(client) for client in clients]
+    if len(set(ids)) < len(ids) or any(not 0 <= one < 1 << 62 for one in ids):
+        raise ConfigError(f"clients of a secure sum: {ids[:8]}...: must be different numbers from 0 to 2^62.")
+    if size < 1:
+        raise ConfigError(f"size={size}: a secure sum needs at least one coordinate.")
+    if not 1 <= bits <= MOST_BITS:
+        raise ConfigError(f"bits={bits}: sums are modulo 2^1 to 2^{MOST_BITS}; lower the scale or send fewer values.")
+    if not 0.5 < threshold <= 1:
+        raise ConfigError(
+            f"threshold={threshold:g}: must be above 1/2 and at most 1. At half or below, two halves of the clients "
+            "could be told different stories and give up both secrets of one client."
+        )
+    graph = complete(clients) if neighbours is None else random_circle(clients, neighbours, graph_seed)
+    return Agreement(graph=graph, size=size, bits=bits, threshold=threshold, least=max(least, FEWEST))
+
+
+def _abort(step: Step, why: str) -> None:
+    raise SecureSumAborted(f"the secure sum ended at step {step}: {why}. Nothing of it may be released.")

@@ -1,0 +1,190 @@
+"""A client of the secure sum of Bonawitz et al. 2017, which speaks with the server in bytes."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from dpfed.aggregation.agreement import Agreement
+from dpfed.aggregation.keys import decrypt, encrypt, exchange, mask_seed
+from dpfed.aggregation.masks import Mask, apply_masks, word_type
+from dpfed.aggregation.messages import Kind, Reveal, both_ids, party_of, read_table, write_table
+from dpfed.aggregation.shamir import SHARE_BYTES, split
+from dpfed.aggregation.steps import Step
+from dpfed.compress.packing import pack
+from dpfed.errors import WireError
+
+
+class Client:
+    """One client in one round; every key is its own, of this round.
+
+    `advertise`, `share`, `hold`, `upload`, `unmask`, each once and in this order. It refuses (WireError) what is
+    malformed or not of this round, and (SecureSumAborted) to go on where fewer than the threshold are left, or where
+    the sum would hold fewer rows than the agreement's `least`: of those who are named, whose keys and shares come (as
+    far as it has them: all, or its neighbours'), and who is to be unmasked.
+    """
+
+    def __init__(self, agreement: Agreement, client: int) -> None:
+        self.client = client
+        self._agreement = agreement
+        self._near = frozenset(agreement.graph.neighbours(client))
+        self._cipher_key, self._mask_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self._own_seed = secrets.token_bytes(32)
+        self._keys: dict[int, bytes] = {}
+        self._channels: dict[int, bytes] = {}
+        self._shares: dict[int, bytes] = {}
+        self._next = "advertise"
+
+    def to_bytes(self) -> bytes:
+        """All its secrets, for itself alone, to go on with in another process: `from_bytes`."""
+        keys = [key.private_bytes_raw().hex() for key in (self._cipher_key, self._mask_key)]
+        tables = [
+            {str(near): content.hex() for near, content in table.items()}
+            for table in (self._keys, self._channels, self._shares)
+        ]
+        return json.dumps([self._next, self._own_seed.hex(), keys, tables]).encode()
+
+    @classmethod
+    def from_bytes(cls, agreement: Agreement, client: int, memory: bytes) -> Client:
+        """The client that has written `memory`, under the same agreement."""
+        one = cls(agreement, client)
+        one._next, own_seed, keys, tables = json.loads(memory)
+        one._own_seed = bytes.fromhex(own_seed)
+        one._cipher_key, one._mask_key = (X25519PrivateKey.from_private_bytes(bytes.fromhex(key)) for key in keys)
+        one._keys, one._channels, one._shares = (
+            {int(near): bytes.fromhex(content) for near, content in table.items()} for table in tables
+        )
+        return one
+
+    def advertise(self) -> bytes:
+        """Step 0: two public keys, for encryption and for masks."""
+        self._agreement.require_all(Step.ADVERTISE, self._agreement.graph.circle)
+        self._turn("advertise", "share")
+        return self._message(Kind.ADVERTISE, {self.client: self._public_keys()})
+
+    def share(self, message: bytes) -> bytes:
+        """Step 1: from the neighbours' keys, a share of both secrets for each, encrypted."""
+        self._turn("share", "hold")
+        self._keys = {near: bytes(keys) for near, keys in self._read(message, Kind.KEYS).items()}
+        every = [key for keys in (*self._keys.values(), self._public_keys()) for key in (keys[:32], keys[32:])]
+        if len(set(every)) < len(every):
+            raise WireError(f"client {self.client}: two of the public keys are the same; the server or a client lies.")
+        self._require(Step.ADVERTISE, self._keys)
+        shares = self._split()
+        self._shares[self.client] = shares.pop(self.client)
+        self._channels = {near: exchange(self._cipher_key, keys[:32]) for near, keys in self._keys.items()}
+        ends = {near: both_ids(self.client, near) for near in shares}
+        sealed = {
+            near: encrypt(ends[near] + pair, self._channels[near], self._session, self.client, near)
+            for near, pair in shares.items()
+        }
+        return self._message(Kind.SHARE, sealed)
+
+    def hold(self, message: bytes) -> None:
+        """Step 2 begins: keep the shares of the neighbours that go on. The others are out of this round."""
+        self._turn("hold", "upload")
+        for near, sealed in self._read(message, Kind.FORWARD).items():
+            if near not in self._keys:
+                raise WireError(f"client {self.client}: shares of client {near}, which has sent no keys; drop them.")
+            plain = decrypt(bytes(sealed), self._channels[near], self._session, near, self.client)
+            if plain[:16] != both_ids(near, self.client):
+                raise WireError(f"client {self.client}: shares of client {near} were meant for somebody else.")
+            self._shares[near] = plain[16:]
+        self._require(Step.SHARE, self._shares)
+
+    def upload(self, row: NDArray[np.uint32]) -> bytes:
+        """Step 2: row [d], taken modulo 2^b, under its own mask and those that it shares with its neighbours."""
+        self._turn("upload", "unmask")
+        words = masked(row, self._masks(), self._agreement.bits)
+        return self._message(Kind.UPLOAD, {self.client: pack(words, self._agreement.bits)})
+
+    def unmask(self, message: bytes) -> bytes:
+        """Step 3: of every neighbour, a share of its own mask if it is in the sum, else of its mask key. Never both.
+
+        Once a round: a second request could ask for the other secret of the same client.
+        """
+        self._turn("unmask", "nothing")
+        rows = read_table(message, Kind.REQUEST, self._session, most=len(self._agreement.graph.circle))
+        self._mine(message, Kind.REQUEST)
+        asked = {client: _reveal(content) for client, content in rows.items()}
+        survivors = {client for client, reveal in asked.items() if reveal is Reveal.OWN_MASK}
+        if self.client not in survivors or not set(asked) <= set(self._agreement.graph.circle):
+            raise WireError(f"client {self.client}: asked to unmask a sum without it, or of unknown clients; refused.")
+        self._require(Step.UPLOAD, survivors & self._shares.keys())
+        self._agreement.require_all(Step.UPLOAD, survivors)
+        self._agreement.require_connected(survivors)
+        replies = {
+            owner: bytes([reveal]) + _half(self._shares[owner], reveal)
+            for owner, reveal in asked.items()
+            if owner in self._shares
+        }
+        return self._message(Kind.UNMASK, replies)
+
+    def _masks(self) -> list[Mask]:
+        masks = [Mask(self._own_seed, plus=0)]
+        for near in self._shares.keys() - {self.client}:
+            seed = mask_seed(self._mask_key, self._keys[near][32:], self._session, self.client, near)
+            masks.append(Mask(seed, plus=0) if self.client < near else Mask(seed, minus=0))
+        return masks
+
+    def _split(self) -> dict[int, bytes]:
+        needed, holders = self._agreement.shares_needed(self.client), sorted({*self._keys, self.client})
+        of_mask = split(self._own_seed, needed, holders)
+        of_key = split(self._mask_key.private_bytes_raw(), needed, holders)
+        return {holder: of_mask[holder] + of_key[holder] for holder in holders}
+
+    def _public_keys(self) -> bytes:
+        return self._cipher_key.public_key().public_bytes_raw() + self._mask_key.public_key().public_bytes_raw()
+
+    def _require(self, step: Step, near: Iterable[int]) -> None:
+        """Enough of its own neighbourhood; and of all, where all are its neighbours."""
+        alive = {*near, self.client}
+        self._agreement.require_around(step, alive, self.client)
+        if len(self._near) + 1 == len(self._agreement.graph.circle):
+            self._agreement.require_all(step, alive)
+
+    def _read(self, message: bytes, kind: Kind) -> dict[int, memoryview]:
+        rows = read_table(message, kind, self._session, most=len(self._near))
+        self._mine(message, kind)
+        if not rows.keys() <= self._near:
+            raise WireError(f"client {self.client}: {kind.name} of clients that are not its neighbours.")
+        return rows
+
+    def _mine(self, message: bytes, kind: Kind) -> None:
+        if party_of(message, kind, self._session) != self.client:
+            raise WireError(f"client {self.client}: a {kind.name} message for another client.")
+
+    def _message(self, kind: Kind, rows: dict[int, bytes]) -> bytes:
+        return write_table(kind, self._session, self.client, rows)
+
+    def _turn(self, called: str, following: str) -> None:
+        if self._next != called:
+            raise WireError(f"client {self.client}: asked to {called}, but it is time to {self._next}; refused.")
+        self._next = following
+
+    @property
+    def _session(self) -> bytes:
+        return self._agreement.session
+
+
+def masked(row: NDArray[np.uint32], masks: list[Mask], bits: int) -> NDArray[Any]:
+    """A copy of row [d] under masks, in words of the ring."""
+    words = row.astype(word_type(bits))
+    apply_masks(words[None], masks)
+    return words
+
+
+def _reveal(content: memoryview) -> Reveal:
+    if content[0] not in (Reveal.OWN_MASK, Reveal.MASK_KEY):
+        raise WireError(f"asked for secret {content[0]}: there are 0, of the own mask, and 1, the mask key.")
+    return Reveal(content[0])
+
+
+def _half(pair: bytes, reveal: Reveal) -> bytes:
+    return pair[:SHARE_BYTES] if reveal is Reveal.OWN_MASK else pair[SHARE_BYTES:]

@@ -1,0 +1,114 @@
+"""The bytes that travel in a secure sum.
+
+Every message is a table: client ids in rising order, each with a content of the kind's width.
+
+    magic "dps1" | kind 1 byte | session 16 bytes | party 8 bytes | rows 4 bytes | rows x (id 8 bytes, content)
+
+The party is the client that sends, or to whom the server sends. Integers are little-endian. Since ids rise strictly,
+two entries for one client cannot even be written: neither two keys nor both of a client's shares.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from enum import IntEnum
+
+from dpfed.aggregation.shamir import SHARE_BYTES
+from dpfed.errors import WireError
+
+_HEADER = struct.Struct("<4sB16sQI")
+_ID = struct.Struct("<Q")
+_MAGIC = b"dps1"
+KEY_BYTES = 32
+TAG_BYTES = 16
+
+
+class Kind(IntEnum):
+    """Who says what. A client: ADVERTISE, SHARE, UPLOAD, UNMASK; the server answers the first three."""
+
+    ADVERTISE = 0
+    KEYS = 1
+    SHARE = 2
+    FORWARD = 3
+    UPLOAD = 4
+    REQUEST = 5
+    UNMASK = 6
+
+
+class Reveal(IntEnum):
+    """Which of a client's two secrets a share is of: of its own mask if it survived, of its mask key if it did not."""
+
+    OWN_MASK = 0
+    MASK_KEY = 1
+
+
+# Contents: two public keys; ids of both ends and a share of each secret, encrypted; which secret is asked for; and
+# which it is, with the share.
+WIDTHS = {
+    Kind.ADVERTISE: 2 * KEY_BYTES,
+    Kind.KEYS: 2 * KEY_BYTES,
+    Kind.SHARE: 2 * _ID.size + 2 * SHARE_BYTES + TAG_BYTES,
+    Kind.FORWARD: 2 * _ID.size + 2 * SHARE_BYTES + TAG_BYTES,
+    Kind.REQUEST: 1,
+    Kind.UNMASK: 1 + SHARE_BYTES,
+}
+
+
+def write_table(kind: Kind, session: bytes, party: int, rows: Mapping[int, bytes]) -> bytes:
+    """A message of these rows."""
+    parts = [_HEADER.pack(_MAGIC, kind, session, party, len(rows))]
+    for client in sorted(rows):
+        parts += [_ID.pack(client), rows[client]]
+    return b"".join(parts)
+
+
+def party_of(message: bytes, kind: Kind, session: bytes) -> int:
+    """Whose message it is. WireError unless it begins as one of this kind and session."""
+    if len(message) < _HEADER.size:
+        raise WireError(f"a message of {len(message)} bytes: even its header has {_HEADER.size}.")
+    magic, found, of, party, _ = _HEADER.unpack_from(message)
+    if magic != _MAGIC or found != kind:
+        raise WireError(f"a message that begins {bytes(message[:5])!r}: expected {kind.name} of a secure sum; drop it.")
+    if of != session:
+        raise WireError(f"a {kind.name} message of another round: replayed or misdirected; drop it.")
+    return int(party)
+
+
+def read_table(
+    message: bytes, kind: Kind, session: bytes, *, most: int, width: int | None = None
+) -> dict[int, memoryview]:
+    """The rows by id, as views into the message. WireError unless they are at most `most`, whole, and ids rise.
+
+    Memory is bounded by the message's length, which is checked before anything is read.
+    """
+    party_of(message, kind, session)
+    *_, count = _HEADER.unpack_from(message)
+    width = WIDTHS[kind] if width is None else width
+    stride = _ID.size + width
+    if count > most or len(message) != _HEADER.size + count * stride:
+        raise WireError(
+            f"a {kind.name} message of {len(message)} bytes claims {count} rows: must be at most {most} of {stride} "
+            f"bytes after {_HEADER.size}; it is truncated or forged."
+        )
+    view = memoryview(message)[_HEADER.size :]
+    rows: dict[int, memoryview] = {}
+    before = -1
+    for start in range(0, count * stride, stride):
+        (client,) = _ID.unpack_from(view, start)
+        if client <= before:
+            raise WireError(f"a {kind.name} message names client {client} after {before}: ids must rise.")
+        rows[client] = view[start + _ID.size : start + stride]
+        before = client
+    return rows
+
+
+def sent_beside_row(neighbours: int) -> int:
+    """Bytes that a client with so many neighbours sends in a round, its packed row not counted."""
+    rows = {Kind.ADVERTISE: 1, Kind.SHARE: neighbours, Kind.UPLOAD: 1, Kind.UNMASK: neighbours + 1}
+    return sum(_HEADER.size + count * (_ID.size + WIDTHS.get(kind, 0)) for kind, count in rows.items())
+
+
+def both_ids(first: int, second: int) -> bytes:
+    """Two ids, in this order."""
+    return _ID.pack(first) + _ID.pack(second)

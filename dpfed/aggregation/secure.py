@@ -1,0 +1,100 @@
+"""Sums under masks: the round's uploads as integers modulo 2^b, of which only the total is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.aggregation.agreement import FEWEST
+from dpfed.aggregation.dropouts import Dropouts
+from dpfed.aggregation.masked import MaskedSum
+from dpfed.aggregation.messages import sent_beside_row
+from dpfed.aggregation.protocol import ProtocolSum
+from dpfed.aggregation.ranks import Ranks
+from dpfed.aggregation.steps import Step
+from dpfed.aggregation.summed import Summed, arrivals, require_enough, senders
+from dpfed.compress.ring import to_ring
+from dpfed.seeds import Seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureSums:
+    """`masked` or the whole `protocol`, in one process: it tests the algebra, the bytes and the dropouts, not secrecy.
+
+    bits:       b, rows are integers and come back modulo 2^b
+    neighbours: with how many others a client shares masks and secrets; None: with all
+    threshold:  the fraction of its neighbourhood that must answer for a client
+    tolerance:  the fraction of uploads that may be missing; None: any that the protocol survives
+    least_participants: clients that a sum must hold, whatever the others are
+    """
+
+    kind: Literal["masked", "protocol"]
+    bits: int
+    neighbours: int | None
+    threshold: float
+    dropouts: Dropouts
+    tolerance: float | None
+    seeds: Seeds
+    least_participants: int = FEWEST
+
+    def open(
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+    ) -> SecureSum:
+        lost = self.dropouts.draw(participants, round)
+        make = MaskedSum if self.kind == "masked" else ProtocolSum
+        running = make(
+            clients=participants,
+            size=size,
+            bits=self.bits,
+            threshold=self.threshold,
+            neighbours=self.neighbours,
+            dropouts=lost,
+            graph_seed=self.seeds.integer("secagg.graph", round),
+            least=self.least_participants,
+        )
+        return SecureSum(running, participants, lost, tolerance=self.tolerance, bits=self.bits, device=device)
+
+    def overhead_bits(self, participants: int) -> int:
+        """Keys, shares and answers of the protocol; `masked` leaves them out but stands for it."""
+        neighbours = participants - 1 if self.neighbours is None else min(self.neighbours, participants - 1)
+        return 8 * sent_beside_row(max(neighbours, 0))
+
+
+class SecureSum:
+    """The sum of one round: tensors in, a tensor of residues in [0, 2^b) out."""
+
+    def __init__(
+        self,
+        running: MaskedSum | ProtocolSum,
+        participants: NDArray[np.int64],
+        lost: Mapping[int, Step],
+        *,
+        tolerance: float | None,
+        bits: int,
+        device: torch.device,
+    ) -> None:
+        self.senders = senders(participants, lost)
+        self._running, self._participants, self._tolerance = running, participants, tolerance
+        self.arriving = arrivals(participants, lost)
+        self._bits, self._device = bits, device
+
+    def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
+        """Rows [c, size] of whole numbers; weights belong before the rounding, so there are none here."""
+        assert weights is None
+        self._running.add(clients, to_ring(rows, self._bits))
+
+    def gather(self, ranks: Ranks) -> None:
+        """Nothing: the protocol runs in one process, which the composition root sees to."""
+
+    def close(self) -> Summed:
+        """SecureSumAborted below the protocol's threshold, or, before anything is unmasked, if too many are missing."""
+        require_enough(len(self.arriving), len(self._participants), self._tolerance)
+        summed = self._running.close()
+        total = torch.from_numpy(summed.total.astype(np.int64)).to(self._device)
+        return Summed(total=total, included=summed.included)

@@ -1,0 +1,182 @@
+"""The server of the secure sum of Bonawitz et al. 2017, which knows what the bytes that it was sent tell it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from dpfed.aggregation.agreement import Agreement
+from dpfed.aggregation.keys import mask_seed
+from dpfed.aggregation.masks import Mask, apply_masks, word_type
+from dpfed.aggregation.messages import WIDTHS, Kind, Reveal, party_of, read_table, write_table
+from dpfed.aggregation.modular_total import ModularTotal, reduced
+from dpfed.aggregation.shamir import combine
+from dpfed.aggregation.steps import Step
+from dpfed.compress.packing import packed_bytes, unpack
+from dpfed.errors import WireError
+
+_EXPECTED = {
+    Step.ADVERTISE: Kind.ADVERTISE,
+    Step.SHARE: Kind.SHARE,
+    Step.UPLOAD: Kind.UPLOAD,
+    Step.UNMASK: Kind.UNMASK,
+}
+
+
+class Server:
+    """One round: `receive` messages of a step, `close_step` for the answers, and after three of them `close`.
+
+    Of uploads it keeps the running sum only. Secrets of clients and the total exist within `close`, after the last
+    share has come. A message that is malformed, out of turn or late is refused (WireError) and changes nothing.
+    """
+
+    def __init__(self, agreement: Agreement) -> None:
+        self.step: Step | None = Step.ADVERTISE
+        self._agreement = agreement
+        self._keys: dict[int, bytes] = {}
+        self._sealed: dict[int, dict[int, bytes]] = {}
+        self._sharers: frozenset[int] = frozenset()
+        self._survivors: set[int] = set()
+        self._replied: set[int] = set()
+        self._shares: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
+        self._total = np.zeros(agreement.size, word_type(agreement.bits))
+
+    def receive(self, message: bytes) -> None:
+        """A client's message of this step. WireError, and no change, for any other."""
+        if self.step is None:
+            raise WireError("this secure sum is over; refused.")
+        if message[4:5] in [bytes([kind]) for kind in _EXPECTED.values() if kind < _EXPECTED[self.step]]:
+            raise WireError(f"a {Kind(message[4]).name} message came after the close of its step; refused.")
+        sender = party_of(message, _EXPECTED[self.step], self._agreement.session)
+        {
+            Step.ADVERTISE: self._on_keys,
+            Step.SHARE: self._on_shares,
+            Step.UPLOAD: self._on_upload,
+            Step.UNMASK: self._on_unmask,
+        }[self.step](sender, message)
+
+    def close_step(self) -> dict[int, bytes]:
+        """End the step and answer those who go on. SecureSumAborted if they are too few."""
+        if self.step is Step.ADVERTISE:
+            return self._close_advertise()
+        if self.step is Step.SHARE:
+            return self._close_share()
+        if self.step is Step.UPLOAD:
+            return self._close_upload()
+        raise WireError(f"step {self.step} has no answer; `close` gives the total.")
+
+    def close(self) -> ModularTotal:
+        """The total, after the replies of the last step. SecureSumAborted if some mask cannot be removed."""
+        if self.step is not Step.UNMASK:
+            raise WireError(f"closed at step {self.step}: a total needs all four steps, once.")
+        self.step = None
+        self._agreement.require_all(Step.UNMASK, self._replied)
+        for owner in self._owners():
+            self._agreement.require_around(Step.UNMASK, self._replied, owner)
+        masks = [mask for owner in self._owners() for mask in self._to_remove(owner)]
+        apply_masks(self._total[None], masks)
+        included = np.array(sorted(self._survivors), dtype=np.int64)
+        return ModularTotal(total=reduced(self._total, self._agreement.bits), included=included)
+
+    def _on_keys(self, sender: int, message: bytes) -> None:
+        rows = self._rows(message, Kind.ADVERTISE, most=1)
+        if rows.keys() != {sender} or sender not in self._agreement.graph.circle or sender in self._keys:
+            raise WireError(f"keys from client {sender}: unknown, for another client, or sent twice; refused.")
+        self._keys[sender] = bytes(rows[sender])
+
+    def _close_advertise(self) -> dict[int, bytes]:
+        self._go_on(Step.ADVERTISE, Step.SHARE, self._keys)
+        return {
+            client: self._answer(Kind.KEYS, client, {near: self._keys[near] for near in self._near(client, self._keys)})
+            for client in self._keys
+        }
+
+    def _on_shares(self, sender: int, message: bytes) -> None:
+        rows = self._rows(message, Kind.SHARE, most=len(self._keys))
+        if sender not in self._keys or sender in self._sealed or rows.keys() != set(self._near(sender, self._keys)):
+            raise WireError(
+                f"shares from client {sender}: unknown, sent twice, or not for all its neighbours; refused."
+            )
+        self._sealed[sender] = {receiver: bytes(content) for receiver, content in rows.items()}
+
+    def _close_share(self) -> dict[int, bytes]:
+        self._sharers = frozenset(self._sealed)
+        self._go_on(Step.SHARE, Step.UPLOAD, self._sharers)
+        sealed, self._sealed = self._sealed, {}
+        return {
+            client: self._answer(
+                Kind.FORWARD, client, {near: sealed[near][client] for near in self._near(client, self._sharers)}
+            )
+            for client in self._sharers
+        }
+
+    def _on_upload(self, sender: int, message: bytes) -> None:
+        size, bits = self._agreement.size, self._agreement.bits
+        rows = self._rows(message, Kind.UPLOAD, most=1, width=packed_bytes(size, bits))
+        if rows.keys() != {sender} or sender not in self._sharers or sender in self._survivors:
+            raise WireError(f"a row from client {sender}: not of this sum, for another client, or sent twice; refused.")
+        self._total += unpack(rows[sender], size, bits)
+        self._survivors.add(sender)
+
+    def _close_upload(self) -> dict[int, bytes]:
+        self._agreement.require_all(Step.UPLOAD, self._survivors)
+        for owner in self._owners():
+            self._agreement.require_around(Step.UPLOAD, self._survivors, owner)
+        self._agreement.require_connected(self._survivors)
+        self.step = Step.UNMASK
+        asked = {client: bytes([self._asked(client)]) for client in self._sharers}
+        return {client: self._answer(Kind.REQUEST, client, asked) for client in self._survivors}
+
+    def _on_unmask(self, sender: int, message: bytes) -> None:
+        rows = self._rows(message, Kind.UNMASK, most=len(self._sharers))
+        if sender not in self._survivors or sender in self._replied or rows.keys() != self._asked_of(sender):
+            raise WireError(f"replies from client {sender}: unknown, sent twice, or not of its neighbours; refused.")
+        if any(content[0] != self._asked(owner) for owner, content in rows.items()):
+            raise WireError(f"client {sender} reveals a secret that was not asked for; refused.")
+        self._replied.add(sender)
+        for owner, content in rows.items():
+            self._shares[owner][sender] = bytes(content[1:])
+
+    def _asked_of(self, client: int) -> set[int]:
+        return {*self._near(client, self._sharers), client}
+
+    def _asked(self, client: int) -> Reveal:
+        return Reveal.OWN_MASK if client in self._survivors else Reveal.MASK_KEY
+
+    def _owners(self) -> list[int]:
+        """Whose masks are in the sum: survivors, and the dropped with a neighbour among them."""
+        return sorted(
+            client for client in self._sharers if client in self._survivors or self._near(client, self._survivors)
+        )
+
+    def _to_remove(self, owner: int) -> list[Mask]:
+        needed = self._agreement.shares_needed(owner)
+        shares = self._shares[owner]
+        secret = combine({holder: shares[holder] for holder in sorted(shares)[:needed]})
+        if owner in self._survivors:
+            return [Mask(secret, minus=0)]
+        key = X25519PrivateKey.from_private_bytes(secret)
+        if key.public_key().public_bytes_raw() != self._keys[owner][32:]:
+            raise WireError(f"the shares of client {owner}'s mask key give another key; somebody sent a wrong one.")
+        seeds = {
+            near: mask_seed(key, self._keys[near][32:], self._agreement.session, owner, near)
+            for near in self._near(owner, self._survivors)
+        }
+        return [Mask(seed, minus=0) if near < owner else Mask(seed, plus=0) for near, seed in seeds.items()]
+
+    def _go_on(self, closed: Step, following: Step, alive: dict[int, bytes] | frozenset[int]) -> None:
+        self._agreement.require_all(closed, alive)
+        for client in sorted(alive):
+            self._agreement.require_around(closed, alive, client)
+        self.step = following
+
+    def _near(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
+        return [near for near in self._agreement.graph.neighbours(client) if near in among]
+
+    def _rows(self, message: bytes, kind: Kind, *, most: int, width: int | None = None) -> dict[int, memoryview]:
+        return read_table(message, kind, self._agreement.session, most=most, width=width or WIDTHS[kind])
+
+    def _answer(self, kind: Kind, client: int, rows: dict[int, bytes]) -> bytes:
+        return write_table(kind, self._agreement.session, client, rows)

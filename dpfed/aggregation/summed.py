@@ -1,0 +1,94 @@
+"""What a sum of uploads returns, and what it needs for that: nothing else of it may be seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.aggregation.ranks import Ranks
+from dpfed.aggregation.steps import Step
+from dpfed.errors import SecureSumAborted
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Summed:
+    """The total [size] and whose rows are in it, sorted."""
+
+    total: Tensor
+    included: NDArray[np.int64]
+
+
+class Turnout(Protocol):
+    """Who sends in a round: all that a client needs to know of a sum. `senders`: the participants that train and send,
+    in time or late; `arriving`: those in time, as the simulation knows beforehand."""
+
+    senders: NDArray[np.int64]
+    arriving: NDArray[np.int64]
+
+
+class Collecting(Turnout, Protocol):
+    """Takes rows as they are."""
+
+    def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None: ...
+
+
+class Closing(Turnout, Protocol):
+    """Comes to a total, whoever has added to it."""
+
+    def close(self) -> Summed:
+        """SecureSumAborted where there is no sum: then nothing may be released."""
+
+
+class OpenSum(Collecting, Closing, Protocol):
+    """The sum of one round in this process, from its first row to its total."""
+
+    def gather(self, ranks: Ranks) -> None:
+        """Add up what the processes of a run have added each."""
+
+
+Opened = TypeVar("Opened", bound=Turnout, covariant=True)
+
+
+class Sums(Protocol[Opened]):
+    """How the uploads of every round are summed."""
+
+    def open(
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+    ) -> Opened: ...
+
+    def overhead_bits(self, participants: int) -> int:
+        """Bits that a client sends beside its row."""
+
+
+def senders(participants: NDArray[np.int64], lost: Mapping[int, Step]) -> NDArray[np.int64]:
+    """Who still trains and sends."""
+    return np.array([i for i in participants if i not in lost or lost[int(i)].sends], dtype=np.int64)
+
+
+def arrivals(participants: NDArray[np.int64], lost: Mapping[int, Step]) -> NDArray[np.int64]:
+    """Whose input comes in time."""
+    return np.array([i for i in participants if lost.get(int(i)) in (None, Step.UNMASK)], dtype=np.int64)
+
+
+def least_uploads(participants: int, tolerance: float) -> int:
+    """How many of so many uploads must arrive if the fraction `tolerance` may be missing."""
+    return participants - math.floor(tolerance * participants)  # as `accounting.integer_plan` counts shares
+
+
+def require_enough(arrived: int, participants: int, tolerance: float | None) -> None:
+    """SecureSumAborted if more uploads are missing than is tolerated."""
+    if tolerance is None:
+        return
+    least = least_uploads(participants, tolerance)
+    if arrived < least:
+        raise SecureSumAborted(
+            f"{arrived} of {participants} uploads arrived, at least {least} are needed "
+            f"(aggregation.tolerance={tolerance:g}). The round is not released."
+        )

@@ -1,0 +1,138 @@
+"""Local training one client at a time: for models too large to train side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from dpfed.clients.gradients import BatchGradients
+from dpfed.clients.memory import out_of_memory, room_for_moves
+from dpfed.clients.precision import forward_pass
+from dpfed.clients.records import RecordGradients
+from dpfed.clients.task import LocalTask, Walk
+from dpfed.compress.threads import one_thread
+from dpfed.errors import TrainingFailed
+
+
+def train_in_turn(task: LocalTask) -> Tensor:
+    """Moves [c, n]; a client's is bit for bit the same whichever others the task has.
+
+    On a CPU every core trains a client of its own, on one thread, so the number of cores does not matter either.
+    Raises TrainingFailed where memory runs out.
+    """
+    moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
+    longest_first = np.argsort(-task.schedule.steps, kind="stable").tolist()
+    try:
+        if moves.device.type == "cpu":
+            _on_every_core(task, longest_first, moves)
+        else:
+            _train_clients(task, longest_first, moves)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise TrainingFailed(
+            f"local training: one client a core does not fit into memory ({str(error).strip()[:200]}). Choose a "
+            "smaller local.batch_size or model, or fewer cores (OMP_NUM_THREADS)."
+        ) from error
+    return moves
+
+
+def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
+    """As `_train_clients`; whichever core is done takes the next client."""
+    waiting = iter(clients)
+    # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
+    with one_thread() as cores, ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for done in [pool.submit(_train_clients, task, waiting, moves) for _ in range(cores)]:
+            done.result()
+
+
+def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
+    """Fill the rows `clients` of moves."""
+    step: _Step | None = None
+    for client in clients:
+        walk = task.begin(np.array([client]))
+        if step is None:
+            step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
+        step.enter(walk)
+        for number, batch in enumerate(_batches(task, client)):
+            walk.place(1, number)
+            step.take(client, number, batch)
+        moves[client] = walk.finish()[0]
+
+
+class _Step(Protocol):
+    """A batch's step, with what is kept from client to client: a module, buffers."""
+
+    def enter(self, walk: Walk) -> None:
+        """The next client."""
+
+    def take(self, client: int, number: int, batch: Tensor) -> None:
+        """Its step `number`, on the rows `batch`."""
+
+
+class _PlainStep:
+    def __init__(self, task: LocalTask, walk: Walk) -> None:
+        self._task, self._walk = task, walk
+        self._module = task.model.bind(walk.room[0])
+        self._gradients = BatchGradients(task.model, self._module, factors=task.precision != "bf16")
+        self._room = walk.room.new_empty(task.model.size)
+
+    def enter(self, walk: Walk) -> None:
+        self._walk = walk
+        self._task.model.rebind(self._module, walk.room[0])
+
+    def take(self, client: int, number: int, batch: Tensor) -> None:
+        task, walk = self._task, self._walk
+        with torch.enable_grad():
+            with forward_pass(task.precision, batch.device):
+                logits = self._module(task.images(batch))
+            loss = cross_entropy(logits.float(), task.labels[batch])
+        if walk.rate is not None:
+            self._gradients.descend(loss, walk.rate)
+            return
+        self._gradients.write(loss, self._room)
+        walk.step(1, number, walk.slope(1, self._room[None]))
+
+
+class _PrivateStep:
+    def __init__(self, task: LocalTask, walk: Walk) -> None:
+        self._task, self._walk = task, walk
+        self._module = task.model.bind(walk.room[0])
+        self._records = RecordGradients(self._module)
+
+    def enter(self, walk: Walk) -> None:
+        self._walk = walk
+        self._task.model.rebind(self._module, walk.room[0])
+
+    def take(self, client: int, number: int, batch: Tensor) -> None:
+        slope = _private_slope(self._task, self._walk, self._records, batch, client, number)
+        self._walk.step(1, number, slope[None])
+
+
+def _private_slope(
+    task: LocalTask, walk: Walk, records: RecordGradients, batch: Tensor, client: int, step: int
+) -> Tensor:
+    """[n], of the batch's records clipped one by one, with noise."""
+    assert task.record is not None
+    assert task.schedule.expected is not None
+    return task.record.slope(
+        lambda rows: walk.slope(1, records(task.inputs[rows], task.labels[rows])),
+        batch,
+        size=task.course.size,
+        expected=int(task.schedule.expected[client]),
+        path=(task.round, int(task.clients[client]), step),
+    )
+
+
+def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:
+    """The client's batches in order, each an int64 tensor of its real rows; they go to the device together."""
+    steps = int(task.schedule.steps[client])
+    samples, real = task.schedule.samples[client, :steps], task.schedule.real[client, :steps]
+    rows = torch.from_numpy(samples[real]).to(task.labels.device)
+    yield from torch.split(rows, real.sum(axis=1).tolist())

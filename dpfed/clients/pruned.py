@@ -1,0 +1,91 @@
+"""Training a model that stays sparse: how a client of FedSparsify trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.clients.sgd import Sgd, SgdWalk
+from dpfed.errors import ConfigError
+from dpfed.models.purge import Sparsity, purge
+from dpfed.seeds import Seeds
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrunedSgd:
+    """SGD on a model some of whose weights have been purged (Stripelis, Gupta, Ver Steeg, Ambite 2022, FedSparsify).
+
+    An entry of `prunable` that is 0 in the broadcast is purged: before every batch, and after the last, it is set to
+    0 again. Gradients and velocities are not masked. A client without samples returns 0.
+
+    Global variant (`sparsity` None): clients keep the broadcast's zeros, the server purges after it has averaged
+    (`dpfed.server.purging`). Local variant: each client of round t (from 0) purges its own model to sparsity(t + 1)
+    after training, so that after R rounds the schedule stands at sparsity(R).
+
+    The method carries models, and what training returns is still the move: local minus broadcast model. At a purged
+    entry that is minus the broadcast, so that broadcast + move is exactly 0 there: this sum is what a code sends
+    (zeros left out), and the mean of what arrives minus the broadcast is what the server adds.
+
+    prunable: int64 [m], sorted, on the device to train on; FlatModel.indices("weight")
+
+    Raises ConfigError.
+    """
+
+    sgd: Sgd
+    prunable: Tensor
+    sparsity: Sparsity | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.prunable) or self.prunable.min() < 0 or self.prunable.max() >= self.size:
+            raise ConfigError(f"prunable: {len(self.prunable)} entries; must be at least one of 0..{self.size - 1}.")
+
+    @property
+    def size(self) -> int:
+        return self.sgd.size
+
+    def begin(
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+    ) -> PrunedWalk:
+        walk = self.sgd.begin(broadcast, clients, steps=steps, round=round, seeds=seeds)
+        return PrunedWalk(self, walk, broadcast, steps, round)
+
+
+class PrunedWalk:
+    """Clients under way: SGD with entries held at zero."""
+
+    def __init__(
+        self, course: PrunedSgd, walk: SgdWalk, broadcast: Tensor, steps: NDArray[np.int64], round: int
+    ) -> None:
+        self._course, self._walk, self._start, self._round = course, walk, broadcast, round
+        self._trained = steps > 0
+        self._purged = course.prunable[broadcast[course.prunable] == 0]
+
+    @property
+    def room(self) -> Tensor:
+        """The models [c, d]."""
+        return self._walk.room
+
+    @property
+    def rate(self) -> float | None:
+        return self._walk.rate
+
+    def place(self, active: int, step: int) -> None:
+        self.room[:active].index_fill_(1, self._purged, 0.0)
+
+    def slope(self, active: int, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def step(self, active: int, step: int, slope: Tensor) -> None:
+        self._walk.step(active, step, slope)
+
+    def finish(self) -> Tensor:
+        course, models = self._course, self.room
+        models.index_fill_(1, self._purged, 0.0)
+        if course.sparsity is not None:
+            purge(models, course.prunable, course.sparsity(self._round + 1))
+            models[torch.from_numpy(~self._trained).to(models.device)] = self._start
+        return self._walk.finish()

@@ -1,0 +1,126 @@
+"""Record-level privacy inside a client: DP-SGD on its own records."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from accounting.adjacency import Adjacency
+from accounting.histories import Steps
+from accounting.ledger import LocalRelease
+from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, subsample
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
+from dpfed.clients.schedule import PoissonBatches
+from dpfed.errors import ConfigError
+from dpfed.models.char_lstm import stepwise
+from dpfed.randomness import Randomness
+from dpfed.stages.clip import clip_rows
+
+_MOST_NUMBERS = 50_000_000
+"""Of per-record gradients in memory at a time, in one thread: 200 MB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordLevel:
+    """What a step of a client does to its records' gradients (DP-SGD, Abadi et al. 2016).
+
+    Each record is in the batch by its own coin of probability q = min(1, batch_size / n) (`PoissonBatches`). With h_r
+    the slope of record r, the gradient of what is trained (weights, or a mask's scores: `Walk.slope`), a step follows
+        h = (sum over the batch of clip(h_r, C) + N(0, (z C)^2)) / (q n)
+    with the expected batch size below, not the real one; an empty batch is noise alone.
+
+    Claim: under add-remove of one record of one client each h is a Poisson-sampled Gaussian mechanism of noise
+    multiplier z and probability q; whatever the client makes of them (momentum, Adam, its update, the upload) is
+    post-processing. q, q n and the number of steps are parameters that do not change with the record: sizes of
+    clients are public. A slope that is not finite counts as zero.
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+    randomness: Randomness
+
+    def __post_init__(self) -> None:
+        if not SMALLEST_CLIP <= self.clip_norm <= LARGEST_CLIP:
+            raise ConfigError(
+                f"local.record.clip_norm={self.clip_norm}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}."
+            )
+        if not 0 < self.noise_multiplier < float("inf"):
+            raise ConfigError(f"local.record.noise_multiplier={self.noise_multiplier}: must be positive and finite.")
+
+    def release(
+        self, sizes: NDArray[np.int64], clients: NDArray[np.int64], batches: PoissonBatches, *, round: int
+    ) -> LocalRelease:
+        """What a round of `clients`, who hold `sizes` records, tells of them."""
+        return LocalRelease(
+            round=round,
+            steps=tuple(
+                Steps(
+                    mechanism=step_of(self.noise_multiplier, batches, int(size)),
+                    count=batches.count(int(size)),
+                    clients=tuple(map(int, clients[sizes == size])),
+                )
+                for size in np.unique(sizes[sizes > 0])
+            ),
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_multiplier * self.clip_norm,
+        )
+
+    def slope(
+        self, slopes: Callable[[Tensor], Tensor], batch: Tensor, *, size: int, expected: int, path: tuple[int, ...]
+    ) -> Tensor:
+        """h [size] of a batch of rows, whose per-record slopes [b, size] `slopes` gives. `path` names the noise:
+        (round, client, step)."""
+        total = torch.zeros(size, device=batch.device)
+        for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
+            total += clip_rows(slopes(rows), self.clip_norm).rows.sum(dim=0)
+        noise = self.randomness.normal(size, "local.noise", *path, device=str(batch.device))
+        return total.add_(noise, alpha=self.noise_multiplier * self.clip_norm).div_(expected)
+
+
+def step_of(noise_multiplier: float, batches: PoissonBatches, size: int) -> SingleRelease:
+    """One step of a client with `size` records, at least one, for the accountant."""
+    gaussian = Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
+    return subsample(gaussian, PoissonSampling(probability=batches.probability(size)))
+
+
+class RecordGradients:
+    """Per-record gradients of a module's cross-entropy, by Opacus' hooks. For one thread."""
+
+    def __init__(self, module: nn.Module) -> None:
+        from opacus import GradSampleModule  # takes a second to load
+
+        # An embedding's input, numbers of letters, has no gradient; its hook works all the same.
+        warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
+        self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
+        self._parameters = list(module.parameters())
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """[b, d] for inputs [b, ...], b at least 1."""
+        # Opacus works in hooks that run when the gradient of a layer's input is taken: the first layer's, too.
+        wanted = inputs.detach().requires_grad_()
+        with torch.enable_grad():
+            loss = cross_entropy(self._module(wanted), labels, reduction="sum")
+        *totals, _ = torch.autograd.grad(loss, [*self._parameters, wanted], allow_unused=True)
+        rows = [
+            self._taken(parameter, total, len(labels))
+            for parameter, total in zip(self._parameters, totals, strict=True)
+        ]
+        return torch.cat(rows, dim=1)
+
+    def _taken(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
+        """What Opacus left at a parameter [b, its size], zeros where the loss does not depend on it; nothing stays for
+        the next batch."""
+        left: Tensor | None = parameter.grad_sample  # type: ignore[attr-defined]
+        parameter.grad_sample = None  # type: ignore[attr-defined]
+        if total is None:
+            return parameter.detach().new_zeros(batch, parameter.numel())
+        if left is None:
+            raise RuntimeError("Opacus took no per-record gradients of a parameter that has one; nothing is private.")
+        return left.reshape(batch, -1)

@@ -1,0 +1,84 @@
+"""Local training with clients as a tensor dimension: one autograd pass trains them all."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from dpfed.clients.memory import Chunk, room_for_moves
+from dpfed.clients.precision import forward_pass
+from dpfed.clients.schedule import Schedule
+from dpfed.clients.task import LocalTask
+from dpfed.compress.threads import one_thread
+
+
+class Gradients(Protocol):
+    """Gradients [c, d] of each client's loss on its batch, its own weights being weights[i] of [c, d].
+
+    rows: int64 [c, b], the samples of each batch;  shares: [c, b], 1/size where real and 0 where padded. Running
+    statistics in `weights` are brought up to date; their gradient is 0. What is returned may be overwritten, by the
+    caller and by the next call.
+    """
+
+    def __call__(self, task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) -> Tensor: ...
+
+
+def train_side_by_side(task: LocalTask, chunk: Chunk, gradients: Gradients) -> Tensor:
+    """Moves [c, n], as a loop gives them up to rounding; `chunk` clients in memory at a time."""
+    moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
+    order = _alike_together(task.schedule)
+
+    def train(start: int, stop: int) -> None:
+        places = order[start:stop]
+        moves[torch.from_numpy(places).to(moves.device)] = _train_group(task, places, gradients)
+
+    with one_thread():
+        chunk.go_through(len(order), train)
+    return moves
+
+
+def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
+    """Places of clients, most steps first, and among them most samples first: little is padded in a chunk then."""
+    return np.lexsort((-schedule.real.sum(axis=(1, 2)), -schedule.steps))
+
+
+def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradients) -> Tensor:
+    """Moves [c, n] of the clients in `places`, sorted by falling steps: those still training come first."""
+    group, walk = task.schedule.of(places), task.begin(places)
+    samples = torch.from_numpy(group.samples).to(task.labels.device)
+    shares = torch.from_numpy(_shares(group.real)).to(walk.room.device)
+    widths = group.real.sum(axis=2)
+    for step in range(int(group.steps.max(initial=0))):
+        active = int(np.count_nonzero(group.steps > step))
+        width = int(widths[:active, step].max())  # real samples come first in a batch
+        walk.place(active, step)
+        batch, real = samples[:active, step, :width], shares[:active, step, :width]
+        gradient = gradients(task, walk.room[:active], batch, real)
+        walk.step(active, step, walk.slope(active, gradient))
+    return walk.finish()
+
+
+def in_one_pass(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) -> Tensor:
+    """`Gradients` by torch.vmap: clients share no weights, so the gradient of one sum has them all."""
+    model, leaf = task.model, weights.detach().requires_grad_()
+    with torch.enable_grad():
+        with forward_pass(task.precision, weights.device):
+            logits, statistics = model.train_clients(leaf, task.inputs[rows], shares)
+        losses = cross_entropy(logits.float().flatten(0, 1), task.labels[rows].flatten(), reduction="none")
+        total = torch.dot(losses, shares.flatten())
+    gradients = torch.autograd.grad(total, leaf)[0]
+    if model.has_statistics:
+        weights[:, model.parameters_size :] = statistics
+    return gradients
+
+
+def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Weight of each sample in its batch's mean: 1/size where real, 0 where padded."""
+    sizes = np.maximum(real.sum(axis=-1, keepdims=True), 1)
+    shares: NDArray[np.float32] = (real / sizes).astype(np.float32)
+    return shares

@@ -1,0 +1,93 @@
+"""One round's local training, stated before anyone decides how to compute it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.clients.precision import Precision
+from dpfed.clients.records import RecordLevel
+from dpfed.clients.schedule import Schedule
+from dpfed.models.flat import FlatModel
+from dpfed.seeds import Seeds
+
+
+class Walk(Protocol):
+    """Clients on their way through a round, clients being the first tensor dimension.
+
+    Before each batch `place` puts the weights at which its gradient is taken into `room`, for the first `active`
+    clients; after it `slope` makes the gradient of what is trained from that of the batch's mean loss, and `step`
+    follows it. The running statistics in `room` are brought up to date in between, their gradient is 0: `place`
+    leaves them alone.
+    """
+
+    @property
+    def room(self) -> Tensor:
+        """Weights of the network [c, d], always the same memory."""
+
+    @property
+    def rate(self) -> float | None:
+        """Where `slope` and `step` are nothing but room -= rate * gradient: the rate; a step may then be taken without
+        asking. None where there is more to them."""
+
+    def place(self, active: int, step: int) -> None: ...
+
+    def slope(self, active: int, gradient: Tensor) -> Tensor:
+        """[active, n] from [active, d], which it may overwrite; for one client also [b, n] from b gradients. Linear."""
+
+    def step(self, active: int, step: int, slope: Tensor) -> None:
+        """Follow slope [active, n], which it may overwrite."""
+
+    def finish(self) -> Tensor:
+        """What training changed, [c, n]: an update of weights, or a move of mask probabilities."""
+
+
+class Course(Protocol):
+    """What a method's clients do differently from all others: the state they hold and what a batch does to it."""
+
+    @property
+    def size(self) -> int:
+        """n, the entries of what is broadcast and of what training returns."""
+
+    def begin(
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+    ) -> Walk:
+        """`clients` [c] at the start of a round from broadcast [n]; client i will take steps[i] batches."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalTask:
+    """Send each client of `schedule` along the course from the same broadcast [n], on the rows of (inputs, labels)
+    it names, with private slopes if `record` is given. The answer is [c, n].
+
+    channels_last: whether batches of images may lie so in memory (`dpfed.clients.layout`)
+    """
+
+    model: FlatModel
+    course: Course
+    broadcast: Tensor
+    inputs: Tensor
+    labels: Tensor
+    clients: NDArray[np.int64]
+    schedule: Schedule
+    round: int
+    seeds: Seeds
+    record: RecordLevel | None = None
+    channels_last: bool = False
+    precision: Precision = "float32"
+
+    def images(self, rows: Tensor) -> Tensor:
+        """The inputs of a batch, laid out as its model is fastest."""
+        inputs = self.inputs[rows]
+        return inputs.clone(memory_format=torch.channels_last) if self.channels_last else inputs
+
+    def begin(self, rows: NDArray[np.int64]) -> Walk:
+        """The clients in places `rows` of the schedule, at the start."""
+        return self.course.begin(
+            self.broadcast, self.clients[rows], steps=self.schedule.steps[rows], round=self.round, seeds=self.seeds
+        )

@@ -1,0 +1,196 @@
+"""Local training: which samples a client sees, in which batches, along a method's course."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.ledger import LocalRelease
+from dpfed.clients.checks import check_call, check_training
+from dpfed.clients.graphs import MOST_RECORDED, RecordedGradients
+from dpfed.clients.layout import takes_channels_last
+from dpfed.clients.loop import train_in_turn
+from dpfed.clients.memory import Chunk, chunk_within, default_budget
+from dpfed.clients.plan import Plan, Strategy, cheapest, cost_of
+from dpfed.clients.precision import Precision, matrix_products
+from dpfed.clients.records import RecordLevel
+from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
+from dpfed.clients.side_by_side import Gradients, in_one_pass, train_side_by_side
+from dpfed.clients.task import Course, LocalTask
+from dpfed.data.partition import Holdings, Partition
+from dpfed.models.flat import FlatModel
+from dpfed.seeds import Seeds
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalTraining:
+    """Clients go through their own samples in batches and follow `course` on the cross-entropy of each.
+
+    Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A
+    client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
+
+    inputs, labels: float32 [N, ...] and int64 [N], on the device to train on
+    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "graphs" records
+                    the steps of clients side by side as CUDA graphs, "auto" takes what should be faster (`plan`). All
+                    give the same up to float rounding.
+    chunk:          clients side by side at a time, but in a loop; None: as many as fit into `memory` and are fast.
+                    Results agree up to rounding. Halved whenever memory runs out.
+    memory:         megabytes for clients side by side; None: a quarter of main memory, half of a GPU's that is free
+    at_once:        clients that `train` is about to be given at a time, for the choice of a strategy
+    precision:      of gradients (`dpfed.clients.precision`): "bf16" is faster where processors know it, "tf32" is for
+                    CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
+    record:         if given, records are private: batches are drawn by coins (`PoissonBatches`), slopes clipped record
+                    by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
+
+    With BatchNorm each client follows its own running statistics, under both strategies and in short batches as torch
+    does on the client's real samples.
+
+    Raises ConfigError for values that cannot work, among them batches of one sample where BatchNorm needs two.
+    """
+
+    model: FlatModel
+    course: Course
+    inputs: Tensor
+    labels: Tensor
+    partition: Holdings
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int
+    strategy: Strategy = "auto"
+    chunk: int | None = None
+    memory: int | None = None
+    at_once: int = 100
+    precision: Precision = "float32"
+    record: RecordLevel | None = None
+
+    def __post_init__(self) -> None:
+        check_training(self)
+
+    @property
+    def poisson_batches(self) -> PoissonBatches:
+        """The batches where records are private."""
+        return PoissonBatches(batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)
+
+    def release(self, clients: NDArray[np.int64], *, round: int) -> LocalRelease | None:
+        """What training `clients` [c] in a round tells of their records; None where records are not private."""
+        if self.record is None:
+            return None
+        return self.record.release(self.partition.sizes[clients], clients, self.poisson_batches, round=round)
+
+    @property
+    def period(self) -> int:
+        """The local update period τ: steps a round of the client with most samples.
+
+        Under `epochs` it tells that client's size: give `steps` where sizes are private.
+        """
+        if self.steps is not None:
+            return self.steps
+        sizes = np.array([self.partition.sizes.max()])
+        return int(count_steps(sizes, batch_size=self.batch_size, epochs=self.epochs, steps=None)[0])
+
+    def train(self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds) -> Tensor:
+        """Moves [c, n], float32, of `clients` [c] from broadcast [n].
+
+        A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the
+        call, up to float rounding under vmap and exactly in a loop.
+        """
+        return self._train(broadcast, clients, round=round, seeds=seeds, purpose="local.shuffle")
+
+    def train_on(
+        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, round: int, seeds: Seeds, purpose: str
+    ) -> Tensor:
+        """The move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
+
+        What Fed-SMP's server does with public data: the clients' optimiser and local update period.
+        `purpose` names the shuffling stream.
+        """
+        rows = np.arange(len(labels), dtype=np.int64)
+        alone = Partition(indices=rows, offsets=np.array([0, len(rows)], dtype=np.int64))
+        trainer = replace(
+            self,
+            inputs=inputs,
+            labels=labels,
+            partition=alone,
+            epochs=None,
+            steps=self.period,
+            strategy="loop",
+            record=None,
+        )
+        return trainer._train(broadcast, np.zeros(1, dtype=np.int64), round=round, seeds=seeds, purpose=purpose)[0]
+
+    def _train(
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds, purpose: str
+    ) -> Tensor:
+        check_call(self, broadcast, clients)
+        if self.record is not None:
+            schedule = self.poisson_batches.draw(self.partition, clients, self.record.randomness, round=round)
+        else:
+            schedule = draw_schedule(
+                self.partition,
+                clients,
+                batch_size=self.batch_size,
+                epochs=self.epochs,
+                steps=self.steps,
+                round=round,
+                seeds=seeds,
+                purpose=purpose,
+            )
+        task = LocalTask(
+            model=self.model,
+            course=self.course,
+            broadcast=broadcast.detach(),
+            inputs=self.inputs,
+            labels=self.labels,
+            clients=clients,
+            schedule=schedule,
+            round=round,
+            seeds=seeds,
+            record=self.record,
+            channels_last=self._channels_last,
+            precision=self.precision,
+        )
+        with matrix_products(self.precision, self.inputs.device):
+            if self._chunk is None:
+                return train_in_turn(task)
+            return train_side_by_side(task, self._chunk, self._gradients)
+
+    @cached_property
+    def _channels_last(self) -> bool:
+        return takes_channels_last(self.model, self.inputs)
+
+    @property
+    def plan(self) -> Plan:
+        """How clients are trained, as things stand: chunks are halved when memory runs out."""
+        return self._planned if self._chunk is None else replace(self._planned, chunk=self._chunk.clients)
+
+    @cached_property
+    def _chunk(self) -> Chunk | None:
+        return None if self._planned.chunk is None else Chunk(self._planned.chunk)
+
+    @cached_property
+    def _gradients(self) -> Gradients:
+        return RecordedGradients() if self._planned.strategy == "graphs" else in_one_pass
+
+    @cached_property
+    def _planned(self) -> Plan:
+        """Depends on the configuration and the machine's memory only: a resumed run goes on as it began."""
+        if self.strategy == "loop":
+            return Plan(strategy="loop", chunk=None, why="as local.strategy says")
+        if self.record is not None:
+            return Plan(strategy="loop", chunk=None, why="private records are trained client by client")
+        if self.precision == "bf16" and self.model.has_statistics:
+            return Plan(strategy="loop", chunk=None, why="BatchNorm in bf16 is for one client only")
+        if self.strategy == "auto" and self.model.recurrent:
+            return Plan(strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only")
+        width = min(self.batch_size, max(1, int(self.partition.sizes.max(initial=1))))
+        cost, device = cost_of(self.model, self.inputs, width), self.inputs.device
+        budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
+        chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
+        plan = cheapest(cost, self.at_once, chunk, device)
+        if self.strategy != "auto":
+            plan = Plan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
+        return replace(plan, chunk=min(chunk, self.chunk or MOST_RECORDED)) if plan.strategy == "graphs" else plan

@@ -1,0 +1,153 @@
+"""Which samples are trained on, which are public, and which client holds them: who the clients of a run are.
+
+`seeds` are those of data.partition_seed in all of this, never those of run.seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from dpfed import data
+from dpfed.config.tables import Config
+from dpfed.data.dataset import Dataset
+from dpfed.data.partition import Holdings, Partition
+from dpfed.data.resampled import Resampled
+from dpfed.errors import ConfigError
+from dpfed.seeds import Seeds
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Public:
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Validation:
+    """Training samples that no client has: on these, not on the test half, hyperparameters are chosen."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+    @property
+    def note(self) -> str:
+        return (
+            f"{len(self.labels)} training samples are set aside for validation: their scores are published, and "
+            "whatever is chosen by them rests on them, without noise"
+        )
+
+
+def validation_samples(
+    config: Config, whole: Dataset, seeds: Seeds, device: torch.device
+) -> tuple[Dataset, Validation | None]:
+    """The data set without its validation samples, and those; which they are comes from data.partition_seed."""
+    count, samples = config.data.validation, len(whole.train_labels)
+    if count is None:
+        return whole, None
+    if count >= samples:
+        raise ConfigError(
+            f"data.validation={count}: {whole.name!r} has {samples} training samples, and some must be left to train "
+            "on. Set fewer aside."
+        )
+    rest, inputs, labels = whole.carve_public(count, seeds.generator("validation.carve"))
+    return rest, Validation(inputs=torch.from_numpy(inputs).to(device), labels=torch.from_numpy(labels).to(device))
+
+
+def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.device) -> tuple[Dataset, Public | None]:
+    """The data set to train on, without its public samples, and those."""
+    limits, draw = config.data, seeds.generator("data.at-most")
+    whole = whole.at_most(train=limits.train_samples, test=limits.test_samples, generator=draw)
+    count = limits.public
+    if count == 0:
+        return whole, None
+    if limits.public_from is None:
+        rest, inputs, labels = whole.carve_public(count, seeds.generator("public.carve"))
+        note = (
+            f"{count} samples carved out of the training set of {whole.name} serve as public data: "
+            "they are not protected by the stated epsilon"
+        )
+        if whole.natural_clients:
+            note += ", nor is what they share with other samples of the clients they come from"
+    else:
+        declared = limits.classes if limits.public_from.endswith(".safetensors") else None
+        other = data.load(limits.public_from, limits.root, classes=declared)
+        if other.input_shape != whole.input_shape or other.classes > whole.classes:
+            raise ConfigError(
+                f"data.public_from={other.name!r}: its samples are {other.input_shape} in {other.classes} classes, "
+                f"{whole.name} has {whole.input_shape} in {whole.classes}. Use a data set of the same form."
+            )
+        _, inputs, labels = other.carve_public(count, seeds.generator("public.carve"))
+        rest, note = whole, f"{count} samples of {other.name} serve as public data: they are not protected"
+    return rest, Public(
+        inputs=torch.from_numpy(inputs).to(device), labels=torch.from_numpy(labels).to(device), note=note
+    )
+
+
+def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
+    """Who holds which row of the training half. ConfigError where the data cannot be divided so."""
+    table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
+    labels = dataset.train_labels
+    match table.partition:
+        case "iid":
+            return data.iid(len(labels), clients, generator)
+        case "dirichlet":
+            return data.dirichlet(labels, clients, _given(table.alpha), generator)
+        case "labels":
+            return data.some_labels(labels, clients, _given(table.labels), generator)
+        case "fedpm":
+            return data.unbalanced(labels, clients, _given(table.labels), generator)
+        case "natural":
+            if dataset.train_clients is None:
+                raise ConfigError(
+                    f"data.partition='natural' with data.name={table.name!r}: nothing says who holds a sample there. "
+                    "Use another partition, or data with roles or a column train_clients."
+                )
+            return data.natural(dataset.train_clients, clients, generator, available=dataset.natural_clients)
+        case "resampled":
+            if config.local.record is not None:
+                raise ConfigError(
+                    "[local.record] with data.partition='resampled': one record may be with several clients, and no "
+                    "account adds up what all of them tell of it. Use [privacy], whose unit is the client, or another "
+                    "data.partition."
+                )
+            return Resampled(samples=len(labels), clients=clients, each=_given(table.samples), seeds=seeds)
+        case "nodes":
+            _check_unknown_sizes(config)
+            nothing = np.zeros(clients + 1, dtype=np.int64)
+            return Partition(indices=nothing[:0], offsets=nothing)
+
+
+def require_samples_here(config: Config) -> None:
+    """ConfigError where the clients' samples are on nodes, and no client can train in this process."""
+    if config.data.partition == "nodes":
+        raise ConfigError(
+            "data.partition='nodes': the samples are on the nodes of a deployment, none here. Use `dpfed deploy` "
+            "(docs/deploy.md), or another data.partition."
+        )
+
+
+def _check_unknown_sizes(config: Config) -> None:
+    """ConfigError for what the server works out from the clients' numbers of samples, which it does not know."""
+    if config.local.steps is None:
+        raise ConfigError(
+            f"local.epochs={config.local.epochs} with data.partition='nodes': the steps of an epoch tell how many "
+            "samples a node has, which nobody else knows. Give local.steps instead."
+        )
+    if config.local.record is not None:
+        raise ConfigError(
+            "[local.record] with data.partition='nodes': its epsilon is charged by clients' numbers of records, which "
+            "the server does not know. Use [privacy], whose unit is the client, or another data.partition."
+        )
+
+
+def _given(value: _Number | None) -> _Number:
+    """What the configuration's checks have made sure of."""
+    assert value is not None
+    return value

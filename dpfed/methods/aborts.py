@@ -1,0 +1,78 @@
+"""Which rounds may end without a result: only those where that tells nothing of who took part.
+
+Whether a round ends is published (ledger, metrics, summary), so it is a release. It depends on dropouts, which do not
+depend on data, and on the number of participants. Claim: in every private run that is accepted, the law of "this round
+ended" and of every count that is published is the same for all neighbours, whoever was drawn:
+
+- A plain sum with the server's noise, or of coins, never ends: what arrived, were it nothing, is summed, noised or
+  padded, divided by a public number and charged as it is.
+- Shares of noise of the clients (too few of them are too little noise) and secure sums (too few survivors) may end.
+  Their number of participants is fixed: the cohort under fixed-size sampling, K slots under Poisson sampling
+  (`accounting.slots`: those who were not drawn fill the sum up, and drawing more than K is charged), everybody with
+  federation.sampling = "all" where neighbours have equally many clients (zero-out, replace-one).
+- So add-remove is refused where one client less is one participant less: with "all", with as many slots as clients,
+  and with shares of noise.
+- privacy.release = "uploads" and [local.record] charge every upload before anybody is asked, and who takes part counts
+  as public there.
+
+Realised counts go to diagnostics.jsonl, which no epsilon covers. The exception is privacy.missing_shares = "charged",
+whose ledger lines say how many shares arrived of a fixed number: a count that depends on dropouts alone, and is the
+charge.
+"""
+
+from __future__ import annotations
+
+from accounting.adjacency import Adjacency
+from dpfed.config.tables import Config
+from dpfed.errors import ConfigError
+
+
+def may_end(config: Config, tolerance: float | None) -> bool:
+    """Whether a round can end without a result. `tolerance`: of missing uploads, None: any."""
+    return config.aggregation.kind != "plain" or tolerance is not None
+
+
+def participants_follow_clients(config: Config, slots: int | None) -> bool:
+    """Whether a client less is a participant less in every sum. `slots`: uploads of every sum under Poisson sampling,
+    None: those drawn."""
+    federation = config.federation
+    everybody = federation.sampling == "all" or (slots is not None and slots >= federation.clients)
+    return everybody or (config.privacy is not None and config.privacy.placement == "clients")
+
+
+def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tolerance: float | None) -> None:
+    """ConfigError for a private sum whose end would tell who took part: see above for those that are safe."""
+    privacy, federation, kind = config.privacy, config.federation, config.aggregation.kind
+    assert privacy is not None
+    if kind == "plain" and privacy.placement == "server" and tolerance is not None:
+        raise ConfigError(
+            f"aggregation.tolerance={tolerance:g} with [privacy] and noise that is not the clients': a plain sum never "
+            "has to end, since its noise does not get lost; ending would tell how many took part. Remove "
+            "aggregation.tolerance, or let the clients add the noise (privacy.placement='clients')."
+        )
+    if not may_end(config, tolerance):
+        return
+    if federation.sampling == "poisson" and slots is None:
+        raise ConfigError(
+            f"federation.sampling='poisson' with privacy.placement={privacy.placement!r} and privacy.noise="
+            f"{privacy.noise or 'gaussian'!r}: whether the sum comes about, and its noise, would depend on the secret "
+            "cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', or "
+            "privacy.noise='discrete-gaussian', whose sums always have as many uploads."
+        )
+    if adjacency is Adjacency.ADD_REMOVE and privacy.placement == "clients":
+        raise ConfigError(
+            "privacy.adjacency='add-remove' with privacy.placement='clients': a client more or less is a share of "
+            "noise more or less, which no account covers. Use privacy.adjacency 'zero-out' or 'replace-one'."
+        )
+    if adjacency is Adjacency.ADD_REMOVE and participants_follow_clients(config, slots):
+        raise ConfigError(
+            f"privacy.adjacency='add-remove' with aggregation.kind={kind!r} and federation.sampling="
+            f"{federation.sampling!r}, where all {federation.clients} clients take part in every sum: a client less is "
+            "a participant less, and whether a sum comes about tells that. Use privacy.adjacency 'zero-out', or "
+            "aggregation.kind='plain'."
+        )
+    if slots is not None and slots > federation.clients:
+        raise ConfigError(
+            f"privacy.slots={slots} with aggregation.kind={kind!r}: every upload needs a client, and there are "
+            f"{federation.clients}. Use at most as many slots, or kind 'plain'."
+        )

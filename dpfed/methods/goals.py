@@ -1,0 +1,401 @@
+"""What a private run promises: the mechanism of its rounds, from the configuration."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from accounting import budget, coin_budget
+from accounting.accountant import Accountant, epsilons, overflow
+from accounting.adjacency import Adjacency
+from accounting.budget import Plan
+from accounting.coin_budget import CoinPlan
+from accounting.coins import BernoulliAggregate
+from accounting.fixed_point import NoiseLaw
+from accounting.integer_noise import DiscreteGaussian, Skellam
+from accounting.integer_plan import IntegerPlan
+from accounting.mechanisms import FullParticipation, SingleRelease, Subsampled, subsample
+from accounting.rounding import upwards
+from dpfed.aggregation.dropouts import most_missing
+from dpfed.aggregation.summed import least_uploads
+from dpfed.config.tables import Config, Mask, PrivacyTable
+from dpfed.errors import ConfigError
+from dpfed.methods.aborts import check_aborts, participants_follow_clients
+from dpfed.methods.catalogue import METHODS, Method, method
+from dpfed.participation.sampling import Sampler
+from dpfed.randomness import Randomness
+from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.client_level import ClientLevelGaussian, NotPrivate, Privacy
+from dpfed.stages.code import Code
+from dpfed.stages.coin_moves import ClientLevelCoins
+from dpfed.stages.integer_noise import DiscreteGaussianLaw, IntegerLaw, SkellamLaw
+from dpfed.stages.integer_sums import ClientLevelIntegers
+from dpfed.stages.integer_upload import IntegerUpload
+
+_OF_COINS = ("linf_clip", "noise_std", "slots", "correction")
+"""Keys of [privacy] that say how coins are tossed."""
+
+_EDGE_OF_SIGNS = 0.1
+"""privacy.edge where none is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegerNoise:
+    """Noise on sums of integers: as drawn, of `uploads` clients or of the server.
+
+    share_variance: of every draw, in squared steps
+    scale:          integer steps to the clip norm
+    slots:          how many uploads a sum holds whatever was drawn; None: those that were drawn
+    """
+
+    kind: NoiseLaw
+    placement: Literal["server", "clients"]
+    uploads: int
+    share_variance: int
+    scale: float
+    slots: int | None
+
+    def law(self) -> IntegerLaw:
+        return (DiscreteGaussianLaw if self.kind == "discrete-gaussian" else SkellamLaw)(self.share_variance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyGoal:
+    """What the run promises: the mechanism of a round, delta, and the epsilon it may not exceed (None: only stated).
+
+    noise_multiplier: of Gaussian noise, None for coins
+    varies:           rounds are charged with what arrived; `mechanism` is the dearest that is not aborted
+    """
+
+    mechanism: SingleRelease
+    delta: float
+    budget: float | None
+    accountant: Accountant
+    noise_multiplier: float | None
+    clip_norm: float
+    varies: bool = False
+    integers: IntegerNoise | None = None
+    unit: Literal["client"] = "client"
+
+
+def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
+    """What the run promises; ConfigError for choices without an account."""
+    goal = _goal_of(config, chosen, sent)
+    if seen(config) == "sum":
+        adjacency, tolerance = goal.mechanism.adjacency, tolerance_of(config)
+        check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
+    rounds, lost = config.federation.rounds, overflow(goal.mechanism)
+    if rounds * lost >= goal.delta:
+        raise ConfigError(
+            f"privacy.slots: more clients are drawn than fit with probability {upwards(lost)} a round, over {rounds} "
+            f"rounds more than delta={upwards(goal.delta)} allows. Use more slots (none given: as many as delta "
+            "wants), or fewer rounds."
+        )
+    if goal.noise_multiplier is not None or goal.accountant != "best":
+        epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)  # refuses what has none
+    return goal
+
+
+def _goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
+    table = config.privacy
+    assert table is not None
+    if chosen.coins or signs_by_coins(config, chosen):
+        return _coin_goal(config, table, sent)
+    own = ("linf_clip", "noise_std", "correction") if integer_noise(config) is not None else _OF_COINS
+    named = [name for name in own if getattr(table, name)]
+    if named:
+        raise ConfigError(f"privacy.{named[0]} with method.name={chosen.name!r}: is for fedpm's coins. Remove it.")
+    kind = integer_noise(config)
+    if kind is not None:
+        return _integer_goal(config, table, sent, kind)
+    return _gaussian_goal(config, table)
+
+
+def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
+    clip = _clip_norm(table)
+    charged = table.missing_shares == "charged"
+    if charged and table.placement != "clients":
+        raise ConfigError("privacy.missing_shares without privacy.placement='clients': the server's noise is whole.")
+    plan = _plan(config, table)
+    z = table.noise_multiplier or _calibrated(plan, table, config.federation.rounds)
+    worst = z
+    if charged:
+        uploads = plan.cohort
+        z *= 1.0 if table.noise_multiplier else (1 - config.aggregation.dropout) ** -0.5
+        worst = z * math.sqrt(least_uploads(uploads, tolerance_of(config) or 0.0) / uploads)
+    return PrivacyGoal(
+        mechanism=plan.round(worst),
+        delta=float(plan.delta or 0),
+        budget=table.epsilon,
+        accountant=table.accountant,
+        noise_multiplier=z,
+        clip_norm=clip,
+        varies=charged,
+    )
+
+
+def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw) -> PrivacyGoal:
+    if seen(config) == "uploads":
+        raise ConfigError(
+            f"privacy.noise={kind!r} with privacy.release='uploads': integer noise is for sums. Use 'gaussian', or "
+            "release 'sum'."
+        )
+    federation, sums = config.federation, config.aggregation
+    charged, tolerance = table.missing_shares == "charged", tolerance_of(config) or 0.0
+    if table.placement == "server" and (charged or (sums.tolerance and sums.kind == "plain")):
+        raise ConfigError(
+            "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's noise "
+            "does not get lost. Remove them, or let the clients add the noise."
+        )
+    plan = IntegerPlan(
+        clients=federation.clients,
+        cohort=federation.clients if federation.sampling == "all" else federation.cohort,
+        dimension=sent,
+        mechanism=kind,
+        sampling=federation.sampling,
+        adjacency=Adjacency(table.adjacency) if table.adjacency else None,
+        delta=table.delta,
+        scale=sums.steps,
+        rotate=sums.rotation,
+        placement=table.placement,
+        dropout=0.0 if charged or table.placement == "server" else tolerance,
+        slots=table.slots,
+        secure=sums.kind != "plain",
+        wrap_probability=sums.wrap_probability,
+    )
+    slots = plan.uploads if plan.filled or table.placement == "clients" else None
+    if table.adjacency is None and plan.secure and participants_follow_clients(config, slots):
+        plan = replace(plan, adjacency=_kept_in_number(plan.adjacency))
+    z = table.noise_multiplier
+    if z is None:
+        z = _calibrated(replace(plan, dropout=sums.dropout) if charged else plan, table, federation.rounds)
+        z /= math.sqrt(1 - sums.dropout) if charged else 1.0
+    noise = plan.noise(z)
+    least = replace(noise, shares=least_uploads(plan.uploads, tolerance)) if charged else noise
+    return PrivacyGoal(
+        mechanism=subsample(least, plan.sampler),
+        delta=float(plan.delta or 0),
+        budget=table.epsilon,
+        accountant=table.accountant,
+        noise_multiplier=z,
+        clip_norm=_clip_norm(table),
+        varies=charged,
+        integers=IntegerNoise(
+            kind=kind,
+            placement=table.placement,
+            uploads=plan.uploads,
+            share_variance=int(noise.share_variance),
+            scale=float(plan.scale or 0),
+            slots=slots,
+        ),
+    )
+
+
+def _kept_in_number(adjacency: Adjacency | None) -> Adjacency | None:
+    """The adjacency under which neighbours have equally many clients, where none is asked for; it costs the same."""
+    return Adjacency.ZERO_OUT if adjacency is Adjacency.ADD_REMOVE else adjacency
+
+
+def slots_of(goal: PrivacyGoal) -> int | None:
+    """The fixed number of uploads that the account of a round rests on, if it does."""
+    release = goal.mechanism
+    inside = release.mechanism if isinstance(release, Subsampled) else release
+    if isinstance(inside, BernoulliAggregate):
+        return inside.cohort
+    return goal.integers.slots if goal.integers is not None else None
+
+
+def _clip_norm(table: PrivacyTable) -> float:
+    if table.clip_norm is None:
+        raise ConfigError("privacy.clip_norm: is missing and has no default.")
+    return table.clip_norm
+
+
+def _calibrated(plan: Plan | IntegerPlan, table: PrivacyTable, rounds: int) -> float:
+    """The smallest noise multiplier for the epsilon that is asked for."""
+    if table.epsilon is None:
+        raise ConfigError("[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
+    answer = budget.noise_multiplier(plan, epsilon_target=table.epsilon, rounds=rounds, accountant=table.accountant)
+    return float(answer.noise_multiplier or 0)
+
+
+def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
+    """Single uploads are charged in every round to every client: who takes part is seen."""
+    for name, reason in (
+        ("noise_multiplier", "the coins are the noise; privacy.noise_std adds some before them"),
+        ("adaptive", "the clip norm of coins is fixed"),
+    ):
+        if getattr(table, name) is not None:
+            raise ConfigError(f"privacy.{name} with coins: {reason}. Remove it.")
+    if table.placement != "server":
+        raise ConfigError("privacy.placement with coins: they are tossed by the clients. Remove it.")
+    federation, seen = config.federation, table.release or "sum"
+    if seen == "uploads" and table.slots is not None:
+        raise ConfigError("privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it.")
+    plan = CoinPlan(
+        clients=federation.clients,
+        cohort=federation.clients if federation.sampling == "all" else federation.cohort,
+        dimension=sent,
+        edge=edge_of(config),
+        mechanism="bernoulli-aggregate" if seen == "sum" else "bernoulli-channel",
+        sampling=federation.sampling if seen == "sum" else "all",
+        adjacency=Adjacency(table.adjacency) if table.adjacency else None,
+        delta=table.delta,
+        clip_norm=table.clip_norm or (None if table.linf_clip else 1.0),
+        linf_clip=table.linf_clip,
+        noise_std=table.noise_std or 0.0,
+        slots=table.slots,
+    )
+    clip = table.clip_norm
+    if clip is None:
+        if table.epsilon is None:
+            raise ConfigError("[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both.")
+        clip = coin_budget.clip_norm(
+            plan, epsilon_target=table.epsilon, rounds=federation.rounds, accountant=table.accountant
+        )
+    return PrivacyGoal(
+        mechanism=replace(plan, clip_norm=clip).round(),
+        delta=float(plan.delta or 0),
+        budget=table.epsilon,
+        accountant=table.accountant,
+        noise_multiplier=None,
+        clip_norm=clip,
+    )
+
+
+def _plan(config: Config, table: PrivacyTable) -> Plan:
+    """Single uploads are charged in every round to every client: who takes part is seen."""
+    federation = config.federation
+    everybody = federation.sampling == "all" or seen(config) == "uploads"
+    # A client more or less would be a share of noise, or an upload, more or less.
+    add_remove_fails = seen(config) == "uploads" or (table.placement == "clients" and federation.sampling == "all")
+    default = Adjacency.ZERO_OUT if add_remove_fails else None
+    return Plan(
+        clients=federation.clients,
+        cohort=federation.clients if everybody else federation.cohort,
+        sampling="all" if everybody else federation.sampling,
+        adjacency=Adjacency(table.adjacency) if table.adjacency else default,
+        delta=table.delta,
+    )
+
+
+def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomness: Randomness, code: Code) -> Privacy:
+    table = config.privacy
+    if table is None or goal is None:
+        return NotPrivate(largest=code.clip_norm if isinstance(code, IntegerUpload) else math.inf)
+    if goal.integers is not None:
+        return _integer_privacy(goal, goal.integers, code, who.expected, randomness)
+    if goal.noise_multiplier is None:
+        return ClientLevelCoins(
+            mechanism=goal.mechanism,
+            linf_clip=table.linf_clip,
+            edge=edge_of(config),
+            noise_std=table.noise_std or 0.0,
+        )
+    assert not isinstance(code, IntegerUpload)  # check_sums: continuous noise would come after a reduction modulo 2^b
+    adaptive = None
+    if table.adaptive is not None:
+        # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would cost too much.
+        std = table.adaptive.count_noise_std or max(who.expected / 20, goal.noise_multiplier)
+        adaptive = AdaptiveClip(quantile=table.adaptive.quantile, rate=table.adaptive.rate, count_noise_std=std)
+    shares = least_uploads(int(who.expected), tolerance_of(config) or 0.0)
+    return ClientLevelGaussian(
+        noise_multiplier=goal.noise_multiplier,
+        adjacency=goal.mechanism.adjacency,
+        sampler=who,
+        randomness=randomness,
+        placement="uploads" if seen(config) == "uploads" else table.placement,
+        adaptive=adaptive,
+        shares=shares if table.placement == "clients" and not goal.varies else None,
+        charged=goal.varies,
+    )
+
+
+def _integer_privacy(
+    goal: PrivacyGoal, integers: IntegerNoise, code: Code, divided_by: float, randomness: Randomness
+) -> ClientLevelIntegers:
+    """Rounds as the ledger gets them: with the shares that the account needs, or with those that arrived."""
+    assert isinstance(code, IntegerUpload)
+    inside = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
+    assert isinstance(inside, DiscreteGaussian | Skellam)
+    sampling = goal.mechanism.sampling if isinstance(goal.mechanism, Subsampled) else FullParticipation()
+
+    def shares(uploads: int) -> int:
+        return uploads if goal.varies else inside.shares
+
+    def mechanism(uploads: int) -> SingleRelease:
+        return subsample(replace(inside, shares=shares(uploads)), sampling)
+
+    def noise_std(uploads: int) -> float:
+        return math.sqrt(shares(uploads) * inside.share_variance) / code.fixed_point.steps_per_unit
+
+    detail = {
+        "divided_by": divided_by,
+        "noise": integers.kind,
+        "steps_per_unit": code.fixed_point.steps_per_unit,
+        "integers": code.fixed_point.padded,
+        "bits": code.bits,
+    }
+    return ClientLevelIntegers(
+        law=integers.law(),
+        randomness=randomness,
+        mechanism=mechanism,
+        noise_std=noise_std,
+        placement=integers.placement,
+        detail=detail,
+        charged=goal.varies,
+    )
+
+
+def tolerance_of(config: Config) -> float | None:
+    """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest."""
+    table, federation = config.aggregation, config.federation
+    if table.tolerance is not None or config.privacy is None or config.privacy.placement != "clients":
+        return table.tolerance
+    uploads = federation.clients if federation.sampling == "all" else federation.cohort
+    if table.lost:
+        return min(sum(table.lost.values()) / uploads, 0.99)
+    return most_missing(uploads, table.dropout) / uploads
+
+
+def integer_noise(config: Config) -> NoiseLaw | None:
+    """The law of integer noise: the one that is asked for; where none is, discrete Gaussian on private secure sums.
+
+    None: no privacy, coins, or Gaussian noise, which `check_sums` refuses on secure sums.
+    """
+    table = config.privacy
+    if table is None:
+        return None
+    if table.noise is None and config.aggregation.kind != "plain" and not method(config.method.name).coins:
+        return "discrete-gaussian"
+    return table.noise if table.noise in ("discrete-gaussian", "skellam") else None
+
+
+def signs_by_coins(config: Config, chosen: Method) -> bool:
+    """Whether an update's signs are private by their own coins; ConfigError where they cannot be."""
+    table = config.privacy
+    if table is None or chosen.coins or table.noise != "coins":
+        if table is not None and table.edge is not None:
+            raise ConfigError("privacy.edge: is for privacy.noise='coins'; fedpm has mask.edge. Remove it.")
+        if table is not None and chosen.coins and table.noise == "gaussian":
+            raise ConfigError("privacy.noise='gaussian' with masks: their noise is coins. Remove it.")
+        return False
+    if not chosen.coins_possible:
+        able = ", ".join(name for name, one in METHODS.items() if one.coins_possible)
+        raise ConfigError(f"privacy.noise='coins' with method.name={chosen.name!r}: only fedpm, {able} toss coins.")
+    if seen(config) == "uploads":
+        raise ConfigError("privacy.release='uploads' with privacy.noise='coins': is built for fedpm only. Use 'sum'.")
+    return True
+
+
+def edge_of(config: Config) -> float:
+    """c: probabilities of coins lie in [c, 1 - c]."""
+    if config.privacy is not None and config.privacy.edge is not None:
+        return config.privacy.edge
+    return (config.mask or Mask()).edge if config.method.name == "fedpm" else _EDGE_OF_SIGNS
+
+
+def seen(config: Config) -> str:
+    """What a private run releases: "sum" or "uploads"."""
+    return (config.privacy.release or "sum") if config.privacy is not None else "sum"

@@ -1,0 +1,37 @@
+"""The fewest clients whose uploads a secure sum may hold: what every node holds against the server's word."""
+
+from __future__ import annotations
+
+from dpfed.aggregation.agreement import FEWEST, shares_needed
+from dpfed.aggregation.summed import least_uploads
+from dpfed.config.tables import Config
+from dpfed.errors import ConfigError
+from dpfed.methods.goals import tolerance_of
+
+
+def least_participants(config: Config, named: int | None) -> int:
+    """`aggregation.least_participants`, or the fewest uploads that a round of `named` clients may end with.
+
+    Shares of noise are sized for that many, so a node that keeps to it adds its share to no sum with less noise than
+    the account says. named: None where cohorts have no known size and no noise depends on it; then `FEWEST`.
+    ConfigError for a minimum below what the shares are sized for, or that no round could reach.
+    """
+    table = config.aggregation
+    tolerated = FEWEST if named is None else _tolerated(config, named)
+    given = tolerated if table.least_participants is None else table.least_participants
+    shares = config.privacy is not None and config.privacy.placement == "clients"
+    least = max(FEWEST, tolerated) if shares else FEWEST
+    most = config.federation.clients if named is None else named
+    if table.least_participants is not None and not least <= given <= most:
+        why = f"shares of noise are sized for {least} uploads" if shares else "fewer hide nobody"
+        raise ConfigError(
+            f"aggregation.least_participants={given}: must be from {least} ({why}) to {most}, the clients of a round. "
+            "Change it, or remove it for the fewest that aggregation.tolerance and aggregation.threshold allow."
+        )
+    return max(given, FEWEST)
+
+
+def _tolerated(config: Config, named: int) -> int:
+    by_threshold = shares_needed(named, config.aggregation.threshold)
+    tolerance = tolerance_of(config)
+    return by_threshold if tolerance is None else max(by_threshold, least_uploads(named, tolerance))

@@ -1,0 +1,84 @@
+"""What a run with private records promises, from [local.record]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from accounting import calibrate
+from accounting.accountant import Accountant
+from accounting.histories import epsilon_of_worst
+from accounting.mechanisms import Composed
+from dpfed.clients.records import RecordLevel, step_of
+from dpfed.clients.training import LocalTraining
+from dpfed.config.tables import Config, Record
+from dpfed.errors import ConfigError
+from dpfed.randomness import Randomness
+
+_CHANCE_OF_AN_EARLY_END = 0.01
+"""That some client is drawn more often than the calibration of the noise foresaw."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordGoal:
+    """A record's privacy within its client: delta, and the epsilon that no client may exceed (None: only stated)."""
+
+    delta: float
+    budget: float | None
+    accountant: Accountant
+    noise_multiplier: float
+    clip_norm: float
+    unit: Literal["record"] = "record"
+
+
+def check_records(config: Config) -> None:
+    if config.local.record is not None and config.privacy is not None:
+        raise ConfigError(
+            "[local.record] with [privacy]: a run has one unit of privacy, a record or a client. Remove one of them."
+        )
+
+
+def private_records(config: Config, local: LocalTraining, randomness: Randomness) -> tuple[LocalTraining, RecordGoal]:
+    """Local training with private records, and what that promises. ConfigError, CalibrationError."""
+    table = config.local.record
+    assert table is not None
+    delta = local.partition.total**-1.1 if table.delta is None else table.delta
+    z = _noise_multiplier(config, table, local, delta)
+    goal = RecordGoal(
+        delta=delta,
+        budget=table.epsilon,
+        accountant=table.accountant,
+        noise_multiplier=z,
+        clip_norm=table.clip_norm,
+    )
+    level = RecordLevel(clip_norm=table.clip_norm, noise_multiplier=z, randomness=randomness)
+    return replace(local, record=level), goal
+
+
+def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta: float) -> float:
+    """The one given, or the smallest with which a client of the worst size stays within epsilon."""
+    if table.noise_multiplier is not None:
+        return table.noise_multiplier
+    if table.epsilon is None:
+        raise ConfigError("[local.record]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
+    batches, rounds = local.poisson_batches, _most_rounds(config)
+    sizes = [int(size) for size in np.unique(local.partition.sizes) if size > 0]
+
+    def cost(z: float) -> float:
+        runs = (Composed(parts=((step_of(z, batches, size), rounds * batches.count(size)),)) for size in sizes)
+        return epsilon_of_worst(runs, delta=delta, accountant=table.accountant)
+
+    return calibrate.smallest(cost, table.epsilon, name="noise multiplier")
+
+
+def _most_rounds(config: Config) -> int:
+    """So many rounds take at most, all clients together, but for a chance of 1%."""
+    from scipy.stats import binom
+
+    federation = config.federation
+    if federation.sampling == "all":
+        return federation.rounds
+    tail = _CHANCE_OF_AN_EARLY_END / federation.clients
+    return max(1, int(binom.isf(tail, federation.rounds, federation.cohort / federation.clients)))

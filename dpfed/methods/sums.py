@@ -1,0 +1,168 @@
+"""How uploads are summed, from [aggregation]: who takes part, in which ring, and what is refused."""
+
+from __future__ import annotations
+
+from accounting.fixed_point import least_scale, padded_dimension, sum_bits
+from dpfed.aggregation.dropouts import Dropouts
+from dpfed.aggregation.graph import refuse_few_neighbours
+from dpfed.aggregation.plain import PlainSums
+from dpfed.aggregation.secure import SecureSums
+from dpfed.aggregation.steps import Step
+from dpfed.compress.fixed_point import FixedPoint
+from dpfed.config.tables import Config
+from dpfed.errors import ConfigError
+from dpfed.methods.goals import IntegerNoise, PrivacyGoal, integer_noise, seen, slots_of, tolerance_of
+from dpfed.methods.least_participants import least_participants
+from dpfed.randomness import Randomness
+from dpfed.seeds import Seeds
+from dpfed.stages.code import Code
+from dpfed.stages.coins import Coins
+from dpfed.stages.integer_upload import IntegerUpload
+from dpfed.stages.summed_symbols import SummedSymbols
+
+_ROUNDING_LOSS = 1e-4
+"""By how much rounding may lengthen the bound on an update where nothing is private: 1.4% of its norm is rounding."""
+
+_MOST_BITS = 32
+
+
+def sums_of(config: Config, code: Code, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
+    table = config.aggregation
+    dropouts = Dropouts(
+        seeds=seeds,
+        probability=table.dropout,
+        at=None if table.dropout_at == "any" else Step(table.dropout_at),
+        lost={Step(name): count for name, count in table.lost.items()},
+    )
+    if table.kind == "plain":
+        return PlainSums(dropouts=dropouts, tolerance=tolerance_of(config))
+    assert isinstance(code, Coins | IntegerUpload | SummedSymbols)
+    assert code.bits is not None
+    _check_neighbours(config, goal)
+    return SecureSums(
+        kind=table.kind,
+        bits=code.bits,
+        neighbours=table.neighbours or None,
+        threshold=table.threshold,
+        dropouts=dropouts,
+        tolerance=tolerance_of(config),
+        least_participants=least_participants(config, _named(config, goal)),
+        seeds=seeds,
+    )
+
+
+def _named(config: Config, goal: PrivacyGoal | None) -> int | None:
+    """How many clients, at least, take part in every secure sum; None: as many as are drawn."""
+    federation = config.federation
+    if federation.sampling != "poisson":
+        return federation.clients if federation.sampling == "all" else federation.cohort
+    return filled_to(config, goal)
+
+
+def _check_neighbours(config: Config, goal: PrivacyGoal | None) -> None:
+    """Before the first round, not in it."""
+    federation, neighbours = config.federation, config.aggregation.neighbours
+    usual = federation.clients if federation.sampling == "all" else filled_to(config, goal) or federation.cohort
+    if neighbours:
+        try:
+            refuse_few_neighbours(usual, neighbours)
+        except ConfigError as error:
+            raise ConfigError(f"aggregation.{error}") from None
+
+
+def check_sums(config: Config) -> None:
+    """Choices of [aggregation] that cannot work with the rest."""
+    table, privacy = config.aggregation, config.privacy
+    if table.lost and table.dropout:
+        raise ConfigError("aggregation.lost with aggregation.dropout: say who is lost in one way. Remove one of them.")
+    if privacy is not None and seen(config) == "uploads" and (table.kind != "plain" or table.tolerance is not None):
+        raise ConfigError(
+            f"aggregation.kind={table.kind!r} or aggregation.tolerance with privacy.release='uploads': every upload is "
+            "seen and charged, sum or no sum. Use kind 'plain' without a tolerance, or release 'sum'."
+        )
+    if privacy is not None and privacy.adaptive is not None and in_integers(config):
+        raise ConfigError(
+            "privacy.adaptive with integer sums: the steps are fixed to one clip norm. Use aggregation.kind='plain' "
+            "and Gaussian noise, or a fixed clip norm."
+        )
+    if privacy is not None and privacy.noise == "gaussian" and table.kind != "plain":
+        raise ConfigError(
+            f"privacy.noise='gaussian' with aggregation.kind={table.kind!r}: a secure sum is known modulo 2^b only, "
+            "and continuous noise on what is left of a sum that has wrapped around hides nothing. Use "
+            "'discrete-gaussian' (what a secure sum takes if privacy.noise is not set), which is added before the "
+            "sum is reduced, or 'skellam'; or aggregation.kind='plain'."
+        )
+
+
+def in_integers(config: Config) -> bool:
+    """Whether rows of numbers become integers before they are summed."""
+    return config.aggregation.kind != "plain" or integer_noise(config) is not None
+
+
+def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
+    """How many clients take part in every sum, drawn or not; None: those who were drawn.
+
+    A private sum under Poisson sampling, if it is a secure one or the clients add the noise: whoever counts uploads
+    must not learn how many were drawn, and the shares of noise must always be as many. That more are drawn than that
+    is charged to delta, in every round, by the mechanism of the goal.
+    """
+    if goal is None or config.federation.sampling != "poisson" or seen(config) == "uploads":
+        return None
+    return slots_of(goal) if in_integers(config) else None
+
+
+def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
+    """The most rows that a sum holds, canaries' too; under Poisson sampling without [privacy], everybody's."""
+    federation = config.federation
+    canaries = -(-config.audit.canaries // federation.rounds)
+    if federation.sampling != "poisson":
+        return canaries + (federation.clients if federation.sampling == "all" else federation.cohort)
+    return canaries + (filled_to(config, goal) or federation.clients)
+
+
+def integer_upload(
+    config: Config, goal: PrivacyGoal | None, sent: int, randomness: Randomness, seeds: Seeds
+) -> IntegerUpload:
+    """The code of rows of `sent` numbers: steps, ring and noise, from the plan that is accounted.
+
+    The ring holds the sum, noise and all, but for `wrap_probability`, if clients do not choose rows by the signs of the
+    rotation. Privacy does not rest on that: noise is integer noise (`dpfed.round.noisy_sum`), or there is none.
+    """
+    table = config.aggregation
+    padded = padded_dimension(sent, rotate=table.rotation)
+    clip = goal.clip_norm if goal is not None else table.clip_norm
+    if clip is None:
+        raise ConfigError(
+            f"aggregation.kind={table.kind!r} without [privacy]: integers have a range, so updates need a bound. Set "
+            "aggregation.clip_norm; longer updates are shortened to it and counted in diagnostics.jsonl."
+        )
+    integers = goal.integers if goal is not None else None
+    steps = integers.scale if integers is not None else table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
+    uploads = most_uploads(config, goal)
+    bits = sum_bits(
+        law="skellam" if integer_noise(config) == "skellam" else "discrete-gaussian",
+        uploads=uploads,
+        dimension=padded,
+        scaled_clip=steps,
+        noise_variance=_noise_in_ring(integers, uploads),
+        rotate=table.rotation,
+        wrap_probability=table.wrap_probability,
+    )
+    if bits > _MOST_BITS:
+        raise ConfigError(
+            f"aggregation.steps={steps:g}: a sum of {uploads} such updates with their noise needs "
+            f"{bits} bits, at most {_MOST_BITS} can be summed. Use fewer steps, or aggregation.rotation=true."
+        )
+    return IntegerUpload(
+        fixed_point=FixedPoint(size=sent, steps_per_unit=steps / clip, rotate=table.rotation),
+        clip_norm=clip,
+        bits=bits,
+        seeds=seeds,
+        randomness=randomness,
+    )
+
+
+def _noise_in_ring(integers: IntegerNoise | None, uploads: int) -> float:
+    if integers is None:
+        return 0.0
+    return float(integers.share_variance * (uploads if integers.placement == "clients" else 1))

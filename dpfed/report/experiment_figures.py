@@ -1,0 +1,161 @@
+"""Which figures an experiment has, and their data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from accounting.rounding import upwards
+from dpfed.report.collection import Collection
+from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over
+from dpfed.report.figures.looks import Look, looks_of
+from dpfed.report.statistics import Group, groups_of, mean_of, short
+from dpfed.run.quantities import QUANTITIES
+
+_MOST_CURVES = 8
+_ACCURACY, _EPSILON = "test_accuracy", "privacy.epsilon"
+_AXES = {
+    "method.keep": "entries kept, as a part of all (method.keep)",
+    _EPSILON: "epsilon to calibrate for (privacy.epsilon)",
+    "privacy.noise_multiplier": "noise multiplier",
+    "data.alpha": "Dirichlet parameter (data.alpha)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A PNG, its PDF beside it, and what it shows."""
+
+    path: Path
+    caption: str
+
+
+def draw_figures(collection: Collection, folder: Path) -> list[Figure]:
+    """Write the figures that the runs have data for."""
+    groups = groups_of(collection)
+    figures = list(_over_x(collection, groups, folder)) + list(_over_epsilon(collection, groups, folder))
+    return figures + list(_curves(collection, groups, folder))
+
+
+def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
+    x = collection.x
+    if x is None or len({group.at[x] for group in groups if x in group.at}) < 2:
+        return
+    quantity = QUANTITIES[collection.quantities[0]]
+    points = [
+        Point(
+            name=_without(group, x),
+            x=_number(group.at[x]) if x in group.at else None,
+            mean=one.mean,
+            std=one.std or 0.0,
+            published=None if one.published is None else one.published.value,
+        )
+        for group in groups
+        if (one := mean_of(group, quantity.key, collection)).mean is not None
+    ]
+    path = folder / "axis.png"
+    xlabel = _AXES.get(x, short(x))
+    plot_over(
+        points,
+        path,
+        xlabel=xlabel,
+        ylabel=quantity.heading,
+        logarithmic=x == _EPSILON,
+        bounds=x in (_EPSILON, "privacy.noise_multiplier"),
+        looks=_looks(collection),
+    )
+    yield Figure(path=path, caption=f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.")
+
+
+def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
+    epsilons = {group.name: mean_of(group, "epsilon", collection).mean for group in groups}
+    different = {upwards(epsilon) for epsilon in epsilons.values() if epsilon is not None}
+    if len(different) < 2 or collection.x == _EPSILON:
+        return
+    varying = _axes_beside(groups, epsilons)
+    points = [
+        Point(name=_without(group, *varying), x=epsilons[group.name], mean=one.mean, std=one.std or 0.0)
+        for group in groups
+        if (one := mean_of(group, _ACCURACY, collection)).mean is not None
+    ]
+    path = folder / "privacy-utility.png"
+    plot_over(
+        points,
+        path,
+        xlabel="epsilon (upper bound for what ran)",
+        ylabel="test accuracy, last round, %",
+        logarithmic=True,
+        bounds=True,
+        looks=_looks(collection),
+    )
+    yield Figure(
+        path=path,
+        caption="Accuracy against epsilon. Bars: deviation over seeds; dashed across: not private. Points are "
+        "comparable where delta, unit and adjacency are the same (table of readings).",
+    )
+
+
+def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
+    """All in one figure where they have room, else one figure for each point of the axes."""
+    parts: dict[str, list[Group]] = {}
+    for group in groups:
+        words = group.name.removeprefix(group.row).removeprefix(", ")
+        parts.setdefault("" if len(groups) <= _MOST_CURVES else words, []).append(group)
+    everywhere = parts.pop("", []) if len(parts) > 1 else []
+    for i, (words, some) in enumerate(parts.items(), start=1):
+        drawn = [curve for group in (*everywhere, *some) if (curve := _curve(group, bool(words))) is not None]
+        if drawn:
+            path = folder / ("curves.png" if len(parts) == 1 else f"curves-{i}.png")
+            plot_curves(drawn, path, looks=_looks(collection))
+            where = f" at {words}" if words else ""
+            yield Figure(path=path, caption=f"Accuracy over rounds and over the uplink of all clients{where}.")
+
+
+def _looks(collection: Collection) -> dict[str, Look]:
+    """Of the rows: the same in every figure."""
+    return looks_of([run.row for run in collection.runs])
+
+
+def _curve(group: Group, row_only: bool) -> Curve | None:
+    """The rounds in which every seed was evaluated."""
+    each = [
+        {int(line["round"]): line for line in run.metrics if line["test_accuracy"] is not None} for run in group.runs
+    ]
+    rounds = sorted(set.intersection(*map(set, each)))
+    if not rounds:
+        return None
+    return Curve(
+        name=group.row if row_only else group.name,
+        rounds=np.array(rounds),
+        megabytes=np.mean([[lines[r]["uplink_megabytes"] for r in rounds] for lines in each], axis=0),
+        accuracies=100 * np.array([[lines[r]["test_accuracy"] for r in rounds] for lines in each]),
+    )
+
+
+def _axes_beside(groups: Sequence[Group], epsilons: dict[str, float | None]) -> list[str]:
+    """The axes along which epsilon changes: points along them belong to one line."""
+    axes = dict.fromkeys(name for group in groups for name in group.at)
+    found = []
+    for axis in axes:
+        lines: dict[str, set[str]] = {}
+        for group in groups:
+            if axis in group.at and (epsilon := epsilons[group.name]) is not None:
+                lines.setdefault(_without(group, axis), set()).add(upwards(epsilon))
+        if any(len(values) > 1 for values in lines.values()):
+            found.append(axis)
+    return found
+
+
+def _without(group: Group, *axes: str) -> str:
+    words = ", ".join(f"{short(name)} {value}" for name, value in group.at.items() if name not in axes)
+    return f"{group.row}, {words}" if words else group.row
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,60 @@
+"""What an audit of an upload claimed and saw."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.report.figures.figure import COLOURS, figure
+
+Floats = NDArray[np.float64]
+
+_LEAST = 1e-7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Error rates of one pair at its threshold, with their upper confidence limits."""
+
+    name: str
+    rejected: bool
+    false_positive_rate: float
+    false_negative_rate: float
+    fpr_upper: float
+    fnr_upper: float
+
+
+def plot_audit(
+    epsilons: Floats, claimed: Floats, rates: Floats, least_missed: Floats, pairs: Sequence[Observed], path: Path
+) -> None:
+    """Left: the claimed profile at `epsilons` and what each pair shows at least. Right: the same as error rates."""
+    with figure(path, columns=2) as axes:
+        left, right = axes
+        left.plot(epsilons, np.where(claimed > _LEAST, claimed, np.nan), color="black", label="claimed, at most")
+        right.fill_between(rates, 0, least_missed, color="black", alpha=0.08, linewidth=0, label="refutes the claim")
+        right.plot(rates, least_missed, color="black", label="claimed, at least")
+        for k, one in enumerate(pairs):
+            colour, mark = COLOURS[k % 6], "x" if one.rejected else "o"
+            shown = _shown(epsilons, one.fpr_upper, one.fnr_upper)
+            left.plot(epsilons, np.where(shown > _LEAST, shown, np.nan), color=colour, linewidth=1)
+            points, limits = _point(one), (one.fpr_upper, one.fnr_upper)
+            right.plot(*zip(points, limits, strict=True), color=colour, linewidth=1)
+            right.plot(*points, mark, color=colour, markersize=4, label=one.name)
+        left.set(yscale="log", ylim=(_LEAST, 1.5), xlabel="epsilon", ylabel="delta")
+        left.set_title("claimed profile, and what trials show at least", fontsize=9)
+        right.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="false positives", ylabel="false negatives")
+        right.set_title("error rates; the line ends at the confidence limit", fontsize=9)
+        left.legend(frameon=False, fontsize=7)
+        right.legend(frameon=False, fontsize=7)
+
+
+def _point(one: Observed) -> tuple[float, float]:
+    return one.false_positive_rate, one.false_negative_rate
+
+
+def _shown(epsilons: Floats, fpr: float, fnr: float) -> Floats:
+    """The delta that any mechanism with error rates of at most these needs at least."""
+    forth, back = 1 - fnr - np.exp(epsilons) * fpr, 1 - fpr - np.exp(epsilons) * fnr
+    return np.asarray(np.maximum(forth, back))

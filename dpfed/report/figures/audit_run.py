@@ -1,0 +1,113 @@
+"""What an audit of a run looked at: canary scores, noise in every round, cohort sizes; each beside its claimed law."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.report.figures.figure import COLOURS, figure
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CanaryScores:
+    """Scores in units of the claimed noise; claimed laws N(0, 1) absent, N(shift, 1) present."""
+
+    present: Floats
+    absent: Floats
+    shift: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoiseRatios:
+    """Of each round: noise standard deviation over the charged one, and limits that a correct run keeps to."""
+
+    rounds: Sequence[int]
+    ratios: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CohortSizes:
+    """Sizes of the cohorts, and the claimed P(size = first, first + 1, ...)."""
+
+    sizes: Sequence[int]
+    first: int
+    mass: Floats
+
+
+def plot_audit(
+    canaries: CanaryScores | None, noise: NoiseRatios | None, cohorts: CohortSizes | None, path: Path
+) -> None:
+    """Write the figure; a panel without data says so."""
+    with figure(path, columns=3) as axes:
+        _canaries(axes[0], canaries)
+        _noise(axes[1], noise)
+        _cohorts(axes[2], cohorts)
+
+
+def _canaries(axis: Any, found: CanaryScores | None) -> None:
+    if found is None:
+        _nothing(axis, "canaries", "the run had no canaries")
+        return
+    everything = np.concatenate([found.present, found.absent])
+    low, high = min(float(everything.min()), -3.0), max(float(everything.max()), found.shift + 3.0)
+    bins = np.linspace(low, high, 13)
+    at = np.linspace(low, high, 400)
+    for scores, centre, colour, name in (
+        (found.absent, 0.0, COLOURS[0], "absent"),
+        (found.present, found.shift, COLOURS[1], "present"),
+    ):
+        axis.hist(scores, bins=bins, density=True, alpha=0.35, color=colour, label=f"{len(scores)} {name}")
+        law = np.exp(-((at - centre) ** 2) / 2) / np.sqrt(2 * np.pi)
+        axis.plot(at, law, color=colour, linewidth=1.5, label=f"claimed, {name}")
+    axis.set_ylim(top=1.35 * axis.get_ylim()[1])  # room for the legend
+    axis.set(xlabel="canary score, in claimed noise std", ylabel="density", title="canaries")
+    axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
+
+
+def _noise(axis: Any, found: NoiseRatios | None) -> None:
+    if found is None or not len(found.rounds):
+        _nothing(axis, "noise", "no noise on sums to look at")
+        return
+    axis.fill_between(found.rounds, found.low, found.high, step="mid", alpha=0.2, label="a correct run keeps to")
+    inside = (found.ratios >= found.low) & (found.ratios <= found.high)
+    rounds = np.asarray(found.rounds)
+    axis.axhline(1.0, color=COLOURS[6], linewidth=0.8)
+    axis.plot(rounds[inside], found.ratios[inside], "o", markersize=3, color=COLOURS[0], label="a round")
+    if not inside.all():
+        axis.plot(rounds[~inside], found.ratios[~inside], "x", markersize=6, color=COLOURS[1], label="outside")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, high + 0.25 * (high - low))  # room for the legend
+    axis.set(xlabel="round", ylabel="noise std over charged std", title="noise in the sum")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
+
+
+def _cohorts(axis: Any, found: CohortSizes | None) -> None:
+    if found is None or not len(found.sizes):
+        _nothing(axis, "cohorts", "no cohort sizes to look at")
+        return
+    sizes, counts = np.unique(np.asarray(found.sizes), return_counts=True)
+    axis.bar(sizes, counts, width=0.8, alpha=0.4, color=COLOURS[0], label="rounds seen")
+    at = found.first + np.arange(len(found.mass))
+    shown = found.mass > 1e-4 * found.mass.max()
+    axis.plot(
+        at[shown], len(found.sizes) * found.mass[shown], "o-", markersize=3, color=COLOURS[1], label="claimed law"
+    )
+    axis.set(xlabel="clients in the round", ylabel="rounds", title="cohort sizes")
+    low, high = axis.get_xlim()
+    axis.set_xlim(min(low, float(sizes[0]) - 3), max(high, float(sizes[-1]) + 3))  # a constant size, too, is one bar
+    axis.set_ylim(top=1.25 * axis.get_ylim()[1])
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
+
+
+def _nothing(axis: Any, title: str, words: str) -> None:
+    axis.set(title=title, xticks=[], yticks=[])
+    axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes, fontsize=9)

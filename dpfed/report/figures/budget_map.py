@@ -1,0 +1,180 @@
+"""Epsilon over two of noise multiplier, rounds and cohort: a heat map with contours."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import accountant as accountants
+from accounting import grid
+from accounting.accountant import Accountant
+from accounting.adjacency import Adjacency
+from accounting.budget import NoisePlan, Plan
+from accounting.rdp import Conversion
+from accounting.rounding import upwards
+from dpfed.errors import ConfigError
+from dpfed.report.figures.figure import figure
+
+AxisName = Literal["noise-multiplier", "rounds", "cohort"]
+_POINTS, _POINTS_OF_A_GRID = 19, 81
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One axis of a map: `low` to `high`, in equal ratios."""
+
+    name: AxisName
+    low: float
+    high: float
+
+    @staticmethod
+    def of(text: str) -> "Axis":
+        """From NAME=LOW:HIGH, as in rounds=10:1000."""
+        name, _, ends = text.partition("=")
+        try:
+            low, high = (float(end) for end in ends.split(":"))
+        except ValueError:
+            low = high = math.nan
+        if name not in get_args(AxisName) or not 0 < low < high < math.inf:
+            raise ConfigError(
+                f"--over {text}: must be NAME=LOW:HIGH with NAME one of {', '.join(get_args(AxisName))} and "
+                "0 < LOW < HIGH, as in --over rounds=10:1000."
+            )
+        if name != "noise-multiplier" and (low < 1 or low != round(low) or high != round(high)):
+            raise ConfigError(f"--over {text}: the ends must be whole numbers of at least 1.")
+        return Axis(name=name, low=low, high=high)  # type: ignore[arg-type]
+
+    def points(self, count: int) -> NDArray[np.float64]:
+        """At most `count` values; whole ones, each once, of rounds and cohorts."""
+        values = np.geomspace(self.low, self.high, count)
+        return values if self.name == "noise-multiplier" else np.unique(values.round())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetMap:
+    """Epsilon at every pair of values of two axes; rows are the second axis. Each is an upper bound."""
+
+    plan: NoisePlan
+    across: Axis
+    up: Axis
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    epsilon: NDArray[np.float64]
+    fixed: Mapping[str, float]
+    accountant: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object; infinities become null."""
+        rows = [[float(e) if math.isfinite(e) else None for e in row] for row in self.epsilon]
+        axes = {self.across.name: _numbers(self.across, self.x), self.up.name: _numbers(self.up, self.y)}
+        return {"axes": axes, "epsilon": rows, "delta": self.plan.delta, "accountant": self.accountant, **self.fixed}
+
+
+def _numbers(axis: Axis, values: NDArray[np.float64]) -> list[float] | list[int]:
+    return values.tolist() if axis.name == "noise-multiplier" else [int(value) for value in values]
+
+
+def budget_map(
+    plan: NoisePlan,
+    axes: tuple[Axis, Axis],
+    *,
+    fixed: Mapping[str, float],
+    accountant: Accountant = "best",
+    conversion: Conversion = "improved",
+) -> BudgetMap:
+    """Epsilon over `axes`; `fixed` has the noise multiplier or the rounds that is no axis (and no cohort: the plan's).
+
+    Renyi accounts of sampled Gaussians are computed all at once, on a fine grid; the others cell by cell.
+    """
+    quick = accountant == "rdp" and isinstance(plan, Plan) and _on_a_grid(plan)
+    x, y = (axis.points(_POINTS_OF_A_GRID if quick else _POINTS) for axis in axes)
+    across, up = np.meshgrid(x, y)
+    values = {axes[0].name: across, axes[1].name: up}
+    noise, rounds, cohort = (
+        np.broadcast_to(values.get(name, fixed.get(name, plan.cohort)), across.shape) for name in get_args(AxisName)
+    )
+    if cohort.max() > plan.clients:
+        raise ConfigError(f"--over cohort: at most {plan.clients}, the number of clients.")
+    if quick:
+        epsilon = grid.epsilons(
+            cohort / plan.clients,
+            noise * math.sqrt(plan.noise_kept),
+            rounds,
+            float(plan.delta or 0),
+            sampling="fixed" if plan.sampling == "fixed" else "poisson",
+            conversion=conversion,
+        )
+    else:
+        cells = zip(noise.flat, rounds.flat, cohort.flat, strict=True)
+        each = [_cell(plan, float(z), int(t), int(r), accountant, conversion) for z, t, r in cells]
+        epsilon = np.array(each).reshape(across.shape)
+    return BudgetMap(
+        plan=plan, across=axes[0], up=axes[1], x=x, y=y, epsilon=epsilon, fixed=fixed, accountant=accountant
+    )
+
+
+def _on_a_grid(plan: Plan) -> bool:
+    """Whether `accounting.grid` has the plan's account."""
+    poisson = plan.sampling == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
+    return plan.before is None and (poisson or plan.sampling == "fixed")
+
+
+def _cell(plan: NoisePlan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion) -> float:
+    return accountants.guarantee(
+        replace(plan, cohort=cohort).run(z, rounds),
+        delta=float(plan.delta or 0),
+        accountant=accountant,
+        conversion=conversion,
+        with_lower_bound=False,
+    ).epsilon
+
+
+def plot_budget_map(found: BudgetMap, path: Path) -> None:
+    """Write the heat map with contours of epsilon. Between the computed cells both are interpolated: look there, but
+    state what `accounting.budget.epsilon` says."""
+    from matplotlib.colors import LogNorm
+
+    shown = np.where(np.isfinite(found.epsilon) & (found.epsilon > 0), found.epsilon, np.nan)
+    if np.isnan(shown).all():
+        raise ConfigError("--over: no epsilon of this map is finite and above 0. Widen the axes.")
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+    with figure(path) as axes:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for axis, values, line in ((found.across, found.x, axes.xaxis), (found.up, found.y, axes.yaxis)):
+            _label(axis, values, line, found.plan.clients)
+        norm = LogNorm(low, high) if high > low * 1.001 else None
+        mesh = axes.pcolormesh(found.x, found.y, shown, norm=norm, cmap="viridis_r", shading="gouraud", rasterized=True)
+        names = {math.log(level): f"{level:g}" for level in _LEVELS if low < level < high}
+        if names:
+            lines = axes.contour(
+                found.x, found.y, np.log(shown), levels=list(names), colors="black", linewidths=0.8, linestyles="solid"
+            )
+            axes.clabel(lines, fmt=names, fontsize=8)
+        axes.grid(visible=False)
+        axes.figure.colorbar(mesh, ax=axes, label=f"epsilon at delta {upwards(found.plan.delta)}")
+        axes.set_title(_title(found), fontsize=10)
+
+
+_LEVELS = [digit * 10.0**power for power in range(-4, 6) for digit in (1, 2, 5)]
+
+
+def _label(axis: Axis, values: NDArray[np.float64], line: Any, clients: int) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    inside = [level for level in _LEVELS if values[0] <= level <= values[-1]]
+    line.set_major_locator(FixedLocator(inside if len(inside) > 1 else [float(values[0]), float(values[-1])]))
+    line.set_minor_locator(NullLocator())
+    line.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    line.set_label_text(axis.name.replace("-", " ") + (f" of {clients:,} clients" if axis.name == "cohort" else ""))
+
+
+def _title(found: BudgetMap) -> str:
+    plan, names = found.plan, (found.across.name, found.up.name)
+    cohort = "" if "cohort" in names else f" {plan.cohort:,} of {plan.clients:,}"
+    fixed = "".join(f", {name.replace('-', ' ')} {upwards(value)}" for name, value in found.fixed.items())
+    return f"{plan.sampling} sampling{cohort}, {plan.adjacency}{fixed}; accountant {found.accountant}"

@@ -1,0 +1,161 @@
+"""Figures of an experiment: curves with bands over seeds, accuracy against epsilon, accuracy over an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.rounding import upwards
+from dpfed.report.figures.figure import figure, legend_beside, plain_log_ticks
+from dpfed.report.figures.looks import Look, looks_for
+
+_BESIDE = 2.4
+_NO_LOOKS: Mapping[str, Look] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One line: at each of `rounds` the accuracies in percent of every seed [seeds, points], and the megabytes."""
+
+    name: str
+    rounds: NDArray[np.int64]
+    megabytes: NDArray[np.float64]
+    accuracies: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Mean and deviation over seeds (0 for one) of row `name` at `x`; x None: a row without this axis."""
+
+    name: str
+    x: float | str | None
+    mean: float
+    std: float
+    published: float | None = None
+
+
+def plot_curves(curves: Sequence[Curve], path: Path, *, looks: Mapping[str, Look] = _NO_LOOKS) -> None:
+    """Accuracy over rounds and over megabytes: mean, and the range of the seeds as a band."""
+    looks = looks_for([curve.name for curve in curves], looks)
+    with figure(path, columns=2, beside=_BESIDE, pdf=True) as (left, right):
+        for curve in curves:
+            look = looks[curve.name]
+            middle = curve.accuracies.mean(axis=0)
+            low, high = curve.accuracies.min(axis=0), curve.accuracies.max(axis=0)
+            marker = look.marker if len(middle) < 15 else None
+            for axes, x in ((left, curve.rounds), (right, curve.megabytes)):
+                axes.plot(
+                    x, middle, color=look.colour, linestyle=look.style, label=curve.name, marker=marker, markersize=4
+                )
+                if len(curve.accuracies) > 1:
+                    axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
+        left.set(xlabel="rounds", ylabel="test accuracy, %")
+        left.xaxis.get_major_locator().set_params(integer=True)
+        right.set(xlabel="uplink of all clients, MB (log)", ylabel="test accuracy, %", xscale="log")
+        plain_log_ticks(right)
+        if any(len(curve.accuracies) > 1 for curve in curves):
+            left.set_title("mean, and range over seeds", fontsize=10)
+        legend_beside(left)
+
+
+def plot_over(
+    points: Sequence[Point],
+    path: Path,
+    *,
+    xlabel: str,
+    ylabel: str,
+    logarithmic: bool = False,
+    bounds: bool = False,
+    looks: Mapping[str, Look] = _NO_LOOKS,
+) -> None:
+    """Mean and deviation over x, a line a row; hollow: published. A row without x is a line all across. `bounds`: x is
+    an upper bound, and so are its labels.
+
+    Where x are words, nothing lies between them: no line joins them, and the rows stand side by side.
+    """
+    names = list(dict.fromkeys(point.name for point in points))
+    looks = looks_for(names, looks)
+    values = list(dict.fromkeys(point.x for point in points if point.x is not None))
+    numbers = [value for value in values if not isinstance(value, str)]
+    words = len(numbers) < len(values)
+    place = {value: float(i) if words else float(value) for i, value in enumerate(values)}
+    wide = [name for name in names if any(point.name == name and point.x is not None for point in points)]
+    with figure(path, beside=_BESIDE, pdf=True) as axes:
+        for name in names:
+            aside = _aside(wide.index(name), len(wide)) if words and name in wide else 0.0
+            shifted = {value: x + aside for value, x in place.items()}
+            _draw_row(axes, [point for point in points if point.name == name], shifted, looks[name], joined=not words)
+        if any(point.published is not None for point in points):
+            axes.plot([], [], linestyle="none", marker="o", color="#555555", markerfacecolor="white", label="published")
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        if words:
+            axes.set_xticks(list(place.values()), [str(value).replace(", ", ",\n") for value in values])
+            axes.grid(visible=False, axis="x")
+        elif logarithmic or (len(numbers) > 2 and min(numbers) > 0 and max(numbers) / min(numbers) > 20):
+            _logarithmic(axes, numbers, upwards if bounds else _nearest)
+        legend_beside(axes, last="published")
+
+
+def _aside(number: int, rows: int) -> float:
+    """Where a row stands beside the others, around 0."""
+    return (number - (rows - 1) / 2) * min(0.12, 0.7 / rows)
+
+
+def _draw_row(
+    axes: Any, points: Sequence[Point], place: Mapping[float | str, float], look: Look, *, joined: bool
+) -> None:
+    somewhere = sorted(
+        ((place[point.x], point) for point in points if point.x is not None), key=lambda placed: placed[0]
+    )
+    if somewhere:
+        axes.errorbar(
+            [x for x, _ in somewhere],
+            [point.mean for _, point in somewhere],
+            yerr=[point.std for _, point in somewhere] if any(point.std for _, point in somewhere) else None,
+            color=look.colour,
+            linestyle=look.style if joined and len(somewhere) > 1 else "none",
+            marker=look.marker,
+            markersize=5,
+            capsize=3,
+            label=points[0].name,
+        )
+        seen = [(x, point.published) for x, point in somewhere if point.published is not None]
+        axes.plot(
+            [x for x, _ in seen],
+            [published for _, published in seen],
+            color=look.colour,
+            linestyle="none",
+            marker=look.marker,
+            markerfacecolor="white",
+            markersize=6,
+        )
+    for point in points:
+        if point.x is None:
+            label = points[0].name if not somewhere else None
+            axes.axhline(point.mean, color=look.colour, linestyle=(0, (4, 2)), linewidth=1.2, label=label)
+            if point.std:
+                axes.axhspan(point.mean - point.std, point.mean + point.std, color=look.colour, alpha=0.12, linewidth=0)
+
+
+def _nearest(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _logarithmic(axes: Any, values: Sequence[float], words: Callable[[float], str]) -> None:
+    """A logarithmic x axis with the values themselves as ticks, as far as they have room."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    axes.set_xscale("log")
+    shown: list[float] = []
+    for value in sorted(values):
+        if not shown or math.log10(value / shown[-1]) > 0.06 * math.log10(max(values) / min(values) or 10):
+            shown.append(value)
+    axes.set_xticks(shown)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))

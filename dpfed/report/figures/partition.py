@@ -1,0 +1,51 @@
+"""Who holds how many samples of which label."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.report.figures.figure import COLOURS, figure
+
+_MOST_CLIENTS = 100
+
+
+def plot_partition(counts: NDArray[np.int64], path: Path) -> None:
+    """Write the figure of counts [clients, labels] (`Partition.label_counts`): clients by labels, and sizes.
+
+    Of many clients the first 100 are shown by label; the sizes are those of all, sorted. White is no sample at all;
+    the scale of colours goes with the square root, so that few samples are seen, too.
+    """
+    shown = counts[:_MOST_CLIENTS]
+    sizes = np.sort(counts.sum(axis=1))[::-1]
+    with figure(path, columns=2) as (labels, bars):
+        drawn = labels.imshow(
+            np.ma.masked_equal(shown.T, 0),
+            cmap="viridis_r",
+            norm=_square_root(int(counts.max(initial=1)) or 1),
+            aspect="auto",
+            origin="lower",
+            interpolation="nearest",
+        )
+        labels.grid(visible=False)
+        labels.figure.colorbar(drawn, ax=labels)
+        labels.set(xlabel=f"client{_part(shown, counts)}", ylabel="label")
+        labels.set_title("samples of each label; white: none", fontsize=10)
+        for axis in (labels.xaxis, labels.yaxis):
+            axis.get_major_locator().set_params(integer=True)
+        bars.fill_between(np.arange(len(sizes) + 1), np.append(sizes, sizes[-1:]), step="post", color=COLOURS[0])
+        bars.set(xlabel="clients, largest first", ylabel="samples", xlim=(0, len(sizes)))
+        bars.set_ylim(bottom=0)
+        empty = f", {np.count_nonzero(sizes == 0):,} empty" if np.any(sizes == 0) else ""
+        bars.set_title(f"{sizes.sum():,} samples, {len(sizes):,} clients{empty}", fontsize=10)
+
+
+def _square_root(largest: int) -> Any:
+    from matplotlib.colors import PowerNorm
+
+    return PowerNorm(0.5, vmin=0, vmax=largest)
+
+
+def _part(shown: NDArray[np.int64], counts: NDArray[np.int64]) -> str:
+    return "" if len(shown) == len(counts) else f", the first {len(shown)} of {len(counts):,}"

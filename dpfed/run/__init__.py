@@ -1,0 +1,1 @@
+"""A run: its loop, its folder, its ledger and its summary."""

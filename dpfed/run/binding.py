@@ -1,0 +1,61 @@
+"""What a run is made of, as hashes that its files carry: files of another run, or of changed data, are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FORMAT = "dpfed-run-1"
+"""A version of this package that would go on with a run in another way (other streams, other steps) has another one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """configuration: of config.toml as it was written. population: `dpfed.data.population.fingerprint`. start: of what
+    rounds start from, the broadcast and the frozen network where there is one."""
+
+    configuration: str
+    population: str
+    start: str
+
+    def to_header(self) -> dict[str, str]:
+        """As it stands in the ledger's header, beside its population."""
+        return {"format": FORMAT, "configuration": self.configuration, "start": self.start}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """The last hashes of the run's ledger and of its project's when a checkpoint was written; empty without one."""
+
+    ledger: str = ""
+    project: str = ""
+
+
+PARTS = {
+    "format": "the version of dpfed that began it",
+    "configuration": "its configuration",
+    "start": "the model that it starts from (also another version of torch or kind of processor makes another one)",
+    "population": "its clients (the data, who holds them by data.partition and its seed and keys, or population.key)",
+}
+"""What a hash is of, in words."""
+
+
+def configuration_hash(tables: Mapping[str, Any]) -> str:
+    """Of the tables of config.toml."""
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+
+
+def start_hash(tensors: Iterable[Tensor]) -> str:
+    """Of what rounds start from."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        values = tensor.detach().cpu().contiguous()
+        found.update(json.dumps([str(values.dtype), list(values.shape)]).encode() + b"\n")
+        found.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

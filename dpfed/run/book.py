@@ -1,0 +1,179 @@
+"""The ledger of a run that may have been interrupted between charging a round and saving its result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from accounting.ledger import LONGEST_LINE, Entry, Header, Ledger, LocalRelease, Release
+from accounting.project import Project
+from accounting.regular_file import open_input
+from dpfed.errors import RunError
+from dpfed.run.binding import PARTS, Heads
+
+
+class Book:
+    """With simulated randomness an interrupted round is repeated with the same noise: the same release, so its line
+    stands. With secure randomness the repetition is a new release and is charged on top. A run of a project charges the
+    project first: what it has not got left is not released.
+    """
+
+    def __init__(self, ledger: Ledger, project: Project | None = None) -> None:
+        self.ledger, self.project = ledger, project
+        self._repeatable = ledger.header.randomness == "simulated"
+        self._written = {entry.round: entry for entry in ledger.entries}
+        self._of_project = _lines_of(self.run, project)
+
+    @classmethod
+    def open(
+        cls, path: Path, header: Header, *, rounds_done: int, heads: Heads, project: Project | None = None
+    ) -> Book:
+        """A new ledger, or the one that is there. RunError if it, or the project, holds less than was done or seen
+        (`heads`), or if it is of another run or project. LedgerError if the project is on other clients."""
+        if project is not None and project.ledger.header.clients != header.clients:
+            raise RunError(
+                f"{project.ledger.path}: is for {project.ledger.header.clients} clients, this run has "
+                f"{header.clients}: runs of one project are on the same clients. Use another ledger."
+            )
+        if project is not None:
+            project.look()
+        if _has_no_header(path):  # killed while it was made: before the first round
+            path.unlink()
+        if path.exists():
+            book = cls(Ledger.resume(path), project)
+            book._check_header(header)
+            book._check_project(heads.project, rounds_done)
+        elif rounds_done:
+            raise RunError(f"{path}: is gone, the checkpoint holds {rounds_done} rounds. Restore it from a copy.")
+        else:
+            if project is not None:
+                project.require_population(header.population)
+            book = cls(Ledger.create(path, header), project)
+        missing = [round for round in range(rounds_done) if round not in book._written]
+        if missing:
+            raise RunError(
+                f"{path}: has no line for round {missing[0]}, the checkpoint {rounds_done} rounds. Rounds "
+                "were released without a charge or lines were lost; nothing true can be said about this run."
+            )
+        book._check_seen(heads.ledger)
+        return book
+
+    def _check_header(self, header: Header) -> None:
+        """Whether the ledger is this run's, and drawn from a project or not as before."""
+        path, there = self.ledger.path, self.ledger.header
+        for name in ("unit", "clients", "randomness"):
+            if getattr(there, name) != getattr(header, name):
+                raise RunError(
+                    f"{path}: its {name} is {getattr(there, name)!r}, this run's {getattr(header, name)!r}: the ledger "
+                    "of another run. Restore this run's from a copy."
+                )
+        if other := _differing(there, header):
+            raise RunError(
+                f"{path}: is the ledger of another run, or this one has changed since in {other}. Put back what it "
+                "began with, or start a new run."
+            )
+        if ("run" in there.about) != (self.project is not None):
+            was, do = ("draws", "give") if self.project is None else ("does not draw", "leave out")
+            raise RunError(
+                f"{path}: the run {was} from a project, and must go on like that: its rounds are charged there or "
+                f"nowhere. To resume, {do} --ledger."
+            )
+
+    def _check_seen(self, head: str) -> None:
+        """Whether the ledger has the line that was its last one when the checkpoint was written."""
+        if head and self.ledger.entries_after(head) is None:
+            raise RunError(
+                f"{self.ledger.path}: has no line of hash {head[:12]}..., its last one when the checkpoint was "
+                "written. Lines were cut off, or it is the ledger of another run. Restore it from a copy."
+            )
+
+    def _check_project(self, seen: str, rounds_done: int) -> None:
+        """Whether the project has all that this run was charged, and every line that it has seen: else it is another
+        project, or has lost lines. And whether this folder has all that the project was charged."""
+        if self.project is None:
+            return
+        project = self.project.ledger
+        own = Counter(entry.round for entry in self.ledger.releases)
+        lost = sorted((own - self._of_project).keys())
+        if lost:
+            raise RunError(
+                f"{project.path}: has no charge of round {lost[0]} of run {self.run}, whose ledger says "
+                "that it was released. Give the project's ledger that the run began with, with all its lines."
+            )
+        for head in (str(self.ledger.header.about.get("project_head", "")), seen):
+            if head and project.entries_after(head) is None:
+                raise RunError(
+                    f"{project.path}: has no line of hash {head[:12]}..., which this run has seen in its project. "
+                    "Lines were cut off, or it is another project. Give the ledger that the run began with."
+                )
+        beyond = [one for one in sorted((self._of_project - own).keys()) if one > rounds_done]
+        if beyond:
+            raise RunError(
+                f"{self.ledger.path}: has no line for round {beyond[0]}, {project.path} was charged for it: the folder "
+                f"is an old copy of run {self.run}. Restore the newest one."
+            )
+
+    def record(self, entry: Entry) -> None:
+        """Write a round's line, unless this very line is there from before the interruption."""
+        before = self._written.get(entry.round)
+        if not self._repeatable or before is None:
+            if self.project is not None and isinstance(entry, Release):
+                population = self.ledger.header.population
+                self.project.charge(entry, run=self.run, population=population, repeatable=self._repeatable)
+            self.ledger.record(entry)
+        elif before != entry:
+            raise RunError(
+                f"{self.ledger.path}, round {entry.round}: the repeated round is not the one that was charged. The "
+                "package or the machine has changed since; start a new run."
+            )
+
+    @property
+    def heads(self) -> Heads:
+        """What a checkpoint remembers."""
+        return Heads(ledger=self.ledger.head, project=self.project.ledger.head if self.project is not None else "")
+
+    @property
+    def run(self) -> str:
+        """What names this run in a project's ledger."""
+        return str(self.ledger.header.about.get("run", "unnamed"))
+
+    def standing(self, rounds_done: int) -> list[Release | LocalRelease]:
+        """Releases that count before the next round: an interrupted simulated round is charged once."""
+        return [one for one in self.ledger.releases if not self._repeatable or one.round < rounds_done]
+
+    def paid(self, round: int) -> bool:
+        """Whether the project was charged for this very round before an interruption."""
+        return self._repeatable and round in self._of_project
+
+    def interrupted(self, rounds_done: int) -> int:
+        """How many charges, in the ledger or the project, no finished round has: of rounds that were interrupted after
+        their charge and repeated with new noise, or not at all."""
+        charges = Counter(entry.round for entry in self.ledger.releases)
+        for round, count in _lines_of(self.run, self.project).items():
+            charges[round] = max(charges[round], count)
+        return sum(charges.values()) - sum(round < rounds_done for round in charges)
+
+
+def _differing(there: Header, header: Header) -> str:
+    """In words, in what the run that a header was written for differs; empty where it does not."""
+    if there.binding is None:
+        return PARTS["format"]
+    before, now = ({**(one.binding or {}), "population": one.population} for one in (there, header))
+    return " and ".join(words for name, words in PARTS.items() if before.get(name) != now.get(name))
+
+
+def _has_no_header(path: Path) -> bool:
+    """Whether the file ends before its first line does."""
+    try:
+        with open_input(path) as file:
+            return not file.readline(LONGEST_LINE).endswith(b"\n")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RunError(f"{path}: the ledger cannot be read ({error.strerror}).") from None
+
+
+def _lines_of(run: str, project: Project | None) -> Counter[int]:
+    """Charges of the run in the project, by round."""
+    lines = [] if project is None else project.ledger.releases
+    return Counter(line.round for line in lines if isinstance(line, Release) and line.detail.get("run") == run)

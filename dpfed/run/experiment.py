@@ -1,0 +1,301 @@
+"""The composition root: a checked configuration becomes the objects of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpfed import data, models
+from dpfed.aggregation.ranks import Alone, Ranks, local_device
+from dpfed.clients.training import LocalTraining
+from dpfed.config.own_code import load_own_code
+from dpfed.config.tables import Config, Mask
+from dpfed.data.dataset import Dataset
+from dpfed.data.letters import check_letters
+from dpfed.data.samples import Validation, public_samples, validation_samples
+from dpfed.errors import ConfigError
+from dpfed.methods.catalogue import Method, method
+from dpfed.methods.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins, slots_of
+from dpfed.methods.idle_keys import check_idle_keys
+from dpfed.methods.records import RecordGoal, check_records, private_records
+from dpfed.methods.refusals import check_method, check_randomness, check_ranks, check_statistics, check_switches
+from dpfed.methods.schemes import check_options, is_linear, sparsity_schedule
+from dpfed.methods.sums import check_sums, filled_to, most_uploads, sums_of
+from dpfed.methods.uploads import code_of, downlink_bits, map_of, signs_map
+from dpfed.models.flat import FlatModel
+from dpfed.models.frozen import FrozenNetwork
+from dpfed.models.mask_file import Recipe
+from dpfed.participation.canaries import Canaries
+from dpfed.participation.sampling import sampler
+from dpfed.parts import Parts
+from dpfed.randomness import Randomness, Secure, Simulated
+from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
+from dpfed.seeds import Seeds
+from dpfed.server.averaging import Averaging
+from dpfed.server.posterior import BetaPosterior
+from dpfed.server.purging import Purging
+from dpfed.server.readout import Masked, Readout, Weights
+from dpfed.server.state import ServerRule, ServerState
+from dpfed.stages.code import Code
+from dpfed.stages.coins import Coins
+from dpfed.stages.integer_upload import IntegerUpload
+from dpfed.stages.summed_symbols import SummedSymbols
+from dpfed.stages.upload import Upload
+
+ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
+ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
+"""What is not protected by a secure sum in one process; an engine on several machines says something else."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Experiment:
+    """Everything that `dpfed.run.loop` needs to run.
+
+    readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
+    gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares.
+    """
+
+    config: Config
+    method: Method
+    parts: Parts
+    seeds: Seeds
+    model: FlatModel
+    readout: Readout
+    dataset: Dataset
+    device: torch.device
+    start: ServerState
+    goal: PrivacyGoal | RecordGoal | None
+    validation: Validation | None
+    not_protected: tuple[str, ...]
+    uplink_bits: int | None
+    secure_sum_bits: int
+    downlink_bits: int
+
+
+def check(config: Config, ranks: Ranks | None = None) -> Method:
+    """The method, after everything that can be refused without the data: ConfigError as in `build`."""
+    load_own_code()
+    check_ranks(config, ranks or Alone())
+    chosen = method(config.method.name)
+    data.check_name(config.data.name)
+    models.check_name(config.model.name)
+    check_method(config, chosen)
+    check_switches(config)
+    check_options(config, chosen)
+    check_idle_keys(config, chosen)
+    check_records(config)
+    check_sums(config)
+    check_randomness(config, chosen)
+    return chosen
+
+
+def build(config: Config, ranks: Ranks | None = None) -> Experiment:
+    """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does; AccountingError
+    for one that no account of privacy covers.
+    """
+    ranks = Alone() if ranks is None else ranks
+    chosen = check(config, ranks)
+    seeds = Seeds(root=config.run.seed)
+    device = _device(config.run.device, ranks)
+    whole = data.load(config.data.name, config.data.root, classes=config.data.classes)
+    check_letters(config.model.name, whole)
+    division = Seeds(root=config.data.partition_seed)
+    whole, validation = validation_samples(config, whole, division, device)
+    dataset, public = public_samples(config, whole, division, device)
+    model = network_of(config, dataset)
+    models.check_outputs(config.model.name, model, torch.from_numpy(dataset.test_inputs[:2]), dataset.classes)
+    check_statistics(config, model)
+    network = frozen_network(config, model, seeds, device) if chosen.coins else None
+    who = sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort)
+    randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
+    local = local_training(config, course(config, model, network, device), dataset, model, division, device)
+    records: RecordGoal | None = None
+    if config.local.record is not None:
+        local, records = private_records(config, local, randomness)
+    map_ = signs_map(config, chosen, local) if signs_by_coins(config, chosen) else map_of(config, local, public)
+    goal = goal_of(config, chosen, map_.sent) if config.privacy is not None else None
+    canaries = _canaries(config, local, goal, seeds)
+    code = code_of(config, chosen, goal, map_, model, device, randomness, seeds)
+    if isinstance(code, Coins) and canaries is not None:
+        code = replace(code, canaries=canaries.present_in)
+    whole_numbers = isinstance(code, IntegerUpload)
+    parts = Parts(
+        sampler=who,
+        randomness=randomness,
+        map=map_,
+        local=local,
+        privacy=privacy_of(config, goal, who, randomness, code),
+        code=code,
+        sums=sums_of(config, code, goal, seeds),
+        server=_server(config, chosen, model, device),
+        group=group_of(config, model),
+        client_weights=_weights(config, chosen, goal, code, local),
+        divisor=who.expected if goal else None,
+        slots=slots_of(goal) if goal else None,
+        fill=filled_to(config, goal),
+        weigh_first=whole_numbers,
+        canaries=canaries,
+        ranks=ranks,
+        decode_first=goal is not None and _decodes_first(config, chosen, code),
+    )
+    bits, beside = code.fixed_bits(map_.sent), parts.sums.overhead_bits(most_uploads(config, goal))
+    stated = goal or records
+    readout: Readout
+    if network is None:
+        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
+    else:
+        broadcast, readout = _masks(config, network, dataset, seeds)
+    return Experiment(
+        config=config,
+        method=chosen,
+        parts=parts,
+        seeds=seeds,
+        model=model,
+        readout=readout,
+        dataset=dataset,
+        device=device,
+        start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
+        goal=stated,
+        validation=validation,
+        not_protected=not_protected(
+            [one.note for one in (public, validation) if one is not None], config, parts.decode_first
+        ),
+        uplink_bits=None if bits is None else bits + beside,
+        secure_sum_bits=beside,
+        downlink_bits=downlink_bits(config, map_, who),
+    )
+
+
+def _canaries(config: Config, local: LocalTraining, goal: PrivacyGoal | None, seeds: Seeds) -> Canaries | None:
+    if not config.audit.canaries:
+        return None
+    if goal is None or seen(config) == "uploads":
+        raise ConfigError(
+            "audit.canaries: are found in a private sum; here is none. Set [privacy] with release 'sum', or audit "
+            "single uploads with `dpfed audit upload`."
+        )
+    return Canaries(
+        count=config.audit.canaries,
+        first=config.federation.clients,
+        rounds=config.federation.rounds,
+        size=local.course.size,
+        seeds=seeds,
+    )
+
+
+def _weights(
+    config: Config, chosen: Method, goal: PrivacyGoal | None, code: Code, local: LocalTraining
+) -> NDArray[np.float64] | None:
+    """Numbers of examples; None where every client counts the same: private, votes, masks, sums of symbols."""
+    if goal is not None or chosen.coins or config.method.purge == "clients" or isinstance(code, SummedSymbols):
+        return None
+    sizes = local.partition.sizes.astype(np.float64)
+    return sizes / max(sizes.max(), 1.0) if isinstance(code, IntegerUpload) else sizes
+
+
+def _decodes_first(config: Config, chosen: Method, code: Code) -> bool:
+    """Whether a private sum needs a trusted server that decodes every upload before it clips."""
+    return isinstance(code, Upload) and not is_linear(config, chosen) and seen(config) == "sum"
+
+
+def _device(name: str, ranks: Ranks) -> torch.device:
+    if name == "auto" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    if name in ("auto", "cuda"):
+        name = local_device() if ranks.count > 1 else "cuda"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"run.device={name!r}: cannot be used here ({first}). Use 'auto' or 'cpu'.") from None
+    return device
+
+
+def _server(config: Config, chosen: Method, model: FlatModel, device: torch.device) -> ServerRule:
+    server, edge = config.server, (config.mask or Mask()).edge
+    if server.rule == "posterior":
+        kept = edge if config.privacy is not None else 0.0
+        return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
+    step = Averaging(
+        learning_rate=server.learning_rate,
+        momentum=server.momentum,
+        edge=edge if chosen.coins else None,
+        averaged=model.indices("statistic").to(device) if model.has_statistics else None,
+    )
+    if chosen.local_training != "pruned" or config.method.purge == "clients":
+        return step
+    return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
+
+
+def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
+    table = config.mask or Mask()
+    recipe = Recipe(
+        model=config.model.name,
+        input_shape=dataset.input_shape,
+        classes=dataset.classes,
+        options=model_options(config),
+        seed=seeds.root,
+        constant=table.constant,
+        biases=table.biases,
+        scale=table.scale,
+        spread=table.spread,
+    )
+    start = network.initial.clamp(table.edge, 1 - table.edge)
+    return start, Masked(network=network, recipe=recipe, how=table.readout)
+
+
+def _of_secure_sums(config: Config) -> str:
+    """What a secure sum in one process does not do."""
+    if config.privacy is None:
+        return ALONE_WITHOUT_NOISE
+    own = config.privacy.placement == "clients" or config.privacy.noise == "coins" or method(config.method.name).coins
+    notes = [
+        "" if own else "the noise is the server's, which sees the sum without it; ",
+        ALONE,
+        " The server knows who took part: epsilon with sampling is against those who see the models but not the "
+        "cohorts",
+    ]
+    if own:
+        notes.append(". Clients must add their noise: nobody sees whether they do")
+    elif config.federation.sampling != "all":
+        notes.append(
+            ". Under masks nothing bounds an upload: clients that send what this code would not can show in a sum who "
+            "took part, and then hostile_clients_epsilon holds"
+        )
+    return "".join(notes)
+
+
+def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
+    """What a stated epsilon does not cover, in words: notes on samples (`public_samples`, `validation_samples`), then
+    what the configuration says."""
+    notes = list(of_samples)
+    if decodes_first:
+        notes.append(
+            "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "
+            "(privacy.release = 'uploads' needs no such trust)"
+        )
+    if config.aggregation.kind != "plain":
+        notes.append(_of_secure_sums(config))
+    if config.privacy is not None and config.run.randomness == "simulated":
+        notes.append("noise and cohorts come from the seed (run.randomness = 'simulated'): do not release this model")
+    if config.privacy is not None and config.data.partition == "resampled":
+        notes.append(
+            "single samples of the pool: clients draw theirs from it (data.partition = 'resampled'), one may be with "
+            "many of them, and the unit is a client"
+        )
+    if config.local.record is not None:
+        notes.append(
+            "the unit is a record: all of a client's data together, its number of records and who took part are not "
+            "protected"
+        )
+        if config.run.randomness == "simulated":
+            notes.append(
+                "noise and batches come from the seed (run.randomness = 'simulated'): do not release this model"
+            )
+    return tuple(notes)

@@ -1,0 +1,236 @@
+"""The folder of a run: what it wrote, in an order that survives a crash.
+
+config.toml        the resolved configuration
+ledger.jsonl       what was released (private runs); synced before anything of a round is visible elsewhere
+metrics.jsonl      one line a round, safe to publish with the model
+diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums, times: covered by no epsilon, for the
+                   operator and audits only
+canaries.jsonl     what was seen of each canary, if there were any
+checkpoint.safetensors   the state that the next round starts from, and what the files above have to say of its round
+population.key     the secret key of the fingerprint of the clients: stays with the operator
+model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
+lock               held while a process runs here
+
+A round is charged (ledger), done (checkpoint), told (the rest), each on the disk before the next begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from filelock import FileLock, Timeout
+from safetensors.torch import save
+
+from accounting import population_key
+from accounting.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from dpfed.config.tables import parse_written
+from dpfed.errors import RunError
+from dpfed.models.flat import FlatModel
+from dpfed.run import checkpoint, durable_files
+from dpfed.run.binding import Binding, configuration_hash
+from dpfed.run.checkpoint import Checkpoint
+from dpfed.server.state import ServerState
+
+_LOCK = "lock"
+
+
+class RunFolder:
+    """Paths and atomic writes, for one process at a time; every failure is a RunError that names the file.
+
+    `release` lets the next process in; the end of this one does, too, whatever ends it.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path = path
+        self.configuration = configuration_hash(config)
+        self._binding: Binding | None = None
+        self._lock = FileLock(path / _LOCK, thread_local=False)
+        self.ledger = path / "ledger.jsonl"
+        self.report = path / "report.html"
+        self._metrics = path / "metrics.jsonl"
+        self._diagnostics = path / "diagnostics.jsonl"
+        self._canaries = path / "canaries.jsonl"
+        self._checkpoint = path / "checkpoint.safetensors"
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+        """A new folder holding the configuration; RunError if something is already there."""
+        folder = cls(path, config)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder._refuse_content()
+            folder._hold()
+            folder._refuse_content()
+        except OSError as error:
+            raise RunError(f"{path}: the run folder cannot be made ({error.strerror}).") from None
+        try:
+            folder._write("config.toml", tomli_w.dumps(dict(config)).encode())
+        except RunError:
+            folder.release()
+            raise
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+        """The folder of an interrupted run; RunError if it holds none, or one with another configuration.
+
+        Of a setting that its version did not have yet, see `parse_written`.
+        """
+        try:
+            before = tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
+        changed = differences(parse_written(before, source=str(path / "config.toml")).to_dict(), dict(config))
+        if changed:
+            raise RunError(
+                f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "
+                "or take the differences back."
+            )
+        folder = cls(path, before)  # its files name the configuration as it was written
+        folder._hold()
+        return folder
+
+    def key(self, new: Callable[[], bytes]) -> bytes:
+        """The key of the population's fingerprint. A new one where nothing was begun, or where it is lost: then no
+        ledger and no checkpoint is this run's any more. LedgerError."""
+        path = self.path / "population.key"
+        key = population_key.read(path)
+        if key is None or not (self.ledger.exists() or self._checkpoint.exists()):
+            key = new()
+            population_key.write(path, key)
+        return key
+
+    def bind(self, binding: Binding) -> None:
+        """What checkpoints from now on are of, and must have been of."""
+        self._binding = binding
+
+    def release(self) -> None:
+        """Another process may run here now."""
+        self._lock.release()
+
+    def _refuse_content(self) -> None:
+        """A run that was killed before it had a configuration has left nothing that counts."""
+        if any(one.name != _LOCK and one.suffix != ".part" for one in self.path.iterdir()):
+            self.release()
+            raise RunError(f"{self.path}: is not empty. Use --resume to go on with the run in it, or another --out.")
+
+    def _hold(self) -> None:
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(
+                f"{self.path}: another process is running in this folder. Wait for its end, end it, or use another "
+                "--out."
+            ) from None
+        except OSError as error:
+            raise RunError(f"{self.path / _LOCK}: cannot be locked ({error.strerror}). Use another --out.") from None
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        self._append(self._metrics, record)
+
+    def append_diagnostics(self, record: Mapping[str, Any]) -> None:
+        """One line of diagnostics.jsonl."""
+        self._append(self._diagnostics, record)
+
+    def append_canaries(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Lines of canaries.jsonl."""
+        if records:
+            self._append(self._canaries, *records)
+
+    def metrics(self, before_round: int) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl up to that round; later ones are dropped from this file and those beside it."""
+        for file in (self._metrics, self._diagnostics, self._canaries):
+            if file.exists():
+                kept = [record for record in self._lines(file) if record["round"] <= before_round]
+                self._write(file.name, b"".join(_line(record) for record in kept))
+        return self._lines(self._metrics) if self._metrics.exists() else []
+
+    def save_checkpoint(self, saved: Checkpoint) -> None:
+        """Atomically: a crash leaves the old one or this one."""
+        assert self._binding is not None
+        self._write(self._checkpoint.name, checkpoint.to_bytes(saved, binding=self._binding))
+
+    def load_checkpoint(self, start: ServerState) -> Checkpoint:
+        """What was saved last, or `start` where nothing was yet."""
+        if not self._checkpoint.exists():
+            return Checkpoint(state=start)
+        assert self._binding is not None
+        return checkpoint.read(self._checkpoint, binding=self._binding, start=start)
+
+    def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
+        """The final weights by parameter name; the SHA-256 of the file."""
+        flat = weights.cpu()
+        tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
+        return self._hashed("model.safetensors", save(tensors))
+
+    def save_mask(self, content: bytes) -> str:
+        """The final mask: with the seed in it, the whole network; the SHA-256 of the file."""
+        return self._hashed("model.mask.safetensors", content)
+
+    def save_summary(self, summary: Mapping[str, Any]) -> None:
+        """summary.json."""
+        self._write("summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+
+    def _hashed(self, name: str, content: bytes) -> str:
+        self._write(name, content)
+        return hashlib.sha256(content).hexdigest()
+
+    def _append(self, file: Path, *records: Mapping[str, Any]) -> None:
+        try:
+            durable_files.append(file, b"".join(_line(record) for record in records))
+        except OSError as error:
+            raise _not_written(file, error) from None
+
+    def _write(self, name: str, content: bytes) -> None:
+        try:
+            durable_files.put(self.path / name, content)
+        except OSError as error:
+            raise _not_written(self.path / name, error) from None
+
+    @staticmethod
+    def _lines(file: Path) -> list[dict[str, Any]]:
+        """The whole lines of a JSON-lines file; a last line that a crash cut off is dropped."""
+        try:
+            lines = [json.loads(line) for line in read_text(file, at_most=LARGEST_LINES).split("\n")[:-1]]
+            if not all(isinstance(line, dict) and type(line.get("round")) is int for line in lines):
+                raise ValueError("a line is not that of a round")
+            return lines
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+
+
+def _not_written(file: Path, error: OSError) -> RunError:
+    return RunError(
+        f"{file}: cannot be written ({error.strerror}). Nothing written before is lost; free space or fix the folder, "
+        "then --resume."
+    )
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """parent/name, or the first of name-2, name-3, ... that does not exist."""
+    candidates = (parent / (name if n == 1 else f"{name}-{n}") for n in range(1, 1_000_000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return (json.dumps(record, allow_nan=False) + "\n").encode()
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[str]:
+    """In words, every key in which two configurations differ."""
+    found = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new, name = before.get(key), after.get(key), f"{path}{key}"
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{name}.")
+        elif old != new:
+            found.append(f"{name} was {old!r}, is {new!r}")
+    return found

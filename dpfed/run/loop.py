@@ -1,0 +1,419 @@
+"""The loop of a run: rounds, evaluation, checkpoints, and stopping before a round that the budget cannot pay."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accounting import population_key
+from accounting.errors import AccountingError, BudgetSpent
+from accounting.ledger import Header
+from accounting.project import Project
+from dpfed import __version__
+from dpfed.aggregation.ranks import Task
+from dpfed.aggregation.summed import Closing
+from dpfed.config.own_code import words_of
+from dpfed.data.population import fingerprint
+from dpfed.data.samples import require_samples_here
+from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
+from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.records import RecordGoal
+from dpfed.round import NO_RESULT, RoundFacts, begin_round, draw_cohort, end_round, take_part
+from dpfed.run import exceeded
+from dpfed.run.binding import Binding, Heads, start_hash
+from dpfed.run.book import Book
+from dpfed.run.checkpoint import Checkpoint
+from dpfed.run.evaluate import TestResult, evaluate
+from dpfed.run.experiment import Experiment
+from dpfed.run.folder import RunFolder
+from dpfed.run.spending import spending
+from dpfed.run.summary import summary_of, uplink_megabytes
+from dpfed.sending import Sent, Uploading
+from dpfed.server.readout import Masked
+from dpfed.server.state import ServerState
+
+OnRound = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a finished run left behind."""
+
+    folder: Path
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+
+def run(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound = lambda record: None,
+    project: Project | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Run (or go on with) the experiment in folder `out`; `on_round` gets each line of metrics.jsonl. A `project` is
+    charged too and ends the run when its budget is spent; `stop` is asked before every round.
+
+    Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
+    whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
+    LedgerError where the folder or the ledger cannot be trusted or written, or where training fails; what was written
+    before stays valid and the run can be resumed. RunInterrupted if it was told to stop.
+    """
+    opened: Run | None = None
+    try:
+        require_samples_here(experiment.config)
+        opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
+        outcome = _all_rounds(opened, experiment, stop)
+    except TrainingFailed:  # the other processes wait for this one's part, not for a word: its end ends them
+        raise
+    except BaseException:
+        _let_go(experiment)
+        raise
+    finally:
+        if opened is not None:
+            opened.release()
+    _let_go(experiment)
+    return outcome
+
+
+def follow(experiment: Experiment) -> None:
+    """What the other processes of a run do: train their part of every round that rank 0 leads."""
+    parts = experiment.parts
+    with _training("a round"):
+        for task in parts.ranks.follow(experiment.start):
+            take_part(task, parts, seeds=experiment.seeds)
+
+
+def _all_rounds(run: Run, experiment: Experiment, stop: Callable[[], bool]) -> Outcome:
+    parts, seeds = experiment.parts, experiment.seeds
+    while (task := run.next_task(stop)) is not None:
+        parts.ranks.lead(task)
+        with _training(f"round {task.state.round + 1}"):
+            uploading, sent = take_part(task, parts, seeds=seeds)
+        run.finish_round(uploading, sent)
+    return run.close()
+
+
+@contextmanager
+def _training(what: str) -> Iterator[None]:
+    """What torch (a lost GPU, no memory, a process that has died) and the user's network raise as one error of ours."""
+    try:
+        yield
+    except (DpfedError, AccountingError):
+        raise
+    except Exception as error:  # the network may be the user's, and raise anything
+        raise TrainingFailed(
+            f"{what}: training failed ({words_of(error)}). Nothing of it was released; the rounds before it are saved: "
+            "once the cause is gone, --resume goes on."
+        ) from error
+
+
+def _let_go(experiment: Experiment) -> None:
+    """The other processes end; one that has died already cannot be told."""
+    with suppress(RuntimeError):
+        experiment.parts.ranks.stop()
+
+
+class Run:
+    """A run, round by round, whoever trains the clients: this process, or the nodes of another engine.
+
+    `next_task`, somebody's work on it, `finish_round`, and again until there is no task; then `close`. The claims are
+    those of `run`.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        saved: Checkpoint,
+        on_round: OnRound,
+        binding: Binding,
+        project: Project | None = None,
+    ) -> None:
+        self._began = self._started = time.monotonic()
+        self.experiment, self.state, self._project = experiment, saved.state, project
+        self._folder, self._on_round, self._binding = folder, on_round, binding
+        self._book = _open_book(experiment, folder, saved, binding, project) if experiment.goal else None
+        self._metrics = folder.metrics(before_round=saved.state.round - 1)
+        self._spent = spending(experiment, self._book, saved.state.round)
+        self._uplink = 0
+        self._stopped_by = "rounds"
+        self._exceeded: Callable[[], str] = str
+        self._task: Task | None = None
+        if saved.told:  # whatever kept it out of the other files
+            self._tell(saved.told, self._spent.charge(None))
+
+    @classmethod
+    def open(
+        cls,
+        experiment: Experiment,
+        out: Path,
+        *,
+        resume: bool,
+        on_round: OnRound = lambda record: None,
+        project: Project | None = None,
+    ) -> Run:
+        """In a new folder, or going on in the one of an interrupted run; nobody else can, until `release` or `close`
+        (or the end of this process)."""
+        _check_project(experiment, project)
+        config = experiment.config.to_dict()
+        folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
+        try:
+            binding = _binding_of(experiment, folder, project)
+            folder.bind(binding)
+            saved = folder.load_checkpoint(experiment.start)
+            if resume:
+                experiment.parts.code.restore(saved.clients)
+            return cls(experiment, folder, saved, on_round, binding, project)
+        except BaseException:
+            folder.release()
+            raise
+
+    def release(self) -> None:
+        """Let others into the folder."""
+        self._folder.release()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are done, or no budget pays for another."""
+        return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
+
+    def next_task(self, stop: Callable[[], bool] = lambda: False) -> Task | None:
+        """The next round's; None where all rounds are done or no budget pays for another. RunInterrupted where `stop`
+        says that this is the end for now."""
+        experiment, state = self.experiment, self.state
+        self._task = None
+        if self.finished:
+            return None
+        if stop():
+            raise RunInterrupted(
+                f"interrupted after round {state.round} of {experiment.config.federation.rounds}, which is saved."
+            )
+        cohort = draw_cohort(experiment.parts, state.round)
+        if not self._affordable(cohort):
+            self._stopped_by = "budget"
+            return None
+        self._started = time.monotonic()
+        try:
+            self._task = begin_round(state, experiment.parts, cohort, ledger=self._book)
+        except BudgetSpent:  # another run was faster
+            self._project_refuses()
+        return self._task
+
+    def finish_round(self, uploading: Uploading[Closing], sent: Sent) -> Mapping[str, Any] | None:
+        """Charge, step and save what came of the task. The line of metrics.jsonl; None if nothing could be released."""
+        assert self._task is not None
+        try:
+            self.state, facts = end_round(self._task, uploading, sent, ledger=self._book)
+        except BudgetSpent:  # another run was faster
+            self._project_refuses()
+            return None
+        seconds = time.monotonic() - self._started
+        uplink = self._uplink + (facts.uplink_bytes or 0)
+        told = _told(self.state, facts, uplink, seconds)
+        kept = self.experiment.parts.code.keep()
+        heads = self._book.heads if self._book is not None else Heads()
+        self._folder.save_checkpoint(Checkpoint(state=self.state, clients=kept, told=told, heads=heads))
+        return self._tell(told, self._spent.charge(facts.release))
+
+    def _tell(self, told: Mapping[str, Any], epsilon: float) -> Mapping[str, Any]:
+        """The lines of a round that is saved."""
+        self._uplink = told["uplink"]
+        record = _round_record(self.experiment, self.state, epsilon, self._uplink)
+        if told["diagnostics"]["aborted"] is not None:
+            record["aborted"] = NO_RESULT
+        self._folder.append_diagnostics(told["diagnostics"])
+        self._folder.append_canaries(told["canaries"])
+        self._folder.append_metrics(record)
+        self._metrics.append(record)
+        self._on_round(record)
+        return record
+
+    def close(self) -> Outcome:
+        """The model and the summary. RunError if the budget did not pay for a single round."""
+        experiment, folder = self.experiment, self._folder
+        if experiment.goal and self.state.round == 0:
+            raise RunError(self._exceeded())
+        accuracies = [record["test_accuracy"] for record in self._metrics if record["test_accuracy"] is not None]
+        if self._metrics and self._metrics[-1]["test_accuracy"] is None:  # ended between two evaluations
+            accuracies.append(_evaluate(experiment, self.state).accuracy)
+        summary = summary_of(
+            experiment,
+            self.state,
+            self._book,
+            self._metrics,
+            accuracies=accuracies,
+            validation_accuracy=_validated(experiment, self.state),
+            stopped_by=self._stopped_by,
+            seconds=time.monotonic() - self._began,
+            binding=self._binding,
+        )
+        summary["model_sha256"] = folder.save_model(experiment.model, experiment.readout.weights(self.state))
+        content = experiment.readout.file(self.state)
+        if content is not None:
+            summary["mask_sha256"] = folder.save_mask(content)
+            summary["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
+        folder.save_summary(summary)
+        self.release()
+        return Outcome(folder=folder.path, summary=summary, metrics=self._metrics)
+
+    def _project_refuses(self) -> None:
+        """It could still pay when the round began."""
+        self._stopped_by, goal = "budget", self.experiment.goal
+        assert self._project is not None
+        assert isinstance(goal, PrivacyGoal)
+        self._exceeded = partial(exceeded.of_the_project, goal, self._project)
+
+    def _affordable(self, cohort: NDArray[np.int64]) -> bool:
+        """Whether the run's own budget and the project's, as things stand, pay for one more round."""
+        goal, project = self.experiment.goal, self._project
+        after = self._spent.with_round(cohort, self.state.round)
+        if goal is not None and goal.budget is not None and after > goal.budget:
+            self._exceeded = partial(exceeded.of_the_run, goal, after)
+            return False
+        if project is None or not isinstance(goal, PrivacyGoal):
+            return True
+        if self._book is not None and self._book.paid(self.state.round):
+            return True
+        if project.with_also(goal.mechanism) <= project.terms.epsilon:
+            return True
+        self._exceeded = partial(exceeded.of_the_project, goal, project)
+        return False
+
+
+def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:
+    assert experiment.goal is not None
+    return experiment.goal
+
+
+def _check_project(experiment: Experiment, project: Project | None) -> None:
+    if project is not None and not isinstance(experiment.goal, PrivacyGoal):
+        raise RunError(
+            f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
+            "Remove --ledger, or make the run private."
+        )
+
+
+def _binding_of(experiment: Experiment, folder: RunFolder, project: Project | None) -> Binding:
+    """What the run is made of, under the key of its project, or its own. A key from the seed is as good as the noise
+    from it: not for release, and the same whenever the run is repeated."""
+
+    def new_key() -> bytes:
+        if project is not None:
+            return project.key()
+        simulated = experiment.parts.randomness.name == "simulated"
+        return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
+
+    readout = experiment.readout
+    return Binding(
+        configuration=folder.configuration,
+        population=fingerprint(
+            folder.key(new_key),
+            experiment.dataset,
+            experiment.parts.local.partition,
+            unit=experiment.goal.unit if experiment.goal is not None else "none",
+            on_nodes=experiment.config.data.partition == "nodes",
+        ),
+        start=start_hash(
+            [experiment.start.broadcast, *([readout.network.constants] if isinstance(readout, Masked) else [])]
+        ),
+    )
+
+
+def _open_book(
+    experiment: Experiment, folder: RunFolder, saved: Checkpoint, binding: Binding, project: Project | None
+) -> Book:
+    goal = _goal(experiment)
+    about = {"package": f"dpfed {__version__}", "method": experiment.method.name, "delta": goal.delta}
+    if project is not None:
+        about["run"] = f"{folder.path.name}-{secrets.token_hex(4)}"
+        about["project_head"] = project.ledger.head
+    header = Header(
+        unit=goal.unit,
+        clients=experiment.config.federation.clients,
+        randomness=experiment.parts.randomness.name,
+        about=about,
+        population=binding.population,
+        binding=binding.to_header(),
+    )
+    return Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
+
+
+def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:
+    config = experiment.config
+    record: dict[str, Any] = {"round": state.round, "test_accuracy": None, "test_loss": None}
+    if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:
+        result = _evaluate(experiment, state)
+        record["test_accuracy"] = result.accuracy
+        record["test_loss"] = result.loss if math.isfinite(result.loss) else None
+        if experiment.validation is not None:
+            record["validation_accuracy"] = _validated(experiment, state)
+    record["epsilon"] = None if math.isnan(epsilon) else epsilon
+    record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
+    record["uplink_megabytes"] = uplink_megabytes(experiment, state.round, uplink)
+    return record
+
+
+def _evaluate(experiment: Experiment, state: ServerState) -> TestResult:
+    dataset, device = experiment.dataset, experiment.device
+    return evaluate(
+        experiment.model,
+        experiment.readout.weights(state),
+        torch.from_numpy(dataset.test_inputs).to(device),
+        torch.from_numpy(dataset.test_labels).to(device),
+    )
+
+
+def _told(state: ServerState, facts: RoundFacts, uplink: int, seconds: float) -> dict[str, Any]:
+    """What the files beside the checkpoint say of a round: it is in the checkpoint, and so never lost."""
+    return {
+        "uplink": uplink,
+        "diagnostics": _facts_record(state, facts, seconds),
+        "canaries": [{"round": state.round, **asdict(score)} for score in facts.canaries],
+    }
+
+
+def _validated(experiment: Experiment, state: ServerState) -> float | None:
+    """Accuracy on the training samples that were set aside, if any were."""
+    held = experiment.validation
+    if held is None:
+        return None
+    return evaluate(experiment.model, experiment.readout.weights(state), held.inputs, held.labels).accuracy
+
+
+def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, Any]:
+    """What no epsilon covers; the time of a round, too, tells how many took part."""
+    return {
+        "round": state.round,
+        "cohort": facts.cohort,
+        "members": facts.members,
+        "counted": facts.counted,
+        "clipped": facts.clipped,
+        "not_finite": facts.not_finite,
+        "uplink_bytes": facts.uplink_bytes,
+        "participants": facts.participants,
+        "arrived": facts.arrived,
+        "largest_norm": facts.largest_norm,
+        "longest_added": facts.longest_added,
+        "divisor": facts.divisor,
+        "probes": facts.probes,
+        "map": facts.map,
+        "noise": facts.noise,
+        "noise_known": facts.noise_known,
+        "near_the_ends": facts.near_the_ends,
+        "aborted": facts.aborted,
+        "seconds": seconds,
+    }

@@ -1,0 +1,117 @@
+"""Epsilon while a run goes on: what it is, and what it would be after one more round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import accountant
+from accounting.histories import Histories
+from accounting.ledger import LocalRelease, Release
+from accounting.mechanisms import SingleRelease
+from accounting.running import Running
+from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.records import RecordGoal
+from dpfed.run.book import Book
+from dpfed.run.experiment import Experiment
+
+
+class Spending(Protocol):
+    """Asked before a round, told after it."""
+
+    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
+        """Epsilon if a round of this cohort is charged, at the most it may cost."""
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        """Epsilon now that a round has released this, or nothing."""
+
+
+def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spending:
+    """For the rounds that are left. Every value is an upper bound; NaN where nothing is private."""
+    goal = experiment.goal
+    if goal is None or book is None:
+        return NotSpending()
+    before = book.standing(rounds_done)
+    if isinstance(goal, RecordGoal):
+        return OfRecords(experiment, goal, before)
+    mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
+    if goal.varies:
+        return OfVariousRounds(goal, experiment.config.federation.rounds, mechanisms)
+    return OfEqualRounds(goal, experiment.config.federation.rounds, len(mechanisms))
+
+
+class NotSpending:
+    """Nothing is private."""
+
+    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
+        return math.nan
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        return math.nan
+
+
+class OfEqualRounds:
+    """Every released round is the same mechanism: one convolution a round."""
+
+    def __init__(self, goal: PrivacyGoal, rounds: int, charged: int) -> None:
+        self._values: list[float] = [0.0]
+        self._stream: Iterator[float] = accountant.epsilons(
+            goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant
+        )
+        self._charged = charged
+
+    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
+        return self._after(self._charged + 1)
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        self._charged += release is not None
+        return self._after(self._charged)
+
+    def _after(self, count: int) -> float:
+        while len(self._values) <= count:
+            self._values.append(next(self._stream))
+        return self._values[count]
+
+
+class OfVariousRounds:
+    """Rounds that are charged with the noise that arrived; the next one may be as bad as `goal.mechanism`."""
+
+    def __init__(self, goal: PrivacyGoal, rounds: int, before: list[SingleRelease]) -> None:
+        self._worst = goal.mechanism
+        self._running = Running(delta=goal.delta, typical=goal.mechanism, rounds=rounds, accountant=goal.accountant)
+        for release in before:
+            self._running.add(release)
+
+    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
+        return self._running.epsilon(self._worst)
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        if isinstance(release, Release):
+            self._running.add(release.mechanism)
+        return self._running.epsilon()
+
+
+class OfRecords:
+    """Every client is charged for its own steps; the worst one counts."""
+
+    def __init__(self, experiment: Experiment, goal: RecordGoal, before: list[Release | LocalRelease]) -> None:
+        self._local, self._goal, self._histories = experiment.parts.local, goal, Histories()
+        for release in before:
+            if isinstance(release, LocalRelease):
+                self._histories.add(release.steps)
+
+    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
+        release = self._local.release(cohort, round=round)
+        assert release is not None
+        self._histories.add(release.steps)
+        return self._epsilon()
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        return self._epsilon()
+
+    def _epsilon(self) -> float:
+        return self._histories.epsilon(delta=self._goal.delta, accountant=self._goal.accountant)

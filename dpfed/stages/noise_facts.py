@@ -1,0 +1,59 @@
+"""What is kept of the noise in a round's sum: enough for an audit to hold it against the law that is charged."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpfed.stages.probes import probe_of
+
+_MOST_BINS = 1 << 18
+"""Longer noise is folded before its correlations are looked at."""
+
+
+def noise_facts(noise: Tensor, draws: int) -> dict[str, Any] | None:
+    """Of the noise [k] that `draws` draws add up to, in the units it was added in; None where it is zero.
+
+    mean_square, largest (magnitude), entries, draws, digest (a seed used twice gives the same), probe
+    correlation: the largest magnitude of `correlations` (noise tiled over coordinates is correlated with itself)
+    """
+    if not bool(noise.any()):
+        return None
+    exact = noise.double()
+    return {
+        "mean_square": float(exact.square().mean()),
+        "largest": float(exact.abs().max()),
+        "correlation": float(correlations(exact).abs().max()) if bins(noise.numel()) > 1 else 0.0,
+        "entries": noise.numel(),
+        "draws": draws,
+        "digest": digest(noise),
+        "probe": probe_of(noise),
+    }
+
+
+def bins(entries: int) -> int:
+    """How many numbers so many entries are folded into."""
+    return entries // max(1, math.ceil(entries / _MOST_BINS))
+
+
+def correlations(noise: Tensor) -> Tensor:
+    """Of noise [k], float64, folded into m = `bins(k)` numbers x by adding up entries m apart:
+
+        r_l = (x_1 x_{1+l} + ... + x_{m-l} x_m) / (x_1^2 + ... + x_m^2),   l = 1 ... m - 1
+
+    Noise that repeats after P entries repeats in x, too.
+    """
+    m = bins(noise.numel())
+    folded = noise[: noise.numel() // m * m].view(-1, m).sum(dim=0)
+    spectrum = torch.fft.rfft(folded, n=1 << (2 * m - 1).bit_length())
+    products = torch.fft.irfft(spectrum.abs().square())[:m]
+    return products[1:] / products[0] if float(products[0]) > 0 else torch.zeros_like(products[1:])
+
+
+def digest(noise: Tensor) -> str:
+    """A fingerprint of a noise vector: the same twice would be a seed used twice."""
+    return hashlib.sha256(noise.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

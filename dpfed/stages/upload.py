@@ -1,0 +1,282 @@
+"""A scheme of `dpfed.compress` as the code of a round: every row really goes through bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.compress import from_bytes
+from dpfed.compress.dense import Dense
+from dpfed.compress.error_feedback import ErrorFeedback
+from dpfed.compress.payload import Payload, Payloads, Scheme, most_bytes
+from dpfed.compress.threads import one_thread
+from dpfed.errors import ConfigError, WireError
+from dpfed.seeds import Seeds
+from dpfed.stages.code import Arrived, OnIntegers
+
+_LARGEST_ENTRY = 1e20  # sums over a model's entries stay below what any field may carry
+_LARGEST_HALF = 65_000.0
+
+NOT_SENT, ZEROS = b"\x00", b"\x01"
+"""What stands for a row that is not finite, and for zeros: a client without samples."""
+
+_MOST_ERRORS = 250_000_000
+"""Numbers that error feedback may remember: a gigabyte."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Upload:
+    """Rows are encoded, written to bytes and decoded; the sum of what was decoded needs no decoding.
+
+    `arrived` reads the bytes of `messages`. In one process `send` decodes what it has encoded, which is the same, as
+    bytes lose nothing; they are written there for their number only, and not where that is fixed beforehand.
+
+    A row of zeros arrives as zeros whatever the scheme makes of it: a client without samples sends no update.
+
+    seed_purpose: clients' seeds are `seeds.integer(seed_purpose, round, client)`, or one for the round where the scheme
+                  has a `shared_seed`
+    dense:        entries [k] that are sent beside the scheme as float32 (statistics and scales of normalisation layers)
+    scheme_of:    the scheme of a round where it changes (FedSparsify's sparsity); `scheme` is then that of round 0
+    model:        what travels is origin + row, the client's model, not its move (FedSparsify)
+    majority:     an entry of the models that fewer than half of them hold becomes 0 (FedSparsify's local variant)
+    sizes_secret: a payload's length would tell about private data: it is counted with the largest it can have
+    feedback:     error feedback (`dpfed.compress.error_feedback`) over so many clients
+    """
+
+    scheme: Scheme
+    seeds: Seeds
+    seed_purpose: str = "code"
+    scheme_of: Callable[[int], Scheme] | None = None
+    dense: Tensor | None = None
+    model: bool = False
+    majority: bool = False
+    sizes_secret: bool = False
+    feedback: int | None = None
+    _errors: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _votes: list[Tensor] = field(default_factory=list, repr=False)
+
+    @property
+    def slots(self) -> None:
+        return None
+
+    @property
+    def summed_as(self) -> torch.dtype:
+        return torch.float32
+
+    def width(self, size: int) -> int:
+        return size
+
+    def fixed_bits(self, size: int) -> int | None:
+        if not self.sizes_secret:
+            return None
+        exempt = 0 if self.dense is None else len(self.dense)
+        return 8 * (most_bytes(self.scheme, size - exempt) + (most_bytes(Dense(), exempt) if exempt else 0))
+
+    def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+        with one_thread():
+            wrong, comes = self._sorted_out(rows)
+            if self._bare:
+                rows = rows if bool(comes.all()) else torch.where(comes[:, None], rows, 0.0)
+                size = int(comes.sum()) * most_bytes(self.scheme, rows.shape[1])
+            else:
+                made = self._encoded(rows, wrong, origin, clients, round)
+                size = 0 if self.sizes_secret else made.size(comes)
+                rows = self._moves(made.decoded(comes), comes, origin)
+        size += int((~comes).sum())
+        return Arrived(rows=rows, uplink_bytes=None if self.sizes_secret else size, not_finite=int(wrong.sum()))
+
+    def messages(
+        self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int, noise: OnIntegers | None = None
+    ) -> list[bytes]:
+        """A payload each, the exempt entries' in front; one byte in place of a row that cannot be sent or is zero."""
+        with one_thread():
+            wrong, comes = self._sorted_out(rows)
+            made = self._encoded(rows, wrong, origin, clients, round)
+            verdicts = zip(comes.tolist(), wrong.tolist(), strict=True)
+            return [
+                made.message(place) if sent else (NOT_SENT if lost else ZEROS)
+                for place, (sent, lost) in enumerate(verdicts)
+            ]
+
+    def arrived(self, messages: Sequence[bytes], origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+        came = [place for place, message in enumerate(messages) if message not in (NOT_SENT, ZEROS)]
+        rows = torch.zeros(len(messages), len(origin), device=origin.device)
+        if came:
+            with one_thread():
+                decoded = self._parsed([messages[place] for place in came], clients[came], origin, round)
+                comes = torch.zeros(len(messages), dtype=torch.bool, device=origin.device)
+                comes[came] = True
+                rows = self._moves(decoded, comes, origin)
+        size = sum(map(len, messages))
+        lost = sum(message == NOT_SENT for message in messages)
+        return Arrived(rows=rows, uplink_bytes=None if self.sizes_secret else size, not_finite=lost)
+
+    def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
+        if not self.majority or not self._votes:
+            return total
+        votes = self._votes.pop()
+        return torch.where(2 * votes < uploads, -uploads * origin, total)
+
+    def near_the_ends(self, total: Tensor) -> None:
+        return None
+
+    def keep(self) -> Mapping[str, Tensor]:
+        return self._errors
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        self._errors.update(kept)
+
+    @property
+    def _largest(self) -> float:
+        """An update beyond it has diverged and counts as zero, as one with NaN does: no client can stop a round."""
+        half = isinstance(self.scheme, Dense) and self.scheme.bits == 16
+        return _LARGEST_HALF if half else _LARGEST_ENTRY
+
+    def _for_round(self, round: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
+        seeds = [self.seeds.integer(self.seed_purpose, round, int(client)) for client in clients]
+        if self.scheme_of is not None:
+            return self.scheme_of(round), seeds
+        if getattr(self.scheme, "shared_seed", None) is None:
+            return self.scheme, seeds
+        shared = self.seeds.integer(self.seed_purpose, round)
+        # Schemes are dataclasses, which a Protocol cannot say.
+        return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
+
+    @property
+    def _bare(self) -> bool:
+        """Whether what arrives is the row itself."""
+        as_it_is = isinstance(self.scheme, Dense) and self.scheme.bits == 32
+        return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
+
+    def _sorted_out(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Which rows [c] cannot be sent, and which are: of the others those that are not zero, or all models."""
+        largest = rows.abs().amax(dim=1)
+        fits = largest <= self._largest
+        return ~fits, fits if self.model else fits & (largest > 0)
+
+    def _encoded(self, rows: Tensor, wrong: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> _Encoded:
+        if bool(wrong.any()):
+            rows = torch.where(wrong[:, None], 0.0, rows)
+        rows = rows + origin if self.model else rows
+        scheme, seeds = self._for_round(round, clients)
+        if self.dense is None:
+            return _Encoded(rest=self._payloads(scheme, rows, clients, seeds))
+        between = _between(self.dense, rows.shape[1])
+        return _Encoded(
+            rest=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), clients, seeds),
+            between=between,
+            dense=Dense().encode(rows[:, self.dense], seed=seeds),
+            dense_places=self.dense,
+        )
+
+    def _payloads(self, scheme: Scheme, rows: Tensor, clients: NDArray[np.int64], seeds: list[int]) -> Payloads:
+        if self.feedback is None:
+            return scheme.encode(rows, seed=seeds)
+        errors = self._remembered(rows)
+        places = torch.from_numpy(clients).to(rows.device)
+        payloads, error = ErrorFeedback(scheme=scheme).encode(rows, errors[places], seed=seeds)
+        errors[places] = error
+        return payloads
+
+    def _moves(self, decoded: Tensor, comes: Tensor, origin: Tensor) -> Tensor:
+        """Rows [c, k] of all, from those that came; zeros for the others."""
+        if self.majority:
+            votes = (decoded != 0).sum(dim=0)
+            self._votes[:] = [self._votes[0] + votes] if self._votes else [votes]
+        moves = decoded - origin if self.model else decoded
+        if bool(comes.all()):
+            return moves
+        rows = moves.new_zeros(len(comes), len(origin))
+        rows[comes] = moves
+        return rows
+
+    def _parsed(self, messages: list[bytes], clients: NDArray[np.int64], origin: Tensor, round: int) -> Tensor:
+        scheme, _ = self._for_round(round, clients)
+        if self.dense is None:
+            return _parsed(scheme, messages, len(origin)).to(origin.device)
+        exempt = most_bytes(Dense(), len(self.dense))
+        rows = torch.empty(len(messages), len(origin), device=origin.device)
+        rows[:, self.dense] = _parsed(Dense(), [message[:exempt] for message in messages], len(self.dense)).to(rows)
+        rest = _parsed(scheme, [message[exempt:] for message in messages], len(origin) - len(self.dense)).to(rows)
+        _put(rest, rows, _between(self.dense, len(origin)))
+        return rows
+
+    def _remembered(self, rows: Tensor) -> Tensor:
+        assert self.feedback is not None
+        if "errors" not in self._errors:
+            count = self.feedback * rows.shape[1]
+            if count > _MOST_ERRORS:
+                raise ConfigError(
+                    f"method.error_feedback with {self.feedback} clients and {rows.shape[1]} coordinates: remembers "
+                    f"{count:.1e} numbers, more than {_MOST_ERRORS:.1e}. Use fewer clients or a smaller model."
+                )
+            self._errors["errors"] = torch.zeros(self.feedback, rows.shape[1], device=rows.device)
+        return self._errors["errors"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Encoded:
+    """Payloads of a scheme; where entries are exempt, of those `between` them, and of them as floats."""
+
+    rest: Payloads
+    between: Sequence[slice] = ()
+    dense: Payloads | None = None
+    dense_places: Tensor | None = None
+
+    def message(self, place: int) -> bytes:
+        """All that the client in this place sends."""
+        exempt = b"" if self.dense is None else self.dense[place].to_bytes()
+        return exempt + self.rest[place].to_bytes()
+
+    def size(self, comes: Tensor) -> int:
+        """The length of the messages of those who send one."""
+        parts = (self.rest,) if self.dense is None else (self.dense, self.rest)
+        return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
+
+    def decoded(self, comes: Tensor) -> Tensor:
+        """The rows of those who send one."""
+        rest = _some(self.rest, comes)
+        rows = rest.scheme.decode(rest) if len(rest) else torch.zeros(0, rest.dimension, device=comes.device)
+        if self.dense is None or self.dense_places is None:
+            return rows
+        whole = rows.new_empty(len(rows), rows.shape[1] + len(self.dense_places))
+        _put(rows, whole, self.between)
+        whole[:, self.dense_places] = self.dense.fields["values"][comes]
+        return whole
+
+
+def _between(exempt: Tensor, size: int) -> list[slice]:
+    """The entries that go through the scheme, as the stretches between those that do not: faster than by index."""
+    edges = torch.cat([exempt.new_tensor([-1]), exempt.sort().values, exempt.new_tensor([size])])
+    wide = (edges.diff() > 1).nonzero()[:, 0]
+    return [
+        slice(before + 1, after) for before, after in zip(edges[wide].tolist(), edges[wide + 1].tolist(), strict=True)
+    ]
+
+
+def _put(rows: Tensor, whole: Tensor, stretches: Sequence[slice]) -> None:
+    """Rows [c, k] into these stretches, together k long, of whole rows [c, d]."""
+    lengths = [place.stop - place.start for place in stretches]
+    for place, part in zip(stretches, torch.split(rows, lengths, dim=1), strict=True):
+        whole[:, place] = part
+
+
+def _some(payloads: Payloads, chosen: Tensor) -> Payloads:
+    if bool(chosen.all()):
+        return payloads
+    fields = {name: content[chosen] for name, content in payloads.fields.items()}
+    return replace(payloads, seeds=payloads.seeds[chosen], fields=fields)
+
+
+def _parsed(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
+    """Rows [c, size] as decoded from payloads of this very scheme."""
+    received: list[Payload] = [from_bytes(message, dimension=size) for message in messages]
+    rows = scheme.decode(received)
+    if not bool(rows.isfinite().all()):
+        raise WireError(f"a payload of {scheme.name} that decodes to NaN or infinity; drop the client's message.")
+    return rows
