@@ -9,33 +9,18 @@ Loading it is quick: `import scipy` loads a part of scipy when that is first use
 '0.6303'
 """
 
-from accounting import (
-    bernoulli,
-    bernoulli_sum,
-    budget,
-    calibrate,
-    coin_budget,
-    debias,
-    errors,
-    fed_smp,
-    fixed_point,
-    gaussian,
-    grid,
-    lower_bound,
-    mechanisms,
-    pld,
-    rdp,
-    subsampling,
-)
-from accounting.accountant import ACCOUNTANTS, Guarantee, guarantee
-from accounting.adjacency import Adjacency
-from accounting.budget import Budget, Plan
-from accounting.coin_budget import CoinPlan
-from accounting.coins import BernoulliAggregate, BernoulliChannel
+from accounting import bernoulli, budget, errors, gaussian, mechanisms
+from accounting.bernoulli import debias
+from accounting.bernoulli import sums as bernoulli_sum
+from accounting.budget import Budget, Plan, calibrate, coin_budget
+from accounting.budget.coin_budget import CoinPlan
+from accounting.budget.integer_plan import IntegerPlan
+from accounting.compose import fed_smp, grid, lower_bound, pld, rdp
+from accounting.compose.accountant import ACCOUNTANTS, Guarantee, guarantee
+from accounting.compose.histories import Histories, Steps
 from accounting.errors import AccountingError
-from accounting.histories import Histories, Steps
-from accounting.integer_noise import DiscreteGaussian, Skellam
-from accounting.integer_plan import IntegerPlan
+from accounting.gaussian import subsampling
+from accounting.integers import fixed_point
 from accounting.ledger import Aborted, Header, Ledger, LocalRelease, Release
 from accounting.mechanisms import (
     Composed,
@@ -47,6 +32,9 @@ from accounting.mechanisms import (
     simultaneous,
     subsample,
 )
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 
 __all__ = [
     "ACCOUNTANTS",

@@ -29,10 +29,11 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from quiet import OtherWork, other_work_now, refuse
 
-from accounting import accountant, budget, grid, lower_bound, pld, rdp
-from accounting.adjacency import Adjacency
+from accounting import budget
 from accounting.budget import Plan
+from accounting.compose import accountant, grid, lower_bound, pld, rdp
 from accounting.mechanisms import Composed, Gaussian, PoissonSampling, subsample
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 
 WHOLE = rdp.ORDERS[np.round(rdp.ORDERS) == rdp.ORDERS]

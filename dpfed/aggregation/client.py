@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.keys import decrypt, encrypt, exchange, mask_seed
-from dpfed.aggregation.masks import Mask, apply_masks, word_type
+from dpfed.aggregation.masks import Mask, apply_masks
 from dpfed.aggregation.messages import Kind, Reveal, both_ids, party_of, read_table, write_table
 from dpfed.aggregation.shamir import SHARE_BYTES, split
 from dpfed.aggregation.steps import Step
-from dpfed.compress.packing import pack
+from dpfed.compress.packing import pack, word_type
 from dpfed.errors import WireError
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.aggregation.agreement import FEWEST, agree
-from dpfed.aggregation.masks import Mask, Words, apply_masks, word_type
+from dpfed.aggregation.masks import Mask, Words, apply_masks
 from dpfed.aggregation.messages import both_ids
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.steps import Step
 from dpfed.aggregation.streaming import Turns
+from dpfed.compress.packing import word_type
 from dpfed.errors import SecureSumAborted
 
 

@@ -21,11 +21,6 @@ _BLOCK = 16
 THREADS = min(os.cpu_count() or 1, 4)  # AES and numpy let go of Python's lock while they work
 
 
-def word_type(bits: int) -> np.dtype[Any]:
-    """The narrowest unsigned integer of at least b bits: 8, 16 or 32."""
-    return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
-
-
 class MaskStream:
     """The mask that a 32-byte seed stands for, read from a word on. The same seed must never mask two inputs.
 

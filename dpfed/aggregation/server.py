@@ -9,12 +9,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.keys import mask_seed
-from dpfed.aggregation.masks import Mask, apply_masks, word_type
+from dpfed.aggregation.masks import Mask, apply_masks
 from dpfed.aggregation.messages import WIDTHS, Kind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.shamir import combine
 from dpfed.aggregation.steps import Step
-from dpfed.compress.packing import packed_bytes, unpack
+from dpfed.compress.packing import packed_bytes, unpack, word_type
 from dpfed.errors import WireError
 
 _EXPECTED = {

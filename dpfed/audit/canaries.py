@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, stdtrit
 
 from accounting import require
-from accounting.loss_law import smallest_epsilon
+from accounting.compose.loss_law import smallest_epsilon
 from dpfed.audit.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.scores import checked_scores
 from dpfed.errors import ConfigError

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import accountant, profiles
-from accounting.coins import BernoulliAggregate
-from accounting.integer_noise import DiscreteGaussian, Skellam
+from accounting.compose import accountant, profiles
 from accounting.ledger import Release
 from accounting.mechanisms import Gaussian
+from accounting.mechanisms.bernoulli import BernoulliAggregate
+from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from accounting.rounding import downwards, upwards
 from dpfed.audit import epsilon_bounds, one_run, score_law, thresholds
 from dpfed.audit.noise_evidence import unsampled

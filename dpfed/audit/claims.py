@@ -9,20 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import accountant, profiles
-from accounting.adjacency import Adjacency
-from accounting.coins import BernoulliAggregate, BernoulliChannel
-from accounting.integer_noise import DiscreteGaussian, Skellam
+from accounting.compose import accountant, profiles
+from accounting.compose.profiles import Profile
 from accounting.ledger import Release
-from accounting.mechanisms import (
-    FullParticipation,
-    Gaussian,
-    Sampling,
-    SingleRelease,
-    Subsampled,
-    Unsampled,
-)
-from accounting.profiles import Profile
+from accounting.mechanisms import FullParticipation, Gaussian, Sampling, SingleRelease, Subsampled, Unsampled
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 
 Floats = NDArray[np.float64]
 Coins = BernoulliAggregate | BernoulliChannel

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from accounting import lower_bound, pld
+from accounting.compose import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
 from accounting.rounding import downwards, upwards
@@ -218,7 +218,7 @@ def _promised_delta(files: RunFiles) -> float | None:
 
 
 def epsilon_is_possible(files: RunFiles) -> Finding:
-    """What is stated is no less than what an explicit pair of neighbours shows (`accounting.lower_bound`), at the delta
+    """What is stated is no less than what an explicit pair of neighbours shows (`accounting.compose.lower_bound`), at the delta
     that configuration and clients give: another way to the number than the account, where one is known."""
     ledger = files.trusted_ledger
     mechanism = None if ledger.header.unit == "record" else ledger.mechanism()

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import require
-from accounting.bernoulli_exact import LARGEST_LAW, channel_epsilon, channel_profile
+from accounting.bernoulli.exact import LARGEST_LAW, channel_epsilon, channel_profile
+from accounting.compose.pld import LossLaws
+from accounting.compose.profiles import Profile, profile_of_distribution
 from accounting.errors import UnsupportedMechanism
-from accounting.pld import LossLaws
-from accounting.profiles import Profile, profile_of_distribution
 from dpfed.audit.loss_sums import spacing, sum_of_losses
 from dpfed.errors import ConfigError
 

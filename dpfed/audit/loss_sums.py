@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.loss_law import LossLaw
+from accounting.compose.loss_law import LossLaw
 
 Floats = NDArray[np.float64]
 

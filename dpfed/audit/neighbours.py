@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from accounting.adjacency import Adjacency
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.models.flat import Block
 from dpfed.stages.maps import Map
 

@@ -11,9 +11,9 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import chi2
 
-from accounting.integer_noise import DiscreteGaussian, Skellam
 from accounting.ledger import Release
 from accounting.mechanisms import Gaussian, Subsampled
+from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import LARGEST, Noise, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words

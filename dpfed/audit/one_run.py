@@ -125,7 +125,7 @@ def gdp_epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> 
 
 
 def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) -> bool:
-    """Whether the guesses reject a claimed privacy profile (both orders, epsilon real; `accounting.profiles`).
+    """Whether the guesses reject a claimed privacy profile (both orders, epsilon real; `accounting.compose.profiles`).
 
     Its inverse blow-up of y is the largest e^-eps (y - delta(eps)), here over a grid of eps, which is never above it.
     """

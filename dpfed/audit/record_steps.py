@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from accounting.adjacency import Adjacency
-from accounting.histories import Steps
+from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
 from accounting.mechanisms import Gaussian, PoissonSampling, Subsampled
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Round
 from dpfed.clients.schedule import PoissonBatches

@@ -57,7 +57,7 @@ def reject_claim(
     scores0, scores1: one score a trial, each trial with fresh randomness, high scores speaking for world 1; the score
     must not depend on the trials (no fitting on them). `profile`: any vectorised callable, epsilon real (negative too);
     `reverse`: that of the other order, by default the same, which is right for a profile that covers both orders
-    (`accounting.profiles`).
+    (`accounting.compose.profiles`).
 
     Claim: a true claim is rejected with probability at most alpha, whatever the mechanism. The maximum over epsilon
     costs nothing (the profile is one hypothesis). Not rejected is NOT private: it says what the trials could see.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from accounting import accountant
+from accounting.compose import accountant
 from accounting.errors import AccountingError
 from accounting.ledger import Aborted, Release
 from accounting.mechanisms import Composed

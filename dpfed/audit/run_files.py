@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from accounting import require
-from accounting.accountant import Guarantee
+from accounting.compose.accountant import Guarantee
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
 from accounting.ledger import Aborted, Entry, Ledger, Release
-from accounting.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from dpfed.audit.promise import Promise, promise_of
 from dpfed.audit.run_lines import (
     LARGEST,

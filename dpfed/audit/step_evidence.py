@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from accounting.coins import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.noise_evidence import unsampled
 from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import Probes, Round, Unavailable

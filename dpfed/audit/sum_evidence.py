@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from accounting.coins import BernoulliAggregate
+from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed.audit.noise_evidence import charged_noise, unsampled
 from dpfed.audit.promise import canaries_present, sampler_of
 from dpfed.audit.run_files import RunFiles, clip_norm_before

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from accounting import require
-from accounting.adjacency import Adjacency
 from accounting.mechanisms import FullParticipation
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.claims import Claim, claim_of
 from dpfed.audit.clip_check import norm_check
 from dpfed.audit.epsilon_bounds import epsilon_lower_bound, gdp_lower_bound

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from accounting import budget as budgets
-from accounting.accountant import Accountant
 from accounting.budget import Budget, NoisePlan, Plan
-from accounting.coin_budget import CoinPlan
-from accounting.rdp import Conversion
+from accounting.budget.coin_budget import CoinPlan
+from accounting.compose.accountant import Accountant
+from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_plans import Mechanism, PlanOptions, refuse
 from dpfed.cli.budget_tables import show
 from dpfed.cli.output import print_json

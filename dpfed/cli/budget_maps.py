@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accounting.accountant import Accountant
 from accounting.budget import NoisePlan
 from accounting.caveats import of_delta
-from accounting.rdp import Conversion
+from accounting.compose.accountant import Accountant
+from accounting.compose.rdp import Conversion
 from accounting.rounding import upwards
 from dpfed.cli.budget_tables import sampler_words
 from dpfed.cli.output import console, print_json

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from accounting.adjacency import Adjacency
 from accounting.budget import NoisePlan, Plan
-from accounting.coin_budget import CoinPlan
-from accounting.fixed_point import NoiseLaw
-from accounting.integer_plan import IntegerPlan, Placement
+from accounting.budget.coin_budget import CoinPlan
+from accounting.budget.integer_plan import IntegerPlan, Placement
+from accounting.integers.fixed_point import NoiseLaw
 from accounting.mechanisms import Composed
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.errors import ConfigError
 
 Mechanism = Literal[

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from accounting.budget import Budget, NoisePlan
-from accounting.coin_budget import CoinPlan
+from accounting.budget.coin_budget import CoinPlan
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
 

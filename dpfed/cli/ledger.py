@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from accounting import kept_head, population_key, require
+from accounting import require
 from accounting.caveats import caveats
-from accounting.ledger import Ledger
-from accounting.project import Project
+from accounting.ledger import Ledger, kept_head, population_key
+from accounting.ledger.project import Project
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accounting.accountant import Accountant
 from accounting.budget import Budget, NoisePlan
-from accounting.coin_budget import CoinPlan
+from accounting.budget.coin_budget import CoinPlan
+from accounting.compose.accountant import Accountant
+from accounting.compose.rdp import Conversion
 from accounting.errors import CalibrationError
-from accounting.project import Project
-from accounting.rdp import Conversion
+from accounting.ledger.project import Project
 from accounting.rounding import downwards, upwards
 from dpfed.cli.budget_plans import PlanOptions, after
 from dpfed.cli.budget_tables import show

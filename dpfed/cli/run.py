@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from accounting.project import Project
+from accounting.ledger.project import Project
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console, print_json
 from dpfed.cli.stopping import asked_by_signals

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from accounting import budget as budgets
-from accounting import coin_budget
-from accounting.accountant import Accountant
-from accounting.budget import Budget, NoisePlan
-from accounting.coin_budget import CoinPlan
-from accounting.rdp import Conversion
+from accounting.budget import Budget, NoisePlan, coin_budget
+from accounting.budget.coin_budget import CoinPlan
+from accounting.compose.accountant import Accountant
+from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_plans import refuse
 from dpfed.errors import ConfigError
 

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from accounting.regular_file import LARGEST_LINES, read_input
+from accounting.ledger.regular_file import LARGEST_LINES, read_input
 from accounting.rounding import upwards
 from dpfed.cli.output import console, number, print_json
 from dpfed.errors import ConfigError

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from accounting.adjacency import Adjacency
-from accounting.histories import Steps
+from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
 from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, subsample
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError

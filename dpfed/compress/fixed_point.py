@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.fixed_point import padded_dimension, rounded_l2_squared
+from accounting.integers.fixed_point import padded_dimension, rounded_l2_squared
 from dpfed.compress import counter
 from dpfed.compress.rotation import hadamard
 from dpfed.errors import ConfigError
@@ -49,8 +49,8 @@ class FixedPoint:
 
     rotate: R = H D / √n, H the Hadamard matrix and D random signs from the round's public seed, the same for all
     clients, over n = the next power of two: an isometry after which a coordinate of x is subgaussian with variance
-    ||x||² / n, for x chosen before the signs, so that the sum needs few bits (`accounting.fixed_point.sum_bits`). One
-    factor is enough for that bound. Otherwise R = 1 and n = d.
+    ||x||² / n, for x chosen before the signs, so that the sum needs few bits
+    (`accounting.integers.fixed_point.sum_bits`). One factor is enough for that bound. Otherwise R = 1 and n = d.
     """
 
     size: int
@@ -71,7 +71,7 @@ class FixedPoint:
     def largest_squared_norm(self, clip_norm: float) -> int:
         """What the squared L2 norm of encoded rows never exceeds, for rows clipped to `clip_norm`.
 
-        It is at most accounting.fixed_point.rounded_l2_squared(scaled_clip, padded) also where s is
+        It is at most accounting.integers.fixed_point.rounded_l2_squared(scaled_clip, padded) also where s is
         scaled_clip / clip_norm as floats have it, whose product with clip_norm may be a bit above scaled_clip.
         ConfigError where rows would not fit the 32 bits of an integer, and the exact sum of squares 64.
         """
@@ -234,7 +234,7 @@ def saturated(total: Tensor, bits: int) -> int:
     not in it yet, so the count is for the operator and no epsilon covers it. A sum that has wrapped around looks like
     any other, so nothing can count wraps. But sums that go beyond the ends of the ring do not stop short of them
     either: a count above zero says that some probably wrapped, none in many entries that hardly any did.
-    `accounting.fixed_point.sum_bits` bounds the probability beforehand, for rows that were not chosen by the signs of
+    `accounting.integers.fixed_point.sum_bits` bounds the probability beforehand, for rows that were not chosen by the signs of
     the rotation. No account of privacy looks at either.
     """
     _check_bits(bits)

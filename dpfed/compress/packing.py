@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.masks import word_type
 from dpfed.errors import WireError
+
+
+def word_type(bits: int) -> np.dtype[Any]:
+    """The narrowest unsigned integer of at least b bits: 8, 16 or 32."""
+    return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
 
 
 def packed_bytes(size: int, bits: int) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from accounting.regular_file import LARGEST_CONFIGURATION, read_text
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.config.limits import (
     LARGEST_FLOAT,

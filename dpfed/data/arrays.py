@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.regular_file import LARGEST_ARRAYS, require_input
+from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.dataset import Dataset, check_classes, undeclared
 from dpfed.errors import DataError
 

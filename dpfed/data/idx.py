@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.regular_file import open_input
+from accounting.ledger.regular_file import open_input
 from dpfed.errors import DataError
 
 _UBYTE = 0x08

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accounting.regular_file import read_input
+from accounting.ledger.regular_file import read_input
 from dpfed.errors import DataError
 
 

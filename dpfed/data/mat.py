@@ -16,7 +16,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.regular_file import open_input
+from accounting.ledger.regular_file import open_input
 from dpfed.errors import DataError
 
 LARGEST_BYTES = 2**31

@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from accounting import budget, coin_budget
-from accounting.accountant import Accountant, epsilons, overflow
-from accounting.adjacency import Adjacency
-from accounting.budget import Plan
-from accounting.coin_budget import CoinPlan
-from accounting.coins import BernoulliAggregate
-from accounting.fixed_point import NoiseLaw
-from accounting.integer_noise import DiscreteGaussian, Skellam
-from accounting.integer_plan import IntegerPlan
+from accounting import budget
+from accounting.budget import Plan, coin_budget
+from accounting.budget.coin_budget import CoinPlan
+from accounting.budget.integer_plan import IntegerPlan
+from accounting.compose.accountant import Accountant, epsilons, overflow
+from accounting.integers.fixed_point import NoiseLaw
 from accounting.mechanisms import FullParticipation, SingleRelease, Subsampled, subsample
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.bernoulli import BernoulliAggregate
+from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from accounting.rounding import upwards
 from dpfed.aggregation.dropouts import most_missing
 from dpfed.aggregation.summed import least_uploads

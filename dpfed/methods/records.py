@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from accounting import calibrate
-from accounting.accountant import Accountant
-from accounting.histories import epsilon_of_worst
+from accounting.budget import calibrate
+from accounting.compose.accountant import Accountant
+from accounting.compose.histories import epsilon_of_worst
 from accounting.mechanisms import Composed
 from dpfed.clients.records import RecordLevel, step_of
 from dpfed.clients.training import LocalTraining

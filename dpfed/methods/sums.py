@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accounting.fixed_point import least_scale, padded_dimension, sum_bits
+from accounting.integers.fixed_point import least_scale, padded_dimension, sum_bits
 from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.graph import refuse_few_neighbours
 from dpfed.aggregation.plain import PlainSums

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from accounting.coins import BernoulliAggregate
 from accounting.mechanisms import Subsampled
+from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed import compress
 from dpfed.clients.masked_noise import NOISE_PURPOSE
 from dpfed.clients.training import LocalTraining

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from accounting.regular_file import LARGEST_ARRAYS, require_input
+from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed import models
 from dpfed.compress.mask_bytes import PROBABILITY_STEPS, mask_from_bytes, mask_to_bytes
 from dpfed.errors import DataError

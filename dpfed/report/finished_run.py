@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.errors import InvalidParameter
-from accounting.regular_file import LARGEST_CONFIGURATION, LARGEST_DOCUMENT, LARGEST_LINES, read_text
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_DOCUMENT, LARGEST_LINES, read_text
 from accounting.require import count, real
 from dpfed.errors import RunError
 from dpfed.run.quantities import QUANTITIES

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from accounting import budget
-from accounting.adjacency import Adjacency
 from accounting.budget import Plan
 from accounting.errors import AccountingError
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.report.statistics import Group
 
 

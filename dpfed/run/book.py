@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from accounting.ledger import LONGEST_LINE, Entry, Header, Ledger, LocalRelease, Release
-from accounting.project import Project
-from accounting.regular_file import open_input
+from accounting.ledger.project import Project
+from accounting.ledger.regular_file import open_input
 from dpfed.errors import RunError
 from dpfed.run.binding import PARTS, Heads
 

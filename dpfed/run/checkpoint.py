@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from accounting.regular_file import LARGEST_ARRAYS, require_input
+from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.errors import RunError
 from dpfed.run.binding import PARTS, Binding, Heads
 from dpfed.server.state import ServerState

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from accounting.durable import put, write_through
-from accounting.regular_file import open_output
+from accounting.ledger.durable import put, write_through
+from accounting.ledger.regular_file import open_output
 
 __all__ = ["append", "put"]
 

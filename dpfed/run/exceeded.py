@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accounting.exceeded import no_round_fits
-from accounting.project import Project
+from accounting.ledger.project import Project
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
 

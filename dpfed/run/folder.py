@@ -28,8 +28,8 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save
 
-from accounting import population_key
-from accounting.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from accounting.ledger import population_key
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from dpfed.config.tables import parse_written
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel

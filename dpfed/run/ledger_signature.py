@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accounting import durable, kept_head
 from accounting.errors import LedgerError
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, durable, kept_head
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:

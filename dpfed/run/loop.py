@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accounting import population_key
 from accounting.errors import AccountingError, BudgetSpent
-from accounting.ledger import Header
-from accounting.project import Project
+from accounting.ledger import Header, population_key
+from accounting.ledger.project import Project
 from dpfed import __version__
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.summed import Closing

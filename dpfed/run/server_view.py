@@ -7,7 +7,7 @@ from typing import Literal
 
 from scipy.stats import binom
 
-from accounting import accountant
+from accounting.compose import accountant
 from accounting.mechanisms import Composed, Subsampled
 from dpfed.config.tables import Config
 from dpfed.methods.goals import PrivacyGoal

@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import accountant
-from accounting.histories import Histories
+from accounting.compose import accountant
+from accounting.compose.histories import Histories
+from accounting.compose.running import Running
 from accounting.ledger import LocalRelease, Release
 from accounting.mechanisms import SingleRelease
-from accounting.running import Running
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
 from dpfed.run.book import Book

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from accounting.accountant import overflow
+from accounting.compose.accountant import overflow
 from accounting.ledger import Ledger, Release
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal

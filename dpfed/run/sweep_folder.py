@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from accounting.regular_file import LARGEST_DOCUMENT, read_text
+from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.errors import RunError
 from dpfed.run.durable_files import put
 from dpfed.run.quantities import quantity

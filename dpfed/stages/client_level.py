@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.adjacency import Adjacency
 from accounting.ledger import Release
 from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, simultaneous, subsample
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.coins import BernoulliChannel
 from accounting.ledger import Release
 from accounting.mechanisms import SingleRelease
+from accounting.mechanisms.bernoulli import BernoulliChannel
 from dpfed.stages.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows
 
 Seen = Literal["sum", "uploads"]

@@ -10,7 +10,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpfed.clients.training import LocalTraining
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.masked_noise import random_noise
 from dpfed.errors import ConfigError
@@ -24,6 +23,15 @@ SEED_BITS = 64
 def index_bits(size: int) -> int:
     """Bits that name one of `size` coordinates."""
     return math.ceil(math.log2(size)) if size > 1 else 0
+
+
+class Trainer(Protocol):
+    """Trains on samples that are given (`dpfed.clients.LocalTraining`)."""
+
+    def train_on(
+        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, round: int, seeds: Seeds, purpose: str
+    ) -> Tensor:
+        """The update [d] from broadcast [d]."""
 
 
 class MapChoice(Protocol):
@@ -85,7 +93,7 @@ class PublicTopMask:
 
     size: int
     kept: int
-    trainer: LocalTraining
+    trainer: Trainer
     inputs: Tensor
     labels: Tensor
 

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from accounting.regular_file import LARGEST_DOCUMENT, read_text
+from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.config.tables import shown
 from dpfed.errors import ConfigError
 from dpfed.run.sweep_folder import Published

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from accounting.errors import LedgerError
 from accounting.ledger import Ledger
-from accounting.project import Project
+from accounting.ledger.project import Project
 
 
 class Violation(Exception):

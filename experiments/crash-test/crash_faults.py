@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from crash_points import How
 
-from accounting import kept_head
-from accounting.hash_chain import sealed
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, kept_head
+from accounting.ledger.hash_chain import sealed
 from dpfed.randomness import Simulated
 from dpfed.run import durable_files
 from dpfed.run.book import Book

@@ -29,8 +29,8 @@ from crash_checks import History, Violation, check_after_kill, check_charged_aga
 from crash_faults import FAULTS, Fault
 from crash_points import How, Kill, Points
 
-from accounting import lower_bound
-from accounting.project import Project
+from accounting.compose import lower_bound
+from accounting.ledger.project import Project
 from dpfed.config.tables import override, parse
 from dpfed.run import loop as federation
 from dpfed.run.experiment import Experiment, build

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting import Ledger, budget
-from accounting.adjacency import Adjacency
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.report.figures.run import plot_runs
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from accounting import Gaussian, Ledger, PoissonSampling, Release, Subsampled
-from accounting.project import Project
+from accounting.ledger.project import Project
 from accounting.rounding import upwards
 
 ROUND = Subsampled(

@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from queue import Empty
 
-from accounting import Gaussian, Ledger, PoissonSampling, Release, Subsampled, accountant
+from accounting import Gaussian, Ledger, PoissonSampling, Release, Subsampled
+from accounting.compose import accountant
 from accounting.errors import BudgetSpent
+from accounting.ledger.project import Project
 from accounting.mechanisms import repeated
-from accounting.project import Project
 
 DELTA = 1e-5
 ROUND = Subsampled(

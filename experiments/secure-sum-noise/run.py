@@ -16,10 +16,10 @@ from accounting import (
     PoissonSampling,
     Skellam,
     Subsampled,
-    fixed_point,
     guarantee,
 )
-from accounting.accountant import Accountant
+from accounting.compose.accountant import Accountant
+from accounting.integers import fixed_point
 
 SHARES, DIMENSION, NOISE_MULTIPLIER, DELTA = 100, 1_600_000, 1.4, 1e-5
 SCALES = (1000, 3000, 5000, 6000, 16384)

@@ -19,11 +19,11 @@ from accounting import (
     Steps,
     Subsampled,
     budget,
-    coin_budget,
     guarantee,
 )
+from accounting.budget import coin_budget
 from accounting.caveats import caveats
-from accounting.project import Project
+from accounting.ledger.project import Project
 
 DELTA_NOTE, EPSILON_NOTE, ZERO_NOTE = "is above 1/clients = 1/100", "is above 20", "epsilon is 0 because delta"
 

@@ -16,23 +16,17 @@ from accounting import (
     Gaussian,
     PoissonSampling,
     Subsampled,
-    accountant,
-    bernoulli_exact,
     budget,
-    calibrate,
-    coin_budget,
-    fixed_point,
-    loss_grid,
-    loss_law,
-    pld,
-    profiles,
-    rdp,
 )
-from accounting.attacks import attack_pairs
-from accounting.coin_pairs import walk_epsilon
-from accounting.discrete_gaussian import shares_distortion
+from accounting.bernoulli import exact as bernoulli_exact
+from accounting.bernoulli.pairs import walk_epsilon
+from accounting.budget import calibrate, coin_budget
+from accounting.compose import accountant, loss_grid, loss_law, pld, profiles, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
+from accounting.gaussian.attacks import attack_pairs
+from accounting.integers import fixed_point
+from accounting.integers.discrete_gaussian import shares_distortion
 from accounting.mechanisms import repeated
 
 FIXED = FixedSizeSampling(cohort=10, clients=100)

@@ -7,7 +7,7 @@ import random
 import pytest
 from reference.shorthand import fixed, gaussian, poisson, times
 
-from accounting import accountant, lower_bound, pld
+from accounting.compose import accountant, lower_bound, pld
 from accounting.errors import AccountingError, InvalidParameter
 
 SIGMAS = [1e-9, 1e-3, 0.03, 30.0, 1e9]

@@ -8,9 +8,11 @@ from dp_accounting.pld import privacy_loss_distribution as library
 from reference.library import in_library
 from scipy.stats import binom
 
-from accounting import budget, fixed_size, loss_grid, lower_bound
+from accounting import budget
 from accounting.budget import Plan
-from accounting.fed_smp import lemma_3, theorem_1
+from accounting.compose import loss_grid, lower_bound
+from accounting.compose.fed_smp import lemma_3, theorem_1
+from accounting.gaussian import fixed_size
 from accounting.mechanisms import FixedSizeSampling
 
 CLIENTS, COHORT, ROUNDS, SIGMA = 6000, 100, 180, 1.4

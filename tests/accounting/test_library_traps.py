@@ -23,8 +23,9 @@ from dp_accounting.rdp import RdpAccountant
 from reference import renyi
 from reference.shorthand import fixed, gaussian, poisson, times
 
-from accounting import accountant, budget, lower_bound, pld, rdp
+from accounting import budget
 from accounting.budget import Plan
+from accounting.compose import accountant, lower_bound, pld, rdp
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Gaussian
 

@@ -8,8 +8,8 @@ from reference import library
 from reference.shorthand import fixed, gaussian, poisson, times
 from scipy.stats import binom
 
-from accounting import accountant, loss_grid, loss_law, pld
-from accounting.loss_law import LossLaw
+from accounting.compose import accountant, loss_grid, loss_law, pld
+from accounting.compose.loss_law import LossLaw
 
 
 def delta_at(law, epsilon):

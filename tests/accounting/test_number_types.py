@@ -5,12 +5,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from accounting import debias, fixed_size, gaussian, poisson, subsampling
-from accounting.bernoulli_exact import channel_profile
-from accounting.coin_divergence import divergence
-from accounting.discrete_gaussian import lattice_distortion
-from accounting.poisson_rdp import renyi
-from accounting.profiles import delta_from_curve
+from accounting import gaussian
+from accounting.bernoulli import debias
+from accounting.bernoulli.divergence import divergence
+from accounting.bernoulli.exact import channel_profile
+from accounting.compose.profiles import delta_from_curve
+from accounting.gaussian import fixed_size, poisson, subsampling
+from accounting.gaussian.poisson_rdp import renyi
+from accounting.integers.discrete_gaussian import lattice_distortion
 
 ROUND = {"sampling_probability": 0.1, "noise_multiplier": 0.7}
 COIN = {"c": 0.1, "noise_std": 0.3}

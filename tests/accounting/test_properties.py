@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.shorthand import fixed, gaussian, poisson, times
 
-from accounting import accountant, lower_bound, pld
+from accounting.compose import accountant, lower_bound, pld
 from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation, PoissonSampling, subsample
 
 # Where two computations differ by their grids only, they may disagree by this much.

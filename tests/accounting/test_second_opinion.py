@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from reference.shorthand import fixed, gaussian, poisson, times
 
-from accounting import accountant, lower_bound
-from accounting.coins import BernoulliAggregate
+from accounting.compose import accountant, lower_bound
+from accounting.compose.second_opinion import second_opinion
 from accounting.errors import InvalidParameter
-from accounting.integer_noise import DiscreteGaussian
 from accounting.mechanisms import Composed, Gaussian
-from accounting.second_opinion import second_opinion
+from accounting.mechanisms.bernoulli import BernoulliAggregate
+from accounting.mechanisms.integers import DiscreteGaussian
 
 DELTA = 6000**-1.1
 

@@ -26,24 +26,13 @@ from safetensors.numpy import save
 from scipy.io import savemat
 
 import dpfed.compress
-from accounting import (
-    Aborted,
-    Gaussian,
-    Header,
-    Ledger,
-    LocalRelease,
-    PoissonSampling,
-    Release,
-    Steps,
-    Subsampled,
-    kept_head,
-    population_key,
-)
+from accounting import Aborted, Gaussian, Header, Ledger, LocalRelease, PoissonSampling, Release, Steps, Subsampled
 from accounting.errors import AccountingError
-from accounting.hash_chain import sealed as sealed_line
-from accounting.integer_noise import DiscreteGaussian
+from accounting.ledger import kept_head, population_key
+from accounting.ledger.hash_chain import sealed as sealed_line
+from accounting.ledger.project import Project
 from accounting.mechanisms import BernoulliAggregate
-from accounting.project import Project
+from accounting.mechanisms.integers import DiscreteGaussian
 from dpfed.aggregation.messages import WIDTHS, Kind, read_table, write_table
 from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
 from dpfed.config import presets

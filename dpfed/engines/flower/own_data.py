@@ -12,7 +12,7 @@ import torch
 from flwr.app import Context
 from numpy.typing import ArrayLike, NDArray
 
-from accounting.regular_file import LARGEST_ARRAYS, require_input
+from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.letters import check_letters
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError, DataError

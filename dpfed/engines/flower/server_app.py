@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from accounting.project import Project
+from accounting.ledger.project import Project
 from dpfed.aggregation.secure import SecureSums
 from dpfed.config.tables import parse, read_toml
 from dpfed.engines.flower.conversation import arrays_of

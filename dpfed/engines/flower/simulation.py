@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from accounting.project import Project
+from accounting.ledger.project import Project
 from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
 from dpfed.engines.flower.quiet_ray import quiet_ray

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
-from accounting import budget, coin_budget
-from accounting.accountant import Accountant
-from accounting.budget import Budget, NoisePlan
-from accounting.coin_budget import CoinPlan
+from accounting import budget
+from accounting.budget import Budget, NoisePlan, coin_budget
+from accounting.budget.coin_budget import CoinPlan
+from accounting.compose.accountant import Accountant
+from accounting.compose.rdp import Conversion
 from accounting.errors import UnsupportedMechanism
-from accounting.rdp import Conversion
 from accounting.rounding import upwards
 from dpfed.report.figures.figure import figure
 

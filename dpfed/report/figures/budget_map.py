@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import accountant as accountants
-from accounting import grid
-from accounting.accountant import Accountant
-from accounting.adjacency import Adjacency
 from accounting.budget import NoisePlan, Plan
-from accounting.rdp import Conversion
+from accounting.compose import accountant as accountants
+from accounting.compose import grid
+from accounting.compose.accountant import Accountant
+from accounting.compose.rdp import Conversion
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import ConfigError
 from dpfed.report.figures.figure import figure
@@ -118,7 +118,7 @@ def budget_map(
 
 
 def _on_a_grid(plan: Plan) -> bool:
-    """Whether `accounting.grid` has the plan's account."""
+    """Whether `accounting.compose.grid` has the plan's account."""
     poisson = plan.sampling == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
     return plan.before is None and (poisson or plan.sampling == "fixed")
 

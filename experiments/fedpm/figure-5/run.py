@@ -25,7 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import comb
 
-from accounting import bernoulli, calibrate, debias, rdp
+from accounting import bernoulli
+from accounting.bernoulli import debias
+from accounting.budget import calibrate
+from accounting.compose import rdp
 from dpfed.report.figures.figure import figure
 
 Floats = NDArray[np.float64]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from accounting.adjacency import Adjacency
 from accounting.mechanisms import Gaussian
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.compress.fixed_point import Encoded
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.stages.clip import clip_rows, drop_not_finite

@@ -9,7 +9,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from accounting import gaussian, profiles
+from accounting import gaussian
+from accounting.compose import profiles
 from accounting.mechanisms import Composed, PoissonSampling, Subsampled
 from dpfed.audit import noise_checks, round_checks
 from dpfed.audit.clip_check import norm_check

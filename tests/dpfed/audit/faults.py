@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from accounting import accountant
-from accounting.adjacency import Adjacency
+from accounting.compose import accountant
 from accounting.mechanisms import Gaussian, PoissonSampling, Subsampled
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.compress.sparse import TopK
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 

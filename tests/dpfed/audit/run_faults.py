@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from accounting import accountant
+from accounting.compose import accountant
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts

@@ -6,7 +6,7 @@ import tomllib
 
 import tomli_w
 
-from accounting.hash_chain import sealed
+from accounting.ledger.hash_chain import sealed
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.run import loop as federation

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from accounting import gaussian, profiles
-from accounting.adjacency import Adjacency
+from accounting import gaussian
+from accounting.compose import profiles
 from accounting.mechanisms import FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.power import A_FIFTH, MOVES, NOISES, Deviation, Power, Region, for_a_fault, power_of
 from dpfed.audit.rejection import reject_claim
 from dpfed.audit.score_law import HONEST, drawn, plain

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from accounting import gaussian, poisson
+from accounting import gaussian
+from accounting.gaussian import poisson
 from dpfed.audit import thresholds
 from dpfed.audit.rejection import reject_claim
 from dpfed.audit.thresholds import Thresholds

@@ -10,8 +10,8 @@ import torch
 from scipy.stats import norm
 
 from accounting import gaussian
-from accounting.adjacency import Adjacency
 from accounting.mechanisms import Gaussian
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit import round_checks
 from dpfed.audit.claims import claim_of, trade_off
 from dpfed.audit.coin_ratios import CoinRatio

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from accounting import accountant
 from accounting.budget import Plan
+from accounting.compose import accountant
 from dpfed.cli import status
 
 BUDGET = ["budget", "--clients", "600", "--cohort", "30", "--delta", "1e-4"]

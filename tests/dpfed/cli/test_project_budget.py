@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from accounting import Aborted, Gaussian, Header, Ledger, Release
-from accounting.project import Project
+from accounting.ledger.project import Project
 from accounting.rounding import downwards, upwards
 from dpfed.cli import status
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from accounting.fixed_point import rounded_l2, rounded_l2_squared, sum_bits
+from accounting.integers.fixed_point import rounded_l2, rounded_l2_squared, sum_bits
 from dpfed.compress import fixed_point
 from dpfed.compress.fixed_point import FixedPoint, saturated
 from dpfed.compress.ring import centred, to_ring

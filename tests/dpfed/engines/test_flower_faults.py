@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from accounting import Aborted, Ledger
 from accounting.errors import LedgerError
-from accounting.project import Project
+from accounting.ledger.project import Project
 from dpfed.aggregation.steps import Step
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError

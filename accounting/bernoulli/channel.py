@@ -1,0 +1,126 @@
+"""Uploads of coins: FedPM masks, FedMRN masks, stochastic signs. Renyi bounds that hold at real model sizes.
+
+A client's probabilities theta in [c, 1-c]^d are noised with N(0, sigma^2), clipped to [c, 1-c], and become coins.
+Coordinates are independent, so the upload is exactly a product of Bernoulli(g(theta_i)) (`bernoulli.debias`) and its
+divergence a sum over coordinates. Proofs: docs/theory-bernoulli.md.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accounting import require
+from accounting.bernoulli import majorant
+from accounting.bernoulli.cells import largest
+from accounting.bernoulli.debias import clipped_mean
+from accounting.bernoulli.divergence import divergence, floor_of, worst_divergence
+from accounting.errors import InvalidParameter
+
+Floats = NDArray[np.float64]
+
+__all__ = ["Bound", "channel_bound", "channel_rdp", "divergence", "fedpm_bound", "floor_of", "worst_divergence"]
+
+# Boxes that a search for a single supremum may open.
+_MOST_BOXES = 400_000
+
+
+def fedpm_bound(order: ArrayLike, rdp: ArrayLike, *, dimension: int, c: float) -> Floats:
+    """The FedPM paper's amplification: min(rho, d r_alpha(c)) for a mechanism of Renyi cost `rdp` before the coins.
+
+    Valid (data processing, and every coin at its worst), but no amplification once d is large. Elementwise.
+    """
+    d = require.count(dimension=dimension)
+    return np.asarray(np.minimum(np.asarray(rdp, dtype=float), d * np.asarray(worst_divergence(order, c=c))))[()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Renyi bounds at the orders, and which of the valid bounds was the smallest at each."""
+
+    rdp: Floats
+    by: tuple[str, ...]
+
+
+def channel_rdp(
+    orders: ArrayLike,
+    *,
+    dimension: int,
+    c: float,
+    noise_std: float,
+    l2_sensitivity: float | None = None,
+    linf_sensitivity: float | None = None,
+) -> Floats:
+    """The smallest valid Renyi bound of one coin upload; see `channel_bound`. A scalar order gives a scalar."""
+    bound = channel_bound(
+        orders,
+        dimension=dimension,
+        c=c,
+        noise_std=noise_std,
+        l2_sensitivity=l2_sensitivity,
+        linf_sensitivity=linf_sensitivity,
+    )
+    return bound.rdp.reshape(np.shape(orders))[()]
+
+
+def channel_bound(
+    orders: ArrayLike,
+    *,
+    dimension: int,
+    c: float,
+    noise_std: float,
+    l2_sensitivity: float | None = None,
+    linf_sensitivity: float | None = None,
+) -> Bound:
+    """Renyi divergence between the uploads of neighbours theta, theta' in [c, 1-c]^d, in both directions.
+
+    Claim (docs/theory-bernoulli.md, Theorem 5): with phi(u) the largest r_alpha(g(a), g(b)), |a - b|^2 <= u, and phi^
+    its least concave majorant on [0, t^2], rho(alpha) <= d phi^(min(Delta^2 / d, t^2)) for |theta - theta'|_2 <= Delta
+    and |theta - theta'|_inf <= t (t = 1 - 2c where no such bound is given), and rho(alpha) <= d phi(t^2). Also valid:
+    alpha Delta^2 / (2 sigma^2) (data processing) and d r_alpha(c). The smallest is returned and named: "channel-l2",
+    "channel-linf", "gaussian", "floor". At high orders an L-infinity bound beside the L2 one helps much: without it
+    the worst client puts all its move into a few coordinates.
+
+    Units: those of theta. noise_std = 0 is allowed: the coins alone. orders > 1, finite. Direction of error: upper
+    bound; the majorant and the supremum are certified by branch and bound, within 1.3% of the exact
+    phi^, mostly within 0.1%.
+    """
+    alpha = np.atleast_1d(np.asarray(orders, dtype=float))
+    if alpha.ndim != 1 or np.any(~((alpha > 1) & np.isfinite(alpha))):
+        raise InvalidParameter(f"orders={orders!r}: must be finite numbers above 1.")
+    d, floor = require.count(dimension=dimension), floor_of(c)
+    sigma = require.nonnegative(noise_std=noise_std)
+    if l2_sensitivity is None and linf_sensitivity is None:
+        raise InvalidParameter("l2_sensitivity and linf_sensitivity are both missing: give at least one.")
+    farthest = 1 - 2 * floor
+    bounds: dict[str, Floats] = {"floor": d * np.asarray(worst_divergence(alpha, c=floor))}
+    if linf_sensitivity is not None:
+        farthest = min(require.nonnegative(linf_sensitivity=linf_sensitivity), farthest)
+        nothing = np.zeros(len(alpha))
+        bounds["channel-linf"] = d * largest(alpha, nothing, floor, sigma, farthest, nothing, _MOST_BOXES)
+    delta = math.inf if l2_sensitivity is None else require.nonnegative(l2_sensitivity=l2_sensitivity)
+    if l2_sensitivity is not None:
+        bounds["channel-l2"] = d * _majorant(alpha, min(delta * delta / d, farthest**2), floor, sigma, farthest)
+    if sigma > 0:
+        bounds["gaussian"] = alpha * min(delta, math.sqrt(d) * farthest) ** 2 / (2 * sigma * sigma)
+    names = list(bounds)
+    table = np.array([bounds[name] for name in names])
+    smallest = np.argmin(table, axis=0)
+    return Bound(rdp=table.min(axis=0), by=tuple(names[i] for i in smallest))
+
+
+def _majorant(alpha: Floats, step: float, c: float, sigma: float, farthest: float) -> Floats:
+    if step == 0:
+        return np.zeros(len(alpha))
+    t = majorant.sample_steps(step, farthest, 90)
+    ends = np.geomspace(1e-4, 0.3, 30)
+    base = c + np.unique([*np.linspace(0, 1, 41), *ends, *(1 - ends)])[:, None] * (1 - 2 * c - t)
+    p = np.asarray(clipped_mean(np.clip(base, c, 1 - c), c=c, noise_std=sigma))
+    q = np.asarray(clipped_mean(np.clip(base + t, c, 1 - c), c=c, noise_std=sigma))
+    phi = np.array([np.max(np.asarray(divergence(a, p, q)), axis=0) for a in alpha])
+
+    def certified(slope: Floats, tolerance: Floats, most: int) -> Floats:
+        return largest(alpha, slope, c, sigma, farthest, tolerance, most)
+
+    return majorant.bound(step, t, phi, certified, majorant.ROOMS)

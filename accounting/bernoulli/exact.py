@@ -1,0 +1,113 @@
+"""Uploads of coins in few dimensions: the exact law, and so the exact privacy profile.
+
+The loss of a product of coins is a sum of independent losses. Coordinates with the same pair (p_i, q_i) form a group,
+of which only the number of heads matters.
+"""
+
+import math
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+
+from accounting import require
+from accounting.bernoulli.divergence import floor_of
+from accounting.errors import InvalidParameter
+
+Floats = NDArray[np.float64]
+
+LARGEST_LAW = 5_000_000
+"""Outcomes (products of counts of heads) beyond which a law is refused: memory and minutes."""
+
+
+def channel_profile(epsilon: ArrayLike, *, p: ArrayLike, q: ArrayLike) -> Floats:
+    """The smallest delta at `epsilon` for one upload of coins with probabilities p [d] against q [d].
+
+    delta(epsilon) = max of sum over outcomes of max(P - e^epsilon Q, 0) and the same with P and Q exchanged.
+
+    Domain: epsilon real, p and q probabilities in [0, 1]. Shape: that of `epsilon`; a scalar gives a scalar.
+    Exact to rounding (1e-12 relative, by summing in logarithms). Error: laws of more than LARGEST_LAW outcomes.
+    """
+    eps = np.asarray(epsilon, dtype=float)
+    if np.isnan(eps).any():
+        raise InvalidParameter("epsilon=nan: must be real numbers, infinities included.")
+    log_p, log_q = _log_laws(p, q)
+    values = [max(_gain(e, log_p, log_q), _gain(e, log_q, log_p)) for e in eps.ravel().tolist()]
+    return np.array(values).reshape(eps.shape)[()]
+
+
+def channel_epsilon(delta: float, *, p: ArrayLike, q: ArrayLike) -> float:
+    """The smallest epsilon >= 0 at which `channel_profile` is at most delta; infinite if none is. delta in [0, 1].
+
+    In each direction the profile is linear in e^epsilon between losses, so it is solved there. Exact to rounding.
+    """
+    target = require.probability(delta=delta)
+    log_p, log_q = _log_laws(p, q)
+    return max(_smallest(target, log_p, log_q), _smallest(target, log_q, log_p))
+
+
+def pure_cap(dimension: int, c: float) -> float:
+    """d log((1-c)/c): the epsilon of d coins with probabilities in [c, 1-c] at delta = 0, whatever the inputs."""
+    floor = floor_of(c)
+    return require.count(dimension=dimension) * (math.log1p(-floor) - math.log(floor))
+
+
+def _gain(epsilon: float, log_p: Floats, log_q: Floats) -> float:
+    """sum max(P - e^epsilon Q, 0) = sum over losses above epsilon of P (1 - e^(epsilon - loss))."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = epsilon + log_q - log_p
+    gap = np.where(np.isneginf(log_q), -np.inf, gap)
+    counted = ~np.isneginf(log_p) & (gap < 0)
+    return float(np.sum(np.exp(log_p[counted]) * -np.expm1(gap[counted])))
+
+
+def _smallest(target: float, log_p: Floats, log_q: Floats) -> float:
+    """The least epsilon >= 0 with `_gain` at most target: the sum of P less e^epsilon times the sum of Q over the
+    outcomes with a loss of at least the next one."""
+    if _gain(0.0, log_p, log_q) <= target:
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        loss = np.where(np.isneginf(log_p), -np.inf, log_p - log_q)
+    order = np.argsort(-loss, kind="stable")
+    order = order[loss[order] > 0]
+    mass, other = np.cumsum(np.exp(log_p[order])), np.cumsum(np.exp(log_q[order]))
+    if np.any(np.isposinf(loss)) and mass[np.isposinf(loss[order])][-1] > target:
+        return math.inf
+    # The last outcomes at whose loss the gain is still at most the target; the root lies below that loss. At the
+    # largest finite loss it always is.
+    ends = loss[order]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        gains = np.where(np.isposinf(ends), mass, mass - np.where(other > 0, np.exp(ends + np.log(other)), 0.0))
+    last = int(max(np.flatnonzero(gains <= target).max(initial=0), np.isposinf(ends).sum()))
+    return float(np.log((mass[last] - target) / other[last]))
+
+
+def _log_laws(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
+    """Logarithms of the masses of all outcomes, under p and under q."""
+    first, second = np.atleast_1d(np.asarray(p, dtype=float)), np.atleast_1d(np.asarray(q, dtype=float))
+    if first.shape != second.shape or first.ndim != 1:
+        raise InvalidParameter(f"p of shape {first.shape}, q of shape {second.shape}: must be vectors of one length.")
+    for name, values in (("p", first), ("q", second)):
+        if not np.all((values >= 0) & (values <= 1)):
+            raise InvalidParameter(f"{name}: must be probabilities in [0, 1].")
+    pairs, counts = np.unique(np.stack([first, second], axis=1), axis=0, return_counts=True)
+    counts = counts[pairs[:, 0] != pairs[:, 1]]
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]  # coins that agree say nothing
+    outcomes = math.prod(int(n) + 1 for n in counts)
+    if outcomes > LARGEST_LAW:
+        raise InvalidParameter(
+            f"{len(first)} coins with {len(pairs)} different pairs (p, q): {outcomes:.1e} outcomes, more than "
+            f"{LARGEST_LAW:.0e}. Use channel_bound, or fewer different pairs."
+        )
+    log_p, log_q = np.zeros(1), np.zeros(1)
+    for (one, other), n in zip(pairs, counts, strict=True):
+        log_p = np.add.outer(log_p, _log_binomial(int(n), one)).ravel()
+        log_q = np.add.outer(log_q, _log_binomial(int(n), other)).ravel()
+    return log_p, log_q
+
+
+def _log_binomial(n: int, p: float) -> Floats:
+    """Logarithms of the binomial probabilities of 0..n heads."""
+    k = np.arange(n + 1.0)
+    choices = scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1)
+    return np.asarray(choices + scipy.special.xlogy(k, p) + scipy.special.xlog1py(n - k, -p))

@@ -1,0 +1,151 @@
+"""Divergences of sums of K coins of which one moves: certified largest values. Proof: docs/theory-bernoulli.md."""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.bernoulli.branch_and_bound import supremum
+from accounting.bernoulli.laws import Laws
+from accounting.bernoulli.majorant import above_chord
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Elements of one block of sums: it should stay in the cache of a processor.
+_BLOCK = 200_000
+
+
+class Sums:
+    """The sum when one coin moves between c and c + t, and of the other K-1 j sit at 1-c and the rest at c.
+
+    Direction 0 is the divergence of the sum at c from the sum at c + t, direction 1 the reverse. Moves near 1-c are
+    their mirrors (heads <-> tails), K-1-j for j. A box is (j, direction, t) with j from j0 to j1: of the other coins
+    only the j0 that sit at 1-c and the K-1-j1 that sit at c in all of them are counted. Leaving out independent coins
+    only raises the divergence (data processing), so this bounds every j of the box.
+    """
+
+    def __init__(self, cohort: int, c: float, alpha: Floats) -> None:
+        self.cohort, self.c, self.alpha = cohort, c, alpha
+        self._laws = Laws(cohort, c)
+
+    def sampled(self, t: Floats) -> Floats:
+        """Largest divergence over both directions with all others at one end, [orders, t]: attained values."""
+        kinds = [(j, direction) for j in {0, self.cohort - 1} for direction in (0, 1)]
+        shape = (len(self.alpha), len(t), len(kinds))
+        problem, at, kind = (index.ravel() for index in np.indices(shape))
+        j, direction = np.array(kinds)[kind].T
+        total, _ = self._moments(problem, j, j, direction, t[at])
+        return np.asarray((np.log1p(total) / (self.alpha[problem] - 1)).reshape(shape).max(axis=2))
+
+    def largest(self, t: float) -> Floats:
+        """Largest divergence for a move of at most t, from above within 1e-4: it grows with t."""
+        attained = self.sampled(np.array([t]))[:, 0]
+        return self._search(np.zeros(len(self.alpha)), [(t, t)], attained * 1e-4, 10**7)
+
+    def certified(self, slope: Floats, farthest: float, tolerance: Floats, most: int) -> Floats:
+        """Upper bound on sup over j, direction and t <= farthest of the divergence minus slope t^2."""
+        cuts = farthest * np.array([0.0, 0.001, 0.03, 0.3, 1.0])
+        return np.maximum(self._search(slope, list(pairwise(cuts)), tolerance, most), 0.0)
+
+    def _search(self, slope: Floats, moves: list[tuple[float, float]], tolerance: Floats, most: int) -> Floats:
+        # From -1/2 to 2^n - 1/2, so that halving always splits between two numbers.
+        end = 2.0 ** (self.cohort - 1).bit_length() - 0.5
+        ranges = [(-0.5, end), (-0.5, 0.5), (self.cohort - 1.5, self.cohort - 0.5)]
+        boxes = np.array([((a, k, t0), (b, k, t1)) for a, b in ranges for k in (0, 1) for t0, t1 in moves])
+        orders = len(self.alpha)
+        return supremum(
+            lambda problem, low, high: self._evaluate(problem, low, high, slope),
+            np.tile(boxes[:, 0], (orders, 1)),
+            np.tile(boxes[:, 1], (orders, 1)),
+            problem=np.repeat(np.arange(orders), len(boxes)),
+            tolerance=tolerance + 1e-300,
+            widths=self._widths,
+            most=most,
+        )
+
+    def _members(self, low: Floats, high: Floats) -> tuple[Ints, Ints]:
+        """First and last j of each box, as far as they exist."""
+        return np.ceil(low[:, 0]).astype(int), np.minimum(np.floor(high[:, 0]).astype(int), self.cohort - 1)
+
+    def _widths(self, low: Floats, high: Floats) -> Floats:
+        """How much each dimension loosens the bound, relatively."""
+        j0, j1 = self._members(low, high)
+        missing = np.maximum(j1 - j0, 0)
+        span = high[:, 2] - low[:, 2]
+        spread = math.sqrt(self.cohort * self.c * (1 - self.c))
+        return np.stack([missing / (self.cohort - missing), np.zeros(len(span)), _bent(span, high[:, 2], spread)], 1)
+
+    def _evaluate(self, problem: Ints, low: Floats, high: Floats, slope: Floats) -> tuple[Floats, Floats]:
+        """Three bounds: the divergence at the far end; the chord, since sum P^alpha Q^(1-alpha) is convex in t; the
+        second-order bound, as for one coin. Attained at the far end if j0 = j1."""
+        j0, j1 = self._members(low, high)
+        upper, attained = np.full(len(problem), -np.inf), np.full(len(problem), -np.inf)
+        real = np.flatnonzero(j0 <= j1)
+        problem, j0, j1, direction = problem[real], j0[real], j1[real], low[real, 1].astype(int)
+        t0, t1, s, alpha = low[real, 2], high[real, 2], slope[problem], self.alpha[problem]
+        end, weight = self._moments(problem, j0, j1, direction, t1)
+        start, _ = self._moments(problem, j0, j1, direction, t0)
+        far = np.log1p(end) / (alpha - 1)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            w = alpha * (alpha - 1) * weight
+            stationary = 1 / ((alpha - 1) * s) - 1 / w
+            u = np.clip(np.where(np.isnan(stationary), np.inf, stationary), t0 * t0, t1 * t1)
+            second = np.where(np.isfinite(w), np.log1p(w * u) / (alpha - 1) - s * u, np.inf)
+        chord = above_chord(alpha, s, t0, t1, start, end)
+        upper[real] = np.minimum(np.minimum(far - s * t0 * t0, second), chord)
+        attained[real] = np.where(j0 == j1, far - s * t1 * t1, -np.inf)
+        return upper, attained
+
+    def _moments(self, problem: Ints, j0: Ints, j1: Ints, direction: Ints, t: Floats) -> tuple[Floats, Floats]:
+        """For each row F = sum P^a Q^(1-a) - 1 of a move by t, and w with F <= a (a-1) w tau^2 for moves tau <= t."""
+        total, weight = np.empty(len(problem)), np.empty(len(problem))
+        index = self._laws.index(j0, j1)
+        widest = self._laws.mass.shape[1]
+        for kind in (0, 1):
+            rows = np.flatnonzero(direction == kind)
+            rows = rows[np.argsort(self._laws.width[index[rows]], kind="stable")]
+            for block in _blocks(rows, max(1, _BLOCK // widest)):
+                mass, tilt = self._laws.window(index[block])
+                total[block], weight[block] = _moments(self.alpha[problem[block]], mass, tilt, t[block], kind)
+        return total, weight
+
+
+def _bent(span: Floats, t: Floats, spread: float) -> Floats:
+    return np.asarray(np.minimum((span / np.maximum(t, 1e-300)) ** 2 / 4, 10 * (t / spread) ** 2))
+
+
+def _blocks(rows: Ints, size: int) -> Iterator[Ints]:
+    for i in range(0, len(rows), size):
+        yield rows[i : i + size]
+
+
+def _moments(alpha: Floats, mass: Floats, tilt: Floats, t: Floats, direction: int) -> tuple[Floats, Floats]:
+    """sum P^alpha Q^(1-alpha) - 1 for laws `mass` and `mass` (1 + t `tilt`), and its second-order weight.
+
+    With z = t tilt and sum mass z = 0 the sum is that of mass ((1+z)^e - 1 - e z), e = alpha in direction 1 and
+    1 - alpha in direction 0: no term is negative, none cancels. Its second derivative in t over alpha (alpha - 1) is
+    sum mass tilt^2 (1+z)^(e-2), A at 0 and B at t. It is convex in t for e <= 2 and e >= 3; between, (1+z)^(e-2) <=
+    1 + (e-2) z. So it is at most its chord (or that line), and w = A/3 + max(A, B)/6.
+    """
+    beta = (alpha - 1)[:, None]
+    e = alpha[:, None] if direction == 1 else -beta
+    z = t[:, None] * tilt
+    sign = 1.0 if direction == 1 else -1.0
+    with np.errstate(over="ignore", under="ignore"):
+        rise = np.expm1(sign * beta * np.log1p(z))
+        grown = 1 + z
+        plain = (grown * rise if direction == 1 else rise) - sign * beta * z
+        small = np.abs(z) * np.maximum(1.0, np.abs(e)) < 1e-3
+        if small.any():
+            series = 1 + (e - 2) / 3 * z * (1 + (e - 3) / 4 * z * (1 + (e - 4) / 5 * z))
+            plain = np.where(small, e * (e - 1) / 2 * z * z * series, plain)
+        curved = mass * tilt * tilt
+        bend = (1 + rise) / grown if direction == 1 else (1 + rise) / (grown * grown)
+        if direction == 1:
+            bend = np.where((e > 2) & (e < 3), 1 + (e - 2) * z, bend)
+        at_zero, at_t = curved.sum(axis=1), (curved * bend).sum(axis=1)
+        total = np.sum(mass * np.maximum(plain, 0.0), axis=1)
+    return total, (at_zero / 3 + np.maximum(at_zero, at_t) / 6) * (1 + 1e-12)

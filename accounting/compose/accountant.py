@@ -1,0 +1,335 @@
+"""What a mechanism guarantees: one epsilon with everything that must be named beside it."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from accounting import require
+from accounting.bernoulli import pairs as coin_pairs
+from accounting.caveats import caveats
+from accounting.compose import lower_bound, pld, rdp
+from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
+from accounting.compose.loss_grid import parts_of
+from accounting.compose.rdp import Conversion, Floats
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.gaussian import smallest_epsilon
+from accounting.integers import discrete_gaussian
+from accounting.integers.discrete_gaussian import Continuous
+from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.rounding import upwards
+
+Accountant = Literal["best", "rdp", "pld", "exact", "fed-smp-theorem", "fed-smp-lemma"]
+ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """An (epsilon, delta) statement about a mechanism.
+
+    `epsilon` is an upper bound if `valid`; `lower_bound` is an epsilon that no account of the same mechanism can
+    go below (None where none is computed). `method` is the accountant that gave it; `order` the Renyi order.
+    `notes` has what must be read beside it, `accounting.caveats` among it.
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: str
+    sampling: str
+    method: str
+    conversion: str | None = None
+    order: float | None = None
+    lower_bound: float | None = None
+    valid: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bound:
+    epsilon: float
+    method: str
+    conversion: str | None = None
+    order: float | None = None
+    violated: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def guarantee(
+    mechanism: Mechanism,
+    *,
+    delta: float,
+    accountant: Accountant = "best",
+    conversion: Conversion = "improved",
+    unit: str = "client",
+    units: int | None = None,
+    with_lower_bound: bool = True,
+) -> Guarantee:
+    """The epsilon of `mechanism` at `delta`.
+
+    Claim: for all neighbours under the mechanism's adjacency, P(S) <= e^epsilon Q(S) + delta for every event S.
+    best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD and RDP).
+    rdp, pld: that accountant. exact: single uploads of coins in few coordinates (bernoulli.pairs).
+    fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
+    sampling needs; an unmet condition gives valid=False. units: how many clients (or records) there are, for a note on
+    a delta that is large for so many. Errors: UnsupportedMechanism where the accountant has no bound for this
+    mechanism, InvalidParameter for a delta outside (0, 1).
+    """
+    require.open_probability(delta=delta)
+    bound = _bound(mechanism, delta, accountant, conversion)
+    lower = lower_bound.epsilon(mechanism, delta=delta) if with_lower_bound and pld.supports(mechanism) else None
+    if lower is not None and not bound.violated:
+        lower = min(lower, bound.epsilon)  # two computations of one number may cross by rounding
+    return Guarantee(
+        epsilon=bound.epsilon,
+        delta=delta,
+        unit=unit,
+        adjacency=str(mechanism.adjacency),
+        sampling=sampling_name(mechanism),
+        method=bound.method,
+        conversion=bound.conversion,
+        order=bound.order,
+        lower_bound=lower,
+        valid=not bound.violated,
+        notes=(
+            *bound.notes,
+            *(f"not a guarantee: {condition}" for condition in bound.violated),
+            *caveats(epsilon=bound.epsilon, delta=delta, units=units, unit=unit),
+        ),
+    )
+
+
+def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "best") -> float:
+    """Only the number of `guarantee`, without its lower bound: for solvers and progress bars."""
+    require.open_probability(delta=delta)
+    return _bound(mechanism, delta, accountant, "improved").epsilon
+
+
+def sampling_name(mechanism: Mechanism) -> str:
+    """poisson, fixed or all; several of them joined by '+' for a mixed composition."""
+    names = {part.sampling.name if isinstance(part, Subsampled) else "all" for part, _ in parts_of(mechanism)}
+    return "+".join(sorted(names))
+
+
+def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
+    match accountant:
+        case "best":
+            return _best(mechanism, delta)
+        case "rdp":
+            return _rdp(mechanism, delta, conversion)
+        case "pld":
+            return _pld(mechanism, delta)
+        case "exact":
+            return _exact(mechanism, delta)
+        case "fed-smp-theorem" | "fed-smp-lemma":
+            return _fed_smp(mechanism, delta, accountant, conversion)
+    raise InvalidParameter(f"accountant={accountant!r}: must be one of {', '.join(ACCOUNTANTS)}.")
+
+
+def _best(mechanism: Mechanism, delta: float) -> _Bound:
+    if plain_shift(mechanism) is not None:
+        return _analytic(mechanism, delta)
+    candidates = []
+    refusals = []
+    for accountant in (_analytic, _pld, _rdp_improved, _exact):
+        try:
+            candidates.append(accountant(mechanism, delta))
+        except (UnsupportedMechanism, InvalidParameter) as refusal:
+            refusals.append(str(refusal))
+    if not candidates:
+        raise UnsupportedMechanism("accountant='best': no accountant has a bound. " + " ".join(dict.fromkeys(refusals)))
+    return min(candidates, key=lambda bound: bound.epsilon)
+
+
+def plain_shift(mechanism: Mechanism) -> float | None:
+    """mu of a composition of plain Gaussians, which is one Gaussian; None if anything is sampled."""
+    parts = parts_of(mechanism)
+    squares = [count * part.mu**2 for part, count in parts if isinstance(part, Gaussian)]
+    return math.sqrt(sum(squares)) if len(squares) == len(parts) else None
+
+
+def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
+    near, target = _nearly_gaussian(mechanism, delta)
+    shift = plain_shift(near.mechanism)
+    if shift is None:
+        raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
+    return _Bound(epsilon=smallest_epsilon(target, mu=shift) + 2 * near.closeness, method="analytic-gaussian")
+
+
+def _pld(mechanism: Mechanism, delta: float) -> _Bound:
+    near, target = _nearly_gaussian(mechanism, delta)
+    return _Bound(epsilon=pld.epsilon(near.mechanism, delta=target) + 2 * near.closeness, method="pld")
+
+
+def _exact(mechanism: Mechanism, delta: float) -> _Bound:
+    return _Bound(epsilon=coin_pairs.epsilon(mechanism, delta=delta), method="exact")
+
+
+def _nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:
+    """The mechanism with continuous noise, and the delta to ask it at: its epsilon plus 2 closeness is a bound."""
+    near = discrete_gaussian.continuous(mechanism)
+    target = _without_overflow(mechanism, delta) * math.exp(-near.closeness)
+    if target < 1e-300:
+        raise UnsupportedMechanism(
+            f"discrete noise within e^{near.closeness:.3g} of a Gaussian: too far for any delta. Raise the scale."
+        )
+    return near, target
+
+
+def orders(mechanism: Mechanism) -> Floats:
+    """The Renyi orders that an account of this mechanism looks at."""
+    kinds = {type(part) for part in _unsampled(mechanism)}
+    if kinds & {BernoulliChannel, BernoulliAggregate}:
+        return rdp.SAMPLED_COIN_ORDERS if _sampled_only(mechanism) else rdp.COIN_ORDERS
+    sampled = any(isinstance(part, Subsampled) for part, _ in parts_of(mechanism))
+    return rdp.ORDERS if sampled else rdp.FAR_ORDERS
+
+
+def _sampled_only(mechanism: Mechanism) -> bool:
+    return all(isinstance(part, Subsampled) for part, _ in parts_of(mechanism))
+
+
+def _unsampled(mechanism: Mechanism) -> list[Mechanism]:
+    """The parts of a composition, without their sampling."""
+    return [part.mechanism if isinstance(part, Subsampled) else part for part, _ in parts_of(mechanism)]
+
+
+def overflow(mechanism: Mechanism) -> float:
+    """What of delta is charged for failures: the probability that some release had more clients than slots.
+
+    The account is silent about that event. It is the only one that an account of sums leaves to chance: wrap-around of
+    a ring is post-processing (docs/theory.md, section 7), norms of integers are checked. Direction of error: upper
+    bound (union over the releases).
+    """
+    counts = [count for _, count in parts_of(mechanism)]
+    each = [getattr(part, "overflow", 0.0) for part in _unsampled(mechanism)]
+    return math.fsum(count * lost for count, lost in zip(counts, each, strict=True))
+
+
+def _without_overflow(mechanism: Mechanism, delta: float) -> float:
+    """What of delta is left to the account."""
+    target = delta - overflow(mechanism)
+    if target <= 0:
+        raise UnsupportedMechanism(
+            f"delta={delta}: the cohort overflows its slots with probability {upwards(overflow(mechanism))} over the "
+            "run, which alone is more. Use more slots."
+        )
+    return target
+
+
+def _rdp_improved(mechanism: Mechanism, delta: float) -> _Bound:
+    return _rdp(mechanism, delta, "improved")
+
+
+def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
+    at, target = orders(mechanism), _without_overflow(mechanism, delta)
+    best = rdp.epsilon_from_curve(at, rdp.curve(mechanism, at), delta=target, conversion=conversion)
+    notes = (f"order {best.order:g} is an end of the grid: a longer grid might lower epsilon",) if best.at_end else ()
+    return _Bound(epsilon=best.epsilon, method="rdp", conversion=conversion, order=best.order, notes=notes)
+
+
+def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
+    parts = parts_of(mechanism)
+    part, rounds = parts[0]
+    sampling = part.sampling if isinstance(part, Subsampled) and len(parts) == 1 else None
+    if not isinstance(part, Subsampled) or not isinstance(sampling, FixedSizeSampling):
+        raise UnsupportedMechanism(
+            f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's readings are for "
+            "fixed-size sampling. Use --sampling fixed, or accountant 'best' for the sampler that you run."
+        )
+    if not isinstance(part.mechanism, Gaussian):
+        raise UnsupportedMechanism(f"accountant={accountant!r}: the paper's readings are for Gaussian noise.")
+    z = part.mechanism.noise_multiplier
+    reading: Reading
+    if accountant == "fed-smp-theorem":
+        reading = theorem_1(z, rounds, sampling, delta=delta, sensitivity_in_clips=2.0)
+        conversion_used = None
+    else:
+        reading = lemma_3(z, rounds, sampling, delta=delta, sensitivity_in_clips=2.0, conversion=conversion)
+        conversion_used = conversion
+    return _Bound(
+        epsilon=reading.epsilon,
+        method=accountant,
+        conversion=conversion_used,
+        order=reading.order,
+        violated=reading.violated,
+        notes=("sensitivity 2C, as fixed-size sampling needs (the paper inserts C)",),
+    )
+
+
+def epsilons(
+    mechanism: SingleRelease, *, delta: float, rounds: int, accountant: Accountant = "best"
+) -> Iterator[float]:
+    """Epsilon after 1, 2, ... rounds of `mechanism`, each an upper bound, cheaply: for progress and for stopping.
+
+    `rounds` is how many are planned. Equal to `epsilon` of the composition within the tolerance of the grid.
+    """
+    streams: list[Iterator[float]] = []
+    plain = plain_shift(mechanism) is not None and accountant in ("best", "pld")
+    gaussian = _gaussian_epsilons(mechanism, delta, rounds) if accountant in ("best", "pld") else None
+    if gaussian is not None:
+        streams.append(gaussian)
+    if plain:
+        return streams[0]
+    if accountant == "exact" or (accountant == "best" and coin_pairs.supports(Composed(parts=((mechanism, rounds),)))):
+        streams.append(_exact_epsilons(mechanism, delta))
+    try:
+        if accountant in ("best", "rdp"):
+            streams.append(_rdp_epsilons(mechanism, delta, rounds))
+    except UnsupportedMechanism:
+        if not streams:
+            raise
+    if not streams:
+        raise UnsupportedMechanism(without_bound(accountant, mechanism, delta))
+    return map(min, zip(*streams, strict=False))
+
+
+def without_bound(accountant: Accountant, mechanism: SingleRelease, delta: float) -> str:
+    """What to tell whoever asks this accountant for an epsilon that it cannot give."""
+    noise = mechanism.mechanism if isinstance(mechanism, Subsampled) else mechanism
+    kind = noise.to_dict()["kind"]
+    return f"accountant={accountant!r}: has no bound for {kind} at delta={upwards(delta)}. Use 'best'."
+
+
+def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
+    for count in itertools.count(1):
+        run = Composed(parts=((mechanism, count),))
+        yield coin_pairs.epsilon(run, delta=delta) if coin_pairs.supports(run) else math.inf
+
+
+def _gaussian_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float] | None:
+    """The closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
+    try:
+        near = discrete_gaussian.continuous(Composed(parts=((mechanism, rounds),)))
+    except UnsupportedMechanism:
+        return None
+    assert isinstance(near.mechanism, Composed)
+    ((twin, _),) = near.mechanism.parts
+    each = near.closeness / rounds
+    lost = overflow(mechanism) + delta * each  # (delta - T overflow) e^(-T each) >= delta - T lost
+    if isinstance(twin, Gaussian):
+        stream = _analytic_epsilons(twin, delta, lost)
+    elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
+        stream = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost)
+    else:
+        return None
+    return (epsilon + 2 * count * each for count, epsilon in enumerate(stream, start=1))
+
+
+def _analytic_epsilons(mechanism: Gaussian, delta: float, lost: float) -> Iterator[float]:
+    for count in itertools.count(1):
+        target = delta - count * lost
+        yield smallest_epsilon(target, mu=mechanism.mu * math.sqrt(count)) if target > 0 else math.inf
+
+
+def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
+    at, silent = orders(mechanism), overflow(mechanism)
+    curve = rdp.curve(Composed(parts=((mechanism, rounds),)), at) / rounds
+    return (
+        rdp.epsilon_from_curve(at, count * curve, delta=delta - count * silent).epsilon
+        if delta > count * silent
+        else math.inf
+        for count in itertools.count(1)
+    )

@@ -1,0 +1,91 @@
+"""Epsilon of sampled Gaussian rounds for whole arrays of settings: tables, heat maps, searches."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accounting import require
+from accounting.compose import rdp
+from accounting.compose.rdp import Conversion, Floats
+from accounting.errors import InvalidParameter
+from accounting.gaussian import fixed_size_rdp, poisson_rdp
+
+Indices = NDArray[np.int64]
+Sampling = Literal["poisson", "fixed"]
+_CURVES = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
+
+
+def epsilons(
+    sampling_probability: ArrayLike,
+    noise_multiplier: ArrayLike,
+    rounds: ArrayLike,
+    delta: ArrayLike,
+    *,
+    sampling: Sampling = "poisson",
+    orders: ArrayLike = rdp.ORDERS,
+    conversion: Conversion = "improved",
+) -> Floats:
+    """The smallest epsilon over `orders` of T rounds at delta, one for each cell; the arguments broadcast.
+
+    Claim: T adaptive rounds with sampling probability q, vectors of norm at most C and noise sigma C are
+    (epsilon, delta)-DP, with `sampling` poisson for add-remove and zero-out neighbours (`gaussian.poisson_rdp`), with
+    fixed (q = cohort / clients) for replace-one and zero-out (`gaussian.fixed_size_rdp`). Each cell is that of
+    `compose.rdp`, up to rounding. Only a dozen orders of a cell are looked at: T (alpha-1) rho(alpha) is convex in
+    alpha (of fixed sizes the bound on it is, but for large q), and the conversion adds
+    (alpha-1) log(alpha-1) - alpha log alpha - log delta, so epsilon(alpha) falls and then grows, and Fibonacci's search
+    finds its least value.
+    Direction of error: upper bound for every set of orders, also where the search should miss the least.
+    Errors: InvalidParameter for values outside the domain or shapes that do not broadcast.
+    """
+    if sampling not in _CURVES:
+        raise InvalidParameter(f"sampling={sampling!r}: must be one of {', '.join(_CURVES)}.")
+    alpha = np.unique(np.atleast_1d(rdp.checked_orders(orders)))
+    try:
+        cells = np.broadcast_arrays(
+            *(np.asarray(given, dtype=float) for given in (sampling_probability, noise_multiplier, rounds, delta))
+        )
+    except (TypeError, ValueError):
+        raise InvalidParameter(
+            "sampling_probability, noise_multiplier, rounds, delta: must be numbers, or arrays whose shapes broadcast."
+        ) from None
+    q, sigma, count, target = (cell.ravel() for cell in cells)
+    _check(count, target)
+
+    def at(index: Indices) -> Floats:
+        a = alpha[np.minimum(index, len(alpha) - 1)]
+        rho = count * _CURVES[sampling](a, sampling_probability=q, noise_multiplier=sigma)
+        return np.where(index < len(alpha), rdp.converted(a, rho, target, conversion), np.inf)
+
+    # Where the total variation alone settles it, it does so at the first order, on its own.
+    first = at(np.zeros(len(q), dtype=int))
+    least = np.minimum(first, _least(at, cells=len(q), length=len(alpha)))
+    return np.asarray(np.maximum(least, 0.0).reshape(cells[0].shape))
+
+
+def _check(rounds: Floats, delta: Floats) -> None:
+    whole = (rounds >= 1) & (rounds <= require.LARGEST_COUNT) & (rounds == np.round(rounds))
+    if not whole.all():
+        raise InvalidParameter(
+            f"rounds={rounds[~whole][0]:g}: must be whole numbers from 1 to {require.LARGEST_COUNT:.0e}."
+        )
+    inside = (delta > 0) & (delta < 1)
+    if not inside.all():
+        raise InvalidParameter(f"delta={delta[~inside][0]}: must be numbers strictly between 0 and 1.")
+
+
+def _least(at: Callable[[Indices], Floats], *, cells: int, length: int) -> Floats:
+    """The least of at(0), ..., at(length - 1) in each cell, where they fall and then grow: Fibonacci's search."""
+    shorter, longer = 1, 2
+    while shorter + longer <= length:
+        shorter, longer = longer, shorter + longer
+    low = np.full(cells, -1)  # the least lies strictly between `low` and low + shorter + longer
+    left, right = at(low + shorter), at(low + longer)
+    while longer > 2:
+        shorter, longer = longer - shorter, shorter
+        leftwards = left <= right
+        low = np.where(leftwards, low, low + longer)
+        new = at(np.where(leftwards, low + shorter, low + longer))
+        left, right = np.where(leftwards, new, right), np.where(leftwards, left, new)
+    return np.minimum(left, right)

@@ -1,0 +1,75 @@
+"""What each client released by itself, and the client of whom most is told.
+
+Where clients train privately on their own records, a record bears on the releases of its own client alone. The
+epsilon of a record is that of its client's composition, and the run's is the largest over clients.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from accounting import require
+from accounting.compose import accountant as accountants
+from accounting.compose.accountant import Accountant
+from accounting.errors import InvalidParameter
+from accounting.mechanisms import Composed, SingleRelease
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Each of `clients` ran `mechanism` `count` times, every time on its own records alone."""
+
+    mechanism: SingleRelease
+    count: int
+    clients: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require.count(count=self.count)
+        whole = all(isinstance(client, int) and not isinstance(client, bool) for client in self.clients)
+        if not whole or min(self.clients, default=0) < 0 or len(set(self.clients)) < len(self.clients):
+            raise InvalidParameter("clients: must be different whole numbers from 0.")
+
+
+class Histories:
+    """The releases of every client, added round by round."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, Counter[SingleRelease]] = {}
+
+    def add(self, steps: Iterable[Steps]) -> None:
+        """One more round."""
+        for part in steps:
+            for client in part.clients:
+                self._counts.setdefault(client, Counter())[part.mechanism] += part.count
+
+    def distinct(self) -> list[Composed]:
+        """The clients' compositions, each once, without those that another only repeats more often."""
+        most: dict[SingleRelease, int] = {}
+        mixed: dict[frozenset[tuple[SingleRelease, int]], None] = {}
+        for history in self._counts.values():
+            if len(history) == 1:
+                [(mechanism, count)] = history.items()
+                most[mechanism] = max(count, most.get(mechanism, 0))
+            else:
+                mixed[frozenset(history.items())] = None
+        return [Composed(parts=(part,)) for part in most.items()] + [Composed(parts=tuple(one)) for one in mixed]
+
+    def epsilon(self, *, delta: float, accountant: Accountant = "best") -> float:
+        """The worst client's epsilon: an upper bound for every record of every client."""
+        return epsilon_of_worst(self.distinct(), delta=delta, accountant=accountant)
+
+
+def worst(histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best") -> Composed | None:
+    """The one with the largest epsilon at `delta`."""
+    return max(histories, key=lambda one: _epsilon(one, delta, accountant), default=None)
+
+
+def epsilon_of_worst(histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best") -> float:
+    """Its epsilon; 0 where there is none."""
+    return max((_epsilon(one, delta, accountant) for one in histories), default=0.0)
+
+
+@lru_cache(maxsize=10_000)
+def _epsilon(mechanism: Composed, delta: float, accountant: Accountant) -> float:
+    return accountants.epsilon(mechanism, delta=delta, accountant=accountant)

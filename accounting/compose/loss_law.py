@@ -1,0 +1,205 @@
+"""Laws of privacy losses on a grid: composed by the fast Fourier transform, and what they say of epsilon and delta."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from accounting.gaussian.half_lines import Floats
+
+CUT = 1e-15  # the mass that the ends of a composition may lose; it counts as an infinite loss
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossLaw:
+    """Masses of the losses `spacing` (lowest + 0, 1, 2, ...), and the mass of an infinite loss.
+
+    Compositions are upper bounds but for the rounding of the transform, about 1e-16 each, which is the caller's to
+    charge (`compose.pld.composition_slack`).
+    """
+
+    spacing: float
+    lowest: int
+    masses: Floats
+    infinite: float
+
+    def repeated(self, count: int, *, cut: float = CUT) -> "LossLaw":
+        """The law of the sum of `count` independent losses: see `composed`."""
+        return self if count == 1 else composed([(self, count)], cut=cut)
+
+    def plus(self, other: "LossLaw", *, cut: float = CUT) -> "LossLaw":
+        """The law of the sum of two independent losses on one grid, one of each law.
+
+        The ends that together hold at most `cut` are taken off: the upper one becomes an infinite loss, the lower one
+        the lowest loss that is kept. Direction of error: upper bound.
+        """
+        from scipy import fft
+
+        size = len(self.masses) + len(other.masses) - 1
+        length = fft.next_fast_len(size, real=True)
+        sums = fft.irfft(fft.rfft(self.masses, length) * fft.rfft(other.masses, length), length)[:size]
+        return LossLaw(
+            spacing=self.spacing,
+            lowest=self.lowest + other.lowest,
+            masses=sums,
+            infinite=1 - (1 - self.infinite) * (1 - other.infinite),
+        )._without_ends(cut)
+
+    def _without_ends(self, cut: float) -> "LossLaw":
+        below, above = np.cumsum(self.masses), np.cumsum(self.masses[::-1])
+        first = min(int(np.argmax(below > cut / 2)), len(self.masses) - 1)
+        last = max(len(self.masses) - int(np.argmax(above > cut / 2)), first + 1)
+        kept = self.masses[first:last].copy()
+        kept[0] += max(float(below[first - 1]), 0.0) if first else 0.0
+        beyond = max(float(above[len(above) - last - 1]), 0.0) if last < len(above) else 0.0
+        return replace(self, lowest=self.lowest + first, masses=kept, infinite=self.infinite + beyond)
+
+    def delta(self, epsilon: ArrayLike) -> Floats:
+        """sum over losses l of (1 - e^(epsilon - l))+, elementwise; infinite epsilons are allowed. Shape: epsilon's.
+
+        From the largest epsilon down, each adds the losses between it and the one before: A, the mass above, less the
+        sum of e^(epsilon - l) over it. Rounding: about 1e-15 of A.
+        """
+        at = np.asarray(epsilon, dtype=float)
+        losses = self.spacing * (self.lowest + np.arange(len(self.masses), dtype=float))
+        masses = np.maximum(self.masses, 0.0)
+        order = np.argsort(at, axis=None)[::-1]
+        found, above, discounted, last, before = np.empty(at.size), 0.0, 0.0, len(losses), math.inf
+        for place in order:
+            one = float(at.flat[place])
+            first = int(np.searchsorted(losses, one, side="right"))
+            new = slice(first, last)
+            discounted *= math.exp(one - before) if math.isfinite(before) else 0.0
+            discounted += float((masses[new] * np.exp(np.maximum(one - losses[new], -745.0))).sum())
+            above += float(masses[new].sum())
+            found[place], last, before = self.infinite + max(above - discounted, 0.0), first, one
+        return found.reshape(at.shape)
+
+    def smallest_epsilon(self, delta: float) -> float:
+        """The least epsilon >= 0 with sum over losses l of (1 - e^(epsilon - l))+ <= delta; infinite if there is none.
+
+        Between two losses delta is A - e^epsilon B with A the mass above and B = sum of e^-l over it, so the answer is
+        log((A - delta)/B) in the first stretch from the right where it exceeds delta.
+        """
+        if self.infinite > delta:
+            return math.inf
+        losses = self.spacing * (self.lowest + np.arange(len(self.masses), dtype=float))[::-1]
+        masses = np.maximum(self.masses[::-1], 0.0)
+        above = self.infinite + _running_sums(masses)
+        anchor = losses[min(int(np.searchsorted(above, delta)), len(losses) - 1)]  # delta(epsilon) <= above: not below
+        near = losses > max(anchor - 600.0, 0.0)  # for exponents that do not overflow
+        losses, above = losses[near], above[near]
+        if not len(losses):
+            return 0.0
+        discounted = _running_sums(masses[: len(losses)] * np.exp(anchor - losses))
+        over = np.flatnonzero(above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted > delta)
+        if over.size:
+            k = int(over[0]) - 1  # losses fall from left to right here
+        elif losses[-1] > 1.5 * self.spacing:
+            return float(losses[-1])  # far enough below all that counts
+        else:
+            k = len(losses) - 1
+        if above[k] <= delta:
+            return 0.0
+        return max(0.0, float(anchor) + math.log((above[k] - delta) / discounted[k]))
+
+
+def certain(steps: int, *, spacing: float) -> LossLaw:
+    """A loss of so many steps, for sure: with steps=0 what a composition begins with."""
+    return LossLaw(spacing=spacing, lowest=steps, masses=np.ones(1), infinite=0.0)
+
+
+def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossLaw:
+    """The law of the sum of independent losses, `count` of each law, all on one grid, by one transform.
+
+    Both ends are cut where Chernoff's bound leaves at most `cut`. What is beyond wraps around in the transform, and is
+    charged as an infinite loss besides. Direction of error: upper bound.
+    """
+    from scipy import fft
+
+    first, last = _ends(parts, cut)
+    length = fft.next_fast_len(max(last - first + 1, *(len(law.masses) for law, _ in parts)), real=True)
+    transform = np.ones(length // 2 + 1, dtype=complex)
+    for law, count in parts:
+        transform *= fft.rfft(law.masses, length) ** count
+    wrapped = fft.irfft(transform, length)
+    finite = sum(count * math.log1p(-law.infinite) if law.infinite < 1 else -math.inf for law, count in parts)
+    return LossLaw(
+        spacing=parts[0][0].spacing,
+        lowest=sum(law.lowest * count for law, count in parts) + first,
+        masses=np.roll(wrapped, -first)[: last - first + 1],
+        infinite=min(cut - math.expm1(finite), 1.0),
+    )
+
+
+def _ends(parts: Sequence[tuple[LossLaw, int]], cut: float) -> tuple[int, int]:
+    """Steps above the lowest sum between which all but `cut` of it lies: Chernoff's bound."""
+    laws = [_Centred.of(law, count) for law, count in parts]
+    middle = sum(law.count * law.mean for law in laws)
+    spread = math.sqrt(sum(law.count * law.variance for law in laws))
+    wanted = math.log(2 / cut)
+    # A normal law would need the first exponent; beyond `largest` the moments overflow.
+    normal, largest = math.sqrt(2 * wanted) / spread, 600.0 / max(max(law.width for law in laws), 1.0)
+    near = np.concatenate([normal * np.array([0.2, 0.5, 0.8, 1.0, 1.3, 2.0]), largest * 4.0 ** -np.arange(6)])
+    first, last = 0, int(sum(law.width * law.count for law in laws))
+    for exponent in near[near <= largest]:
+        moments = [law.log_moments(exponent) for law in laws]
+        first = max(first, math.floor(middle - (sum(low for low, _ in moments) + wanted) / exponent))
+        last = min(last, math.ceil(middle + (sum(high for _, high in moments) + wanted) / exponent))
+    return first, max(last, first)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Centred:
+    """`count` losses of one law, in steps about their mean."""
+
+    steps: Floats
+    masses: Floats
+    count: int
+    mean: float
+    variance: float
+
+    @classmethod
+    def of(cls, law: LossLaw, count: int) -> "_Centred":
+        steps = np.arange(len(law.masses), dtype=float)
+        # Not by @: the threads of a matrix product wait for each other, long where cores are busy.
+        mean = float((law.masses * steps).sum())
+        variance = max(float((law.masses * (steps - mean) ** 2).sum()), 1e-6)
+        return cls(steps=steps - mean, masses=np.maximum(law.masses, 0.0), count=count, mean=mean, variance=variance)
+
+    @property
+    def width(self) -> float:
+        return len(self.masses) - 1.0
+
+    def log_moments(self, exponent: float) -> tuple[float, float]:
+        """Log of the moment generating function of the sum at -exponent and at exponent."""
+        growth = np.exp(exponent * self.steps)
+        low, high = float((self.masses / growth).sum()), float((self.masses * growth).sum())
+        return self.count * math.log(low), self.count * math.log(high)
+
+
+def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float:
+    """The epsilon >= 0 at which a falling `delta_at` reaches `target`, to 1e-12; infinite if it never does."""
+    if delta_at(0.0) <= target:
+        return 0.0
+    if delta_at(1e300) > target:
+        return math.inf
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(delta_at(epsilon), 1e-300) / target)
+
+    from scipy.optimize import brentq
+
+    low, high = 0.0, 1.0
+    while excess(high) > 0:
+        low, high = high, high * 4
+    return float(brentq(excess, low, high, xtol=1e-300, rtol=1e-13, maxiter=500))
+
+
+def _running_sums(values: Floats) -> Floats:
+    """np.cumsum by blocks: terms one after the other lose more than `compose.pld.composition_slack` of one round."""
+    blocks = np.append(values, np.zeros(-len(values) % 1000)).reshape(-1, 1000).cumsum(axis=1)
+    before = np.append(0.0, blocks[:-1, -1].cumsum())
+    return np.asarray((before[:, None] + blocks).ravel()[: len(values)])

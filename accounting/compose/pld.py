@@ -1,0 +1,180 @@
+"""Privacy loss distributions.
+
+The profile of each mechanism's dominating pair (`gaussian.poisson`, `gaussian.fixed_size`) is discretised by
+connecting the dots (Doroshenko et al. 2022), an upper bound on every grid, and composed by `compose.loss_law`.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from accounting import require
+from accounting.compose import loss_grid
+from accounting.compose.loss_law import LossLaw, certain, composed
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.gaussian import fixed_size, poisson, privacy_profile
+from accounting.gaussian.half_lines import Floats
+from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
+from accounting.mechanisms.adjacency import Adjacency
+
+SMALLEST_DELTA = 1e-12
+"""Below this the rounding of the FFT and the truncated tails (about 1e-15) could matter; use RDP there."""
+
+MOST_ROUNDS = 10**8
+"""Beyond it the grid would be coarser than one round's losses."""
+
+
+def epsilon(mechanism: Mechanism, *, delta: float) -> float:
+    """The smallest epsilon at `delta` of the composed privacy loss distribution.
+
+    Direction of error: upper bound (pessimistic discretisation, truncated tails counted as infinite loss).
+    Tolerance on the default grid: about 1e-4 relative. Domain: delta of at least SMALLEST_DELTA.
+    Adjacency: the mechanism's own, both orders of the neighbours.
+    """
+    target = require.open_probability(delta=delta)
+    if target < SMALLEST_DELTA:
+        raise InvalidParameter(
+            f"delta={target} with accountant='pld': must be at least {SMALLEST_DELTA}, below it the rounding of the "
+            "numerical convolution matters. Use accountant='rdp'."
+        )
+    parts = loss_grid.parts_of(mechanism)
+    for part, _ in parts:
+        if not _supported(part):
+            name = type(part.mechanism if isinstance(part, Subsampled) else part).__name__
+            raise UnsupportedMechanism(
+                f"accountant='pld' with {name}: no privacy loss distribution is implemented. Use accountant 'rdp'."
+            )
+    rounds = sum(count for _, count in parts)
+    if rounds > MOST_ROUNDS:
+        raise InvalidParameter(
+            f"rounds={rounds} with accountant='pld': must be at most {MOST_ROUNDS}, beyond it no grid fits in memory. "
+            "Use accountant='rdp'."
+        )
+    slack = composition_slack(rounds)
+    if slack > target / 2:
+        raise InvalidParameter(
+            f"delta={target} with accountant='pld': too small for this many rounds, whose numerical convolution is "
+            f"good to {slack:.1e}. Use accountant='rdp'."
+        )
+    return distribution(mechanism, loss_grid.interval(mechanism)).smallest_epsilon(target - slack)
+
+
+def _supported(part: Any) -> bool:
+    return isinstance(part.mechanism if isinstance(part, Subsampled) else part, Gaussian)
+
+
+def supports(mechanism: Mechanism) -> bool:
+    """Whether every release of the mechanism has a privacy loss distribution here: Gaussians, sampled or not."""
+    return all(_supported(part) for part, _ in loss_grid.parts_of(mechanism))
+
+
+def composition_slack(compositions: int) -> float:
+    """Probability that rounding of the FFT and truncated tails may misplace: delta is tightened by it."""
+    return 2e-16 * (compositions + 20)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossLaws:
+    """The loss laws of both orders of the neighbours, each composed apart; one law where they are alike.
+
+    The worlds keep their order from round to round, so the worse order counts in the end, not in every round.
+    """
+
+    orders: tuple[LossLaw, ...]
+
+    def repeated(self, count: int) -> "LossLaws":
+        """`count` independent releases, all with these laws."""
+        return LossLaws(orders=tuple(law.repeated(count) for law in self.orders))
+
+    def plus(self, other: "LossLaws") -> "LossLaws":
+        """These releases and those."""
+        return LossLaws(orders=tuple(one.plus(two) for one, two in _paired(self.orders, other.orders)))
+
+    def smallest_epsilon(self, delta: float) -> float:
+        """The least epsilon >= 0 that both orders have at `delta`."""
+        return max(law.smallest_epsilon(delta) for law in self.orders) * (1 + 1e-12)
+
+    def delta(self, epsilon: ArrayLike) -> Floats:
+        """The larger delta of the two orders, elementwise."""
+        return np.asarray(np.max([law.delta(epsilon) for law in self.orders], axis=0))
+
+
+def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tuple[LossLaw, LossLaw]]:
+    for k in range(max(len(ours), len(others))):
+        yield ours[min(k, len(ours) - 1)], others[min(k, len(others) - 1)]
+
+
+def distribution(mechanism: Mechanism, interval: float) -> LossLaws:
+    """The loss laws of `mechanism`, dominating it, on a grid of `interval`. UnsupportedMechanism for one without."""
+    parts = [_of_part(part, count, interval) for part, count in loss_grid.parts_of(mechanism)]
+    together = range(max(len(laws.orders) for laws, _ in parts))
+    columns = [[(laws.orders[min(k, len(laws.orders) - 1)], count) for laws, count in parts] for k in together]
+    return LossLaws(
+        orders=tuple(column[0][0] if [n for _, n in column] == [1] else composed(column) for column in columns)
+    )
+
+
+def _of_part(part: SingleRelease, count: int, interval: float) -> tuple[LossLaws, int]:
+    """A part's laws and how often they come; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
+    if isinstance(part, Gaussian):
+        return _plain(part.mu * math.sqrt(count), interval), 1
+    if not isinstance(part, Subsampled) or not _supported(part):
+        raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
+    if part.sampling.probability == 0:
+        return LossLaws(orders=(certain(0, spacing=interval),)), 1
+    return LossLaws(orders=tuple(_orders(part, interval))), count
+
+
+def _orders(mechanism: Subsampled, interval: float) -> list[LossLaw]:
+    """The loss law of one round for each order of the worlds; one where they are alike."""
+    forth, back = _profiles(mechanism, _losses(loss_grid.largest_loss(mechanism), interval))
+    one = loss_grid.connect_dots(interval, forth, back)
+    return (
+        [one] if mechanism.adjacency is Adjacency.REPLACE_ONE else [one, loss_grid.connect_dots(interval, back, forth)]
+    )
+
+
+def _profiles(mechanism: Subsampled, losses: Floats) -> tuple[Floats, Floats]:
+    """The one-round profiles of both orders. Poisson zero-out has add-remove's pair of output laws."""
+    assert isinstance(mechanism.mechanism, Gaussian)  # `supports` has been asked
+    round_ = {
+        "sampling_probability": mechanism.sampling.probability,
+        "noise_multiplier": mechanism.mechanism.noise_multiplier,
+    }
+    fixed = isinstance(mechanism.sampling, FixedSizeSampling)
+    if mechanism.adjacency is Adjacency.REPLACE_ONE:
+        profile = (fixed_size if fixed else poisson).replacement_profile(losses, **round_)
+        return profile, profile
+    if fixed:
+        return fixed_size.zeroing_profile(losses, **round_), fixed_size.restoring_profile(losses, **round_)
+    return poisson.removal_profile(losses, **round_), poisson.addition_profile(losses, **round_)
+
+
+def _plain(mu: float, interval: float) -> LossLaws:
+    profile = privacy_profile(_losses(loss_grid.largest_shift_loss(1.0, mu), interval), mu=mu)
+    return LossLaws(orders=(loss_grid.connect_dots(interval, profile, profile),))
+
+
+def _losses(largest: float, interval: float) -> Floats:
+    steps = math.ceil(largest / interval) + 1
+    return interval * np.arange(steps + 1, dtype=float)
+
+
+def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float = 0.0) -> Iterator[float]:
+    """Epsilon after 1, 2, ... rounds of `mechanism`, on the grid of `rounds` rounds; each an upper bound.
+
+    `lost` is taken off delta for every round: what its account is silent about. One convolution a round; may be drawn
+    beyond `rounds`. Domain and direction of error: those of `epsilon`.
+    """
+    require.open_probability(delta=delta)
+    one = distribution(mechanism, loss_grid.interval(Composed(parts=((mechanism, rounds),))))
+    total = one
+    for count in itertools.count(1):
+        target = delta - count * lost - 2 * composition_slack(count)
+        yield total.smallest_epsilon(target) if target > 0 else math.inf
+        total = total.plus(one)

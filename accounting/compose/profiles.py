@@ -1,0 +1,177 @@
+"""Privacy profiles: everything that an account claims, delta at every epsilon, in one callable.
+
+An (epsilon, delta) pair is one point of it. A test of the claim needs the whole: at delta = 1e-5 alone an audit has
+almost no power.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from accounting import gaussian
+from accounting.compose import accountant as accountants
+from accounting.compose import loss_grid, pld, rdp
+from accounting.compose.pld import LossLaws
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.gaussian.half_lines import Floats
+from accounting.integers import discrete_gaussian
+from accounting.mechanisms import Mechanism
+
+_KNOTS = 4001
+_FARTHEST = 50.0
+_NOTHING = 1e-15  # below this the numerical convolution says nothing more
+
+Curve = Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """delta(epsilon) of a claim, for all neighbours in both orders; call it with any array of real numbers.
+
+    `above_zero` gives it at epsilon >= 0. Below zero: delta(-e) = 1 - e^-e + e^-e delta(e), as for every pair of laws,
+    the order of the pair exchanged (the claim holds for both). `method` names the account.
+    """
+
+    above_zero: Curve
+    method: str
+
+    def __call__(self, epsilon: ArrayLike) -> Floats:
+        """Shape: that of `epsilon`; infinities are allowed. Between max(0, 1 - e^epsilon) and 1."""
+        eps = np.asarray(epsilon, dtype=float)
+        if np.isnan(eps).any():
+            raise InvalidParameter("epsilon=nan: must be real numbers, infinities included.")
+        size = np.abs(eps).ravel()
+        delta = np.clip(self.above_zero(size), 0.0, 1.0).reshape(eps.shape)
+        mirrored = -np.expm1(-np.abs(eps)) + np.exp(-np.abs(eps)) * delta
+        return np.asarray(np.where(eps >= 0, delta, mirrored))
+
+
+def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] = "best") -> Profile:
+    """The profile that the accountant claims for `mechanism`.
+
+    Claim: for all neighbours under the mechanism's adjacency, both orders, and every event S,
+    P(S) <= e^epsilon Q(S) + delta(epsilon), epsilon any real number. Direction of error: upper bound (plain Gaussians:
+    exact to rounding, as mu-Gaussian composition is closed).
+    pld: the composed privacy loss distribution, at knots joined by chords in e^epsilon (delta is convex in it).
+    rdp: the least over the orders of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne, Kamath, Steinke 2020,
+    Prop. 12, solved for delta); a bound, which need not be the profile of a pair. best: the smaller of what applies.
+    Discrete Gaussians within e^±c of Gaussians: e^c delta_Gaussian(epsilon - 2c) (`integers.discrete_gaussian`).
+    Cohorts that may overflow their slots add that probability to delta. Errors: UnsupportedMechanism where the
+    accountant has no bound.
+    """
+    makers: dict[str, Callable[[Mechanism], Curve]] = {"analytic-gaussian": _analytic, "pld": _pld, "rdp": _rdp}
+    if accountant not in ("best", "pld", "rdp"):
+        raise InvalidParameter(f"accountant={accountant!r}: must be 'best', 'pld' or 'rdp'.")
+    if accountant != "best":
+        return Profile(above_zero=makers[accountant](mechanism), method=accountant)
+    if accountants.plain_shift(mechanism) is not None:
+        return Profile(above_zero=_analytic(mechanism), method="analytic-gaussian")
+    found, refusals = {}, []
+    for name, maker in makers.items():
+        try:
+            found[name] = maker(mechanism)
+        except (UnsupportedMechanism, InvalidParameter) as refusal:
+            refusals.append(str(refusal))
+    if not found:
+        raise UnsupportedMechanism("accountant='best': no accountant has a profile. " + " ".join(refusals))
+    curves = list(found.values())
+    return Profile(above_zero=lambda eps: np.min([curve(eps) for curve in curves], axis=0), method="+".join(found))
+
+
+def _analytic(mechanism: Mechanism) -> Curve:
+    near = discrete_gaussian.continuous(mechanism)
+    mu = accountants.plain_shift(near.mechanism)
+    if mu is None:
+        raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
+    shift = mu
+    exact = Profile(above_zero=lambda eps: gaussian.privacy_profile(eps, mu=shift), method="analytic-gaussian")
+    return _as_near(exact, near.closeness, accountants.overflow(mechanism))
+
+
+def _pld(mechanism: Mechanism) -> Curve:
+    near = discrete_gaussian.continuous(mechanism)
+    if not pld.supports(near.mechanism):
+        raise UnsupportedMechanism(f"{type(mechanism).__name__}: no privacy loss distribution is implemented.")
+    rounds = sum(count for _, count in loss_grid.parts_of(near.mechanism))
+    if rounds > pld.MOST_ROUNDS:
+        raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
+    laws = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
+    exact = profile_of_distribution(laws, slack=pld.composition_slack(rounds), method="pld")
+    return _as_near(exact, near.closeness, accountants.overflow(mechanism))
+
+
+def _as_near(near: Profile, closeness: float, extra: float) -> Curve:
+    """The curve of a mechanism whose laws are within e^±closeness of those of `near`, but for an event `extra`.
+
+    With c = closeness, P' <= e^c P and Q <= e^c Q' as measures: P'(S) - e^epsilon Q'(S) is at most
+    e^c (P(S) - e^(epsilon - 2c) Q(S)) <= e^c near(epsilon - 2c), for every real epsilon - 2c. Below zero `near` is a
+    whole `Profile`, which mirrors what it has above zero, from above again: 1 - e^-x + e^-x delta(x) rises with delta.
+    No chord goes on beyond its knots there, where it would lie below the convex curve. Direction of error: upper bound.
+    """
+    if closeness > _FARTHEST:
+        raise UnsupportedMechanism(
+            f"discrete noise within e^{closeness:.3g} of a Gaussian: too far for any delta. Raise the scale."
+        )
+    return lambda eps: math.exp(closeness) * near(eps - 2 * closeness) + extra
+
+
+def profile_of_distribution(laws: LossLaws, *, slack: float, method: str) -> Profile:
+    """The profile of composed loss laws, the worse of their orders, from above.
+
+    At knots joined by chords in e^epsilon, in which every profile is convex. `slack`: what rounding of its convolutions
+    may misplace; added to every delta.
+    """
+    knots = np.linspace(0.0, _end(laws, max(slack, _NOTHING)), _KNOTS)
+    values = laws.delta(knots) * (1 + 1e-9) + slack
+    return Profile(above_zero=lambda eps: _chords(eps, knots, values), method=method)
+
+
+def _end(laws: LossLaws, negligible: float) -> float:
+    """An epsilon at which delta has come down to what it keeps for ever, or is negligible."""
+    end, last = 1.0, float(laws.delta(math.inf))
+    while float(laws.delta(end)) > 1.001 * last + negligible and end < 1e6:
+        end *= 1.5
+    return end
+
+
+def _chords(eps: Floats, knots: Floats, values: Floats) -> Floats:
+    """Joined linearly in e^epsilon, from above since a profile is convex in it; the last value from there on.
+
+    From the first knot on: to its left the first chord would go on below the curve.
+    """
+    assert np.all(eps >= knots[0])
+    right = np.clip(np.searchsorted(knots, eps, side="right"), 1, len(knots) - 1)
+    low, high = knots[right - 1], knots[right]
+    share = np.expm1(np.minimum(eps, high) - low) / np.expm1(high - low)
+    return np.asarray(values[right - 1] + share * (values[right] - values[right - 1]))
+
+
+def _rdp(mechanism: Mechanism) -> Curve:
+    orders = accountants.orders(mechanism)
+    rho = rdp.curve(mechanism, orders)
+    known = np.isfinite(rho)
+    if not known.any():
+        raise UnsupportedMechanism(f"{type(mechanism).__name__}: its Renyi curve is infinite at every order.")
+    extra = accountants.overflow(mechanism)
+    return lambda eps: delta_from_curve(eps, orders[known], rho[known]) + extra
+
+
+def delta_from_curve(epsilon: ArrayLike, orders: ArrayLike, rho: ArrayLike) -> Floats:
+    """The delta at `epsilon` that Renyi bounds `rho` at `orders` imply: the least over the orders, at most 1.
+
+    delta = exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a   (Canonne, Kamath, Steinke 2020, Prop. 12)
+
+    Valid at every real epsilon, in the direction of `rho`. Shape: that of `epsilon`. Direction of error: upper bound.
+    """
+    eps, a, curve = np.asarray(epsilon, dtype=float), np.asarray(orders, dtype=float), np.asarray(rho, dtype=float)
+    if a.ndim != 1 or a.shape != curve.shape or not a.size or not np.all(a > 1) or not np.all(curve >= 0):
+        raise InvalidParameter(
+            f"orders of shape {a.shape}, rho of shape {curve.shape}: must be lists of one length, orders above 1 and "
+            "divergences of at least 0."
+        )
+    logs = (a - 1) * (curve - eps[..., None] + np.log1p(-1 / a)) - np.log(a)
+    return np.asarray(np.exp(np.minimum(logs.min(axis=-1), 0.0)))

@@ -1,0 +1,75 @@
+"""The sharpest known neighbours of one sampled round: what they show, no accountant can deny."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from accounting.errors import UnsupportedMechanism
+from accounting.gaussian.half_lines import Floats
+from accounting.mechanisms import FixedSizeSampling, Gaussian, Subsampled
+from accounting.mechanisms.adjacency import Adjacency
+
+Mixture = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackPair:
+    """Output laws of two neighbours along the attacked direction: mixtures of unit-variance Gaussians.
+
+    `p` and `q` hold (weight, mean); the loss log p(x)/q(x) must rise with x, or fall and then rise.
+    """
+
+    p: Mixture
+    q: Mixture
+
+    def reversed(self) -> "AttackPair":
+        """The two worlds exchanged, mirrored so that the loss rises again."""
+        return AttackPair(p=tuple((w, -m) for w, m in self.q), q=tuple((w, -m) for w, m in self.p))
+
+    def loss(self, x: Floats) -> Floats:
+        """log p(x) / q(x)."""
+        return log_density(self.p, x) - log_density(self.q, x)
+
+    def loss_moments(self) -> tuple[float, float]:
+        """Mean and variance of the loss under p, by quadrature: good to a few percent, to choose a grid with."""
+        means = [m for _, m in (*self.p, *self.q)]
+        x = np.unique(np.concatenate([m + np.linspace(-9, 9, 2001) for m in set(means)]))
+        weights = np.exp(log_density(self.p, x)) * np.gradient(x)
+        weights /= weights.sum()
+        loss = self.loss(x)
+        mean = float(weights @ loss)
+        return mean, float(weights @ (loss - mean) ** 2)
+
+
+def attack_pairs(mechanism: Subsampled) -> list[AttackPair]:
+    """The sharpest known fixed pair of neighbours of one sampled round, in both orders.
+
+    Poisson: nobody else sends anything; one client sends +C or nothing (replace-one: -C).
+    Fixed size: all others send -C; one client sends +C or -C (zero-out: +C or 0, and 0 or -C).
+    """
+    if not isinstance(mechanism.mechanism, Gaussian):
+        raise UnsupportedMechanism(f"{type(mechanism.mechanism).__name__}: no attack pair is known.")
+    q, s = mechanism.sampling.probability, 1 / mechanism.mechanism.noise_multiplier
+    quiet, loud = (1 - q, 0.0), (q, s)
+    if isinstance(mechanism.sampling, FixedSizeSampling):
+        base = (1 - q, -s)
+        if mechanism.adjacency is Adjacency.REPLACE_ONE:
+            pairs = [_pair([base, loud], [(1.0, -s)])]
+        else:
+            pairs = [_pair([base, loud], [base, (q, 0.0)]), _pair([base, (q, 0.0)], [(1.0, -s)])]
+    elif mechanism.adjacency is Adjacency.REPLACE_ONE:
+        pairs = [_pair([quiet, loud], [quiet, (q, -s)])]
+    else:
+        pairs = [_pair([quiet, loud], [(1.0, 0.0)])]
+    return [*pairs, *(pair.reversed() for pair in pairs)]
+
+
+def _pair(p: list[tuple[float, float]], q: list[tuple[float, float]]) -> AttackPair:
+    return AttackPair(p=tuple(part for part in p if part[0] > 0), q=tuple(part for part in q if part[0] > 0))
+
+
+def log_density(mixture: Mixture, x: Floats) -> Floats:
+    """Up to a common constant."""
+    terms = [math.log(w) - (x - m) ** 2 / 2 for w, m in mixture]
+    return np.asarray(np.logaddexp.reduce(terms, axis=0))

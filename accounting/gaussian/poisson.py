@@ -1,0 +1,53 @@
+"""One round of a Poisson-sampled Gaussian: the profiles of its dominating pairs, in closed form.
+
+With q the sampling probability and s = 1/sigma, one client adds N(s) with probability q to a sum that is N(0) without
+it. Proofs: docs/theory.md; the add-remove pair is that of Zhu, Dong, Wang 2022.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from accounting.gaussian import half_lines
+from accounting.gaussian.closed_form import privacy_profile
+from accounting.gaussian.fixed_size import symmetric
+from accounting.gaussian.half_lines import Floats
+
+
+def removal_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
+    """H_gamma of (1-q) N(0) + q N(s) from N(0), gamma = e^epsilon.
+
+    = q H_g(N(s) || N(0)), g = (gamma - 1 + q)/q, for gamma > 1 - q; else 1 - gamma. Exact to rounding.
+    """
+    q, eps = sampling_probability, np.asarray(epsilon, dtype=float)
+    fallen = np.expm1(np.minimum(eps, 0.0))
+    with np.errstate(divide="ignore"):  # log 0 = -infinity, where gamma <= 1 - q
+        below_one = np.log1p(np.maximum(fallen / q, -1.0))
+    above_one = np.logaddexp(0.0, half_lines.log_expm1(np.maximum(eps, 0.0)) - np.log(q))
+    inside = q * privacy_profile(np.where(eps > 0, above_one, below_one), mu=1 / noise_multiplier)
+    return np.asarray(np.maximum(inside, -fallen))
+
+
+def addition_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
+    """H_gamma of N(0) from (1-q) N(0) + q N(s), gamma = e^epsilon.
+
+    = a H_(gamma q / a)(N(0) || N(s)) with a = 1 - gamma (1-q), for a > 0; else 0. Exact to rounding.
+    """
+    q, eps = sampling_probability, np.asarray(epsilon, dtype=float)
+    a = -np.expm1(np.minimum(eps + half_lines.log_complement(q), 0.0))
+    safe = np.where(a > 0, a, 1.0)
+    value = safe * privacy_profile(eps + np.log(q) - np.log(safe), mu=1 / noise_multiplier)
+    return np.asarray(np.where(a > 0, value, 0.0))
+
+
+def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
+    """H_gamma of (1-q) N(0) + q N(s) from (1-q) N(0) + q N(-s), gamma = e^epsilon: replace-one.
+
+    For gamma >= 1 the supremum over t of  -gamma q Phi(t-s) + (1-q)(1-gamma) Phi(t) + q Phi(t+s)  (docs/theory.md,
+    Theorem 3: no other values of the replaced client do better); below 1 by symmetry. Exact to rounding.
+    """
+    q, eps = sampling_probability, np.asarray(epsilon, dtype=float)
+    size = np.abs(eps)
+    log_middle = half_lines.log_complement(q) + half_lines.log_expm1(size)
+    log_far = np.full(eps.shape, np.log(q))
+    above_one = half_lines.supremum(np.log(q) + size, log_middle, log_far, 1 / noise_multiplier)
+    return symmetric(eps, above_one)

@@ -1,0 +1,108 @@
+"""Amplification by subsampling of ANY mechanism with a known Renyi curve, at integer orders.
+
+The Gaussian mechanism has tighter bounds of its own (`compose.rdp`, `gaussian.fixed_size`); these are for
+everything else. All sums run in logarithms.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+
+from accounting import require
+from accounting.errors import InvalidParameter
+
+LARGEST_ORDER = 100_000
+"""Sums over all orders up to the wanted one: beyond this, only memory and minutes are spent."""
+
+Floats = NDArray[np.float64]
+RenyiCurve = Callable[[Floats], Floats]
+
+
+def integer_orders(orders: ArrayLike) -> NDArray[np.int64]:
+    """`orders` as integers of at least 2, or an error: these bounds are theorems at integer orders only."""
+    try:
+        given = np.atleast_1d(np.asarray(orders, dtype=float))
+        valid = given.ndim == 1 and given.size > 0 and bool(np.all((given >= 2) & (given <= LARGEST_ORDER)))
+    except (TypeError, ValueError):
+        valid = False
+    if not valid or np.any(given != np.floor(given)):
+        raise InvalidParameter(f"orders={orders!r}: must be whole numbers from 2 to {LARGEST_ORDER} for this bound.")
+    return given.astype(np.int64)
+
+
+def _base(curve: RenyiCurve, largest: int) -> Floats:
+    """The curve at orders 0..largest, where 0 and 1 stand empty."""
+    orders = np.arange(2.0, largest + 1)
+    values = np.asarray(curve(orders), dtype=float)
+    if values.shape != orders.shape or not np.all(values >= 0):
+        raise InvalidParameter(
+            f"curve gives shape {values.shape} for {orders.shape} orders: must be a divergence, at least 0, for each."
+        )
+    return np.concatenate([[0.0, 0.0], values])
+
+
+def _log_binomial(n: int, k: Floats) -> Floats:
+    return np.asarray(scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1))
+
+
+def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float) -> Floats:
+    """Renyi curve of a mechanism run on a Poisson-sampled cohort.
+
+    Claim: with q the sampling probability and rho(k) a bound on the divergence of order k in BOTH directions,
+        rho'(a) = 1/(a-1) log( (1-q)^(a-1) (1 + (a-1) q) + sum_{k=2..a} C(a,k) (1-q)^(a-k) q^k e^((k-1) rho(k)) )
+    (Zhu, Wang 2019, Thm 6; Steinke 2022, Thm 11). `curve` maps an array of orders to such bounds.
+    Adjacency: add-remove or zero-out. Orders: integers >= 2. Direction of error: upper bound.
+    With a one-directional curve the formula is NOT a bound.
+    """
+    q = require.probability(sampling_probability=sampling_probability)
+    whole = integer_orders(orders)
+    if q == 0:
+        return np.zeros(len(whole))
+    base = _base(curve, int(whole.max()))
+    if q == 1:
+        return np.asarray(base[whole])
+
+    def one(order: int) -> float:
+        k = np.arange(2.0, order + 1)
+        terms = _log_binomial(order, k) + (order - k) * np.log1p(-q) + k * np.log(q) + (k - 1) * base[2 : order + 1]
+        first = (order - 1) * np.log1p(-q) + np.log1p((order - 1) * q)
+        return float(max(scipy.special.logsumexp(np.append(terms, first)), 0.0) / (order - 1))
+
+    return np.array([one(int(order)) for order in whole])
+
+
+def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float) -> Floats:
+    """Renyi curve of a mechanism run on a fixed-size cohort drawn without replacement.
+
+    Claim: with q = cohort / clients and rho a Renyi curve under replace-one,
+        rho'(a) = 1/(a-1) log( 1 + q^2 C(a,2) min{4 (e^rho(2) - 1), 2 e^rho(2)}
+                                 + sum_{j=3..a} q^j C(a,j) 2 e^((j-1) rho(j)) )
+    (Wang, Balle, Kasiviswanathan 2019, Thm 9 without its unbounded-order refinement; Lemma 3 of the Fed-SMP
+    paper). The base curve must be that of replacing one member of the cohort by another: 2C for clipped sums.
+    Adjacency: replace-one (so zero-out too). Orders: integers >= 2. Direction of error: upper bound.
+    """
+    q = require.probability(sampling_probability=sampling_probability)
+    whole = integer_orders(orders)
+    base = _base(curve, int(whole.max()))
+    if q == 1:
+        return np.asarray(base[whole])
+    if q == 0:
+        return np.zeros(len(whole))
+
+    def log_pair_term(order: int) -> float:
+        rho = base[2]
+        if rho == 0:
+            return -np.inf
+        log_expm1 = rho + np.log(-np.expm1(-rho))
+        smaller = min(np.log(4) + log_expm1, np.log(2) + rho)
+        return float(2 * np.log(q) + _log_binomial(order, np.array(2.0)) + smaller)
+
+    def one(order: int) -> float:
+        j = np.arange(3.0, order + 1)
+        terms = j * np.log(q) + _log_binomial(order, j) + np.log(2) + (j - 1) * base[3 : order + 1]
+        amplified = float(scipy.special.logsumexp(np.concatenate([[0.0, log_pair_term(order)], terms])) / (order - 1))
+        return min(amplified, float(base[order]))  # sampling never hurts (quasi-convexity)
+
+    return np.array([one(int(order)) for order in whole])

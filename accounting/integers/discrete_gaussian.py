@@ -1,0 +1,139 @@
+"""Sums of discrete Gaussians, accounted as the continuous Gaussian that they nearly are (docs/theory.md, section 7).
+
+The Poisson summation formula says how far the lattice is felt: for real c,
+    sum over n of exp(-(n + c)^2 / 2 s^2)  lies in  s sqrt(2 pi) [1 - e(s^2), 1 + e(s^2)],
+    e(s^2) = 2 sum_{k>=1} exp(-2 pi^2 s^2 k^2),
+which is 5e-9 at s = 1 and 1e-34 at s = 2. Everything here follows from it; all variances are in squared steps.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accounting import require
+from accounting.errors import UnsupportedMechanism
+from accounting.mechanisms import Composed, Gaussian, Mechanism, SingleRelease, Subsampled
+from accounting.mechanisms.integers import DiscreteGaussian
+
+Floats = NDArray[np.float64]
+
+_TERMS = 12
+_EXACT_SHARES = 10_000
+_ROUNDING = 1 + 1e-12
+
+
+def lattice_distortion(variance: ArrayLike) -> Floats:
+    """2 artanh(e(variance)): how much a law may change, in log-ratio, through sums over shifted integers.
+
+    log((1 + e)/(1 - e)), elementwise; infinite where e >= 1 (variances below 0.04). Direction of error: upper bound.
+    """
+    v = np.asarray(variance, dtype=float)
+    k = np.arange(1, _TERMS + 1)
+    # The terms left out are below exp(-2 pi^2 0.035 13^2) < 1e-50 where e can be below 1.
+    e = 2 * np.exp(-2 * math.pi**2 * np.multiply.outer(np.maximum(v, 0.0), k**2)).sum(axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where((e < 1) & (v > 0.035), 2 * np.arctanh(np.minimum(e, 1.0)) * _ROUNDING, np.inf))
+
+
+def shares_distortion(share_variance: float, shares: int) -> float:
+    """tau: one coordinate's sum of `shares` draws of N_Z(0, share_variance) is within e^±tau of N_Z(0, their variance).
+
+    tau = sum_{k=1}^{shares-1} lattice_distortion(share_variance k / (k+1)). Claim: for every integer, the ratio of the
+    two probabilities lies in [e^-tau, e^tau]. Direction of error: upper bound; infinite for tiny noise.
+    """
+    variance, count = require.positive(share_variance=share_variance), require.count(shares=shares)
+    k = np.arange(1, min(count, _EXACT_SHARES), dtype=float)
+    if not len(k):
+        return 0.0
+    steps = lattice_distortion(variance * k / (k + 1))
+    rest = count - 1 - len(k)
+    return float(steps.sum() + (rest * steps[-1] if rest else 0.0)) * _ROUNDING  # steps fall with k
+
+
+def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
+    """Renyi divergence of neighbouring sums, unsampled, at real orders above 1.
+
+    With D the sensitivity, V the variance, tau as above, n = min(dimension, D^2) coordinates in which integers differ:
+        min{ a/2 (D / sqrt V + 2 tau sqrt n)^2,  a D^2 / 2V + n tau (2a - 1)/(a - 1) }
+    Adjacency: the mechanism's, both orders of the worlds. For one share tau = 0: Canonne, Kamath, Steinke 2020.
+    Direction of error: upper bound. UnsupportedMechanism where tau is infinite.
+    """
+    a = np.asarray(orders, dtype=float)
+    tau = _finite(shares_distortion(mechanism.share_variance, mechanism.shares), mechanism)
+    shift = mechanism.sensitivity / math.sqrt(mechanism.variance)
+    moved = min(mechanism.dimension, math.floor(mechanism.sensitivity**2 * _ROUNDING))
+    return np.minimum(a / 2 * (shift + 2 * tau * math.sqrt(moved)) ** 2, a / 2 * shift**2 + penalty(a, moved * tau))
+
+
+def penalty(orders: ArrayLike, closeness: float) -> Floats:
+    """What a law that is within e^±closeness adds to a Renyi divergence: closeness (2a - 1)/(a - 1)."""
+    a = np.asarray(orders, dtype=float)
+    return np.asarray(closeness * (2 * a - 1) / (a - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuous:
+    """A mechanism of Gaussians, and `closeness`: the log-ratio of the laws asked about to post-processings of it.
+
+    So delta(epsilon) <= e^closeness delta_continuous(epsilon - 2 closeness), for every pair of neighbours.
+    """
+
+    mechanism: Mechanism
+    closeness: float
+
+
+def continuous(mechanism: Mechanism) -> Continuous:
+    """`mechanism` with every discrete Gaussian, sampled or not, replaced by a Gaussian; other parts stay.
+
+    Claim: a sum of discrete Gaussians of variance V is within e^±eta of a post-processing of a Gaussian of variance
+    V - t^2, eta = dimension (tau + lattice_distortion(t^2)), for each t; t is chosen near the best for the number of
+    releases. Every sampler is a mixture over cohorts, which keeps the ratio; the closeness of a composition is the sum.
+    Direction of error: upper bound. UnsupportedMechanism where no t gives a finite eta: the noise is below 0.2 steps.
+    """
+    parts: tuple[tuple[Any, int], ...] = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
+    if not any(isinstance(_unsampled(part), DiscreteGaussian) for part, _ in parts):
+        return Continuous(mechanism=mechanism, closeness=0.0)
+    replaced = [_continuous_part(part, count) for part, count in parts]
+    counted = tuple((twin, count) for (twin, _), (_, count) in zip(replaced, parts, strict=True))
+    return Continuous(mechanism=Composed(parts=counted), closeness=math.fsum(eta for _, eta in replaced) * _ROUNDING)
+
+
+def _unsampled(part: object) -> object:
+    return part.mechanism if isinstance(part, Subsampled) else part
+
+
+def _continuous_part(part: SingleRelease, count: int) -> tuple[SingleRelease, float]:
+    noise = _unsampled(part)
+    if not isinstance(noise, DiscreteGaussian):
+        return part, 0.0
+    smoothing, one_release = _smoothing(noise, count)
+    strength = math.sqrt(noise.variance - smoothing) / noise.l2_bound
+    twin = Gaussian(noise_multiplier=strength / _ROUNDING, adjacency=noise.adjacency)
+    if not isinstance(part, Subsampled):
+        return twin, count * one_release
+    never = part.sampling.probability == 0  # then both worlds are the same
+    return Subsampled(mechanism=twin, sampling=part.sampling), 0.0 if never else count * one_release
+
+
+def _smoothing(noise: DiscreteGaussian, count: int) -> tuple[float, float]:
+    """t^2 and the eta of one release. Any t^2 below the variance is valid; the one taken weighs the two losses as an
+    epsilon near 1 would feel them: 2 eta in every release, t^2 / 2 (V - t^2) relative."""
+    tau = _finite(shares_distortion(noise.share_variance, noise.shares), noise)
+    candidates = np.linspace(0.04, min(0.99 * noise.variance, 10.0), 500)
+    left = noise.variance - candidates
+    etas = np.where(left > 0, noise.dimension * (tau + lattice_distortion(candidates)), np.inf)
+    best = int(np.argmin(2 * count * etas + candidates / (2 * np.where(left > 0, left, 1.0))))
+    return float(candidates[best]), _finite(float(etas[best]), noise)
+
+
+def _finite(distortion: float, noise: DiscreteGaussian) -> float:
+    if math.isinf(distortion):
+        raise UnsupportedMechanism(
+            f"share_variance={noise.share_variance} with shares={noise.shares}: noise far below one integer step, "
+            "for which no bound holds. Raise the scale, so that more steps fit into the clip norm (shares with a "
+            "standard deviation of 2 steps or more cost nothing)."
+        )
+    return distortion

@@ -1,0 +1,216 @@
+"""What stands in a ledger: a header, then one entry for every round that released something or ended without a result.
+
+Unit "client": a `Release`, something about all clients of a round. Unit "record": a `LocalRelease`, what each client of
+a round released of its own records.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from accounting import mechanisms, require
+from accounting.compose.histories import Steps
+from accounting.errors import AccountingError, InvalidParameter
+from accounting.mechanisms import Composed, SingleRelease
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What holds for the whole file. `randomness`: "simulated" (seeded, not for release) or "secure" (OS).
+
+    population: a fingerprint, under a secret key, of who the clients are and what each of them holds.
+    binding:    hashes of what else the run is made of (configuration, start model), by name.
+    Ledgers of 0.1 have neither.
+    """
+
+    unit: str
+    clients: int
+    randomness: str
+    about: Mapping[str, Any] = field(default_factory=dict)
+    population: str | None = None
+    binding: Mapping[str, str] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "header",
+            "version": VERSION,
+            "unit": self.unit,
+            "clients": self.clients,
+            "randomness": self.randomness,
+            "about": dict(self.about),
+            **({} if self.population is None else {"population": self.population}),
+            **({} if self.binding is None else {"binding": dict(self.binding)}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """One release. `mechanism` carries adjacency, sampler and noise; the rest says how it was carried out.
+
+    `noise_std` is the standard deviation of the noise on the sum, `noise_placement` "server" or "clients" (shares),
+    `detail` anything else that was fixed beforehand (dimension, denominators, parts of a joint release).
+    """
+
+    round: int
+    mechanism: SingleRelease
+    clip_norm: float
+    noise_std: float
+    noise_placement: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "release",
+            "round": self.round,
+            "mechanism": self.mechanism.to_dict(),
+            "sensitivity_in_clips": self.mechanism.adjacency.sensitivity_in_clips,
+            "clip_norm": self.clip_norm,
+            "noise_std": self.noise_std,
+            "noise_placement": self.noise_placement,
+            "detail": dict(self.detail),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalRelease:
+    """A round of clients that train privately by themselves: who took which steps, none in `steps` took any.
+
+    `noise_std` is the standard deviation of the noise on the sum over a batch.
+    """
+
+    round: int
+    steps: tuple[Steps, ...]
+    clip_norm: float
+    noise_std: float
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "local-release",
+            "round": self.round,
+            "steps": [
+                {"mechanism": part.mechanism.to_dict(), "count": part.count, "clients": list(part.clients)}
+                for part in self.steps
+            ],
+            "clip_norm": self.clip_norm,
+            "noise_std": self.noise_std,
+            "detail": dict(self.detail),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Aborted:
+    """A round that ended without a result: nothing of it was released, so it costs nothing.
+
+    Sound where ending does not depend on the data nor on who was drawn: too many clients were lost of a number that is
+    fixed (`dpfed.methods.aborts` refuses the rest). `reason` is published: it holds no counts, clients or steps.
+    """
+
+    round: int
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "aborted", "round": self.round, "reason": self.reason}
+
+
+Entry = Release | LocalRelease | Aborted
+"""A line after the header."""
+
+
+def misplaced(header: Header, entry: Entry) -> str | None:
+    """What is wrong with an entry in a ledger of this header, if anything."""
+    if isinstance(entry, Aborted):
+        return None
+    if isinstance(entry, LocalRelease) != (header.unit == "record"):
+        kind = "local release" if isinstance(entry, LocalRelease) else "release of all clients"
+        return f"a {kind} has no place in a ledger of unit {header.unit!r}."
+    if isinstance(entry, LocalRelease):
+        largest = max((max(part.clients, default=0) for part in entry.steps), default=0)
+        if largest >= header.clients:
+            return f"client {largest} of {header.clients} clients, who count from 0."
+    return None
+
+
+def header_from(record: Mapping[str, Any]) -> Header:
+    """The header that `to_dict` wrote. InvalidParameter for anything else."""
+    match record:
+        case {"unit": "client" | "record" as unit, "clients": clients, "randomness": str(where), "about": dict(about)}:
+            return Header(
+                unit=unit,
+                clients=require.count(clients=clients),
+                randomness=where,
+                about=about,
+                population=_text(population=record["population"]) if "population" in record else None,
+                binding=_texts(binding=record["binding"]) if "binding" in record else None,
+            )
+    raise InvalidParameter("not a header: it needs unit (client or record), clients, randomness and about.")
+
+
+class Entries:
+    """Reads records one by one. A record that says the same as the one before, of another round, shares its parts: a
+    million rounds of a run take the memory of their numbers.
+    """
+
+    def __init__(self) -> None:
+        self._before: tuple[Mapping[str, Any], Entry] | None = None
+
+    def read(self, record: dict[str, Any]) -> Entry:
+        """The entry that `to_dict` wrote. InvalidParameter for anything else."""
+        round = require.count(0, round=record.pop("round", None))
+        if self._before is None or self._before[0] != record:
+            try:
+                self._before = record, _entry_of_round_0(record)
+            except AccountingError:
+                raise
+            except (KeyError, TypeError) as error:
+                raise InvalidParameter(f"not a release that this version knows ({error}).") from None
+        return replace(self._before[1], round=round)
+
+
+def _entry_of_round_0(record: Mapping[str, Any]) -> Entry:
+    if record["kind"] == "aborted":
+        return Aborted(round=0, reason=_text(reason=record["reason"]))
+    if record["kind"] not in ("release", "local-release"):
+        raise InvalidParameter("not a release that this version knows (kind).")
+    common: Any = {
+        "round": 0,
+        "clip_norm": require.nonnegative(clip_norm=record["clip_norm"]),
+        "noise_std": require.nonnegative(noise_std=record["noise_std"]),
+        "detail": _mapping(detail=record["detail"]),
+    }
+    if record["kind"] == "local-release":
+        return LocalRelease(steps=tuple(_steps_from(part) for part in record["steps"]), **common)
+    placement = _text(noise_placement=record["noise_placement"])
+    return Release(mechanism=_single(record["mechanism"]), noise_placement=placement, **common)
+
+
+def _steps_from(record: Mapping[str, Any]) -> Steps:
+    return Steps(mechanism=_single(record["mechanism"]), count=record["count"], clients=tuple(record["clients"]))
+
+
+def _single(record: Mapping[str, Any]) -> SingleRelease:
+    mechanism = mechanisms.from_dict(record)
+    if isinstance(mechanism, Composed):
+        raise InvalidParameter("a composition is not one release.")
+    return mechanism
+
+
+def _mapping(**named: object) -> dict[str, Any]:
+    ((name, value),) = named.items()
+    if not isinstance(value, dict):
+        raise InvalidParameter(f"{name}: must be an object.")
+    return value
+
+
+def _texts(**named: object) -> dict[str, str]:
+    (name,) = named
+    return {key: _text(**{f"{name}.{key}": one}) for key, one in _mapping(**named).items()}
+
+
+def _text(**named: object) -> str:
+    ((name, value),) = named.items()
+    if not isinstance(value, str):
+        raise InvalidParameter(f"{name}: must be text.")
+    return value

@@ -1,0 +1,297 @@
+"""The ledger: what a run released, one line each, on disk before it is published.
+
+A JSON-lines file. The first line is a header (version, unit, where the randomness came from), every further line one
+entry (`ledger.entries`) with everything that a stated epsilon must name. The lines are chained by hashes
+(`ledger.hash_chain`), so that an edited, lost or reordered line is found when the file is read.
+"""
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from accounting.caveats import of_delta
+from accounting.compose.accountant import Accountant, Guarantee, guarantee
+from accounting.compose.histories import Histories, worst
+from accounting.errors import AccountingError, EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
+from accounting.ledger import durable
+from accounting.ledger.entries import (
+    VERSION,
+    Aborted,
+    Entries,
+    Entry,
+    Header,
+    LocalRelease,
+    Release,
+    header_from,
+    misplaced,
+)
+from accounting.ledger.hash_chain import opened, sealed
+from accounting.ledger.regular_file import open_input
+from accounting.mechanisms import Composed
+
+__all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Release"]
+
+_DIGEST = 32
+"""Bytes of a hash."""
+
+LONGEST_LINE = 2**26
+"""Bytes; a round of a million clients that train privately by themselves takes a tenth of it."""
+
+
+class Ledger:
+    """An open ledger. `create` a new one, `read` a finished one, `resume` one that a killed run left behind.
+
+    One process writes; any number may read `so_far` meanwhile.
+    """
+
+    def __init__(self, path: Path, header: Header, chain: str, size: int) -> None:
+        self.path, self.header = path, header
+        self.entries: list[Entry] = []
+        self._chain, self._size, self._reader = chain, size, Entries()
+        self._heads = bytearray.fromhex(chain)
+
+    @property
+    def releases(self) -> list[Release | LocalRelease]:
+        """What was released, in order."""
+        return [entry for entry in self.entries if not isinstance(entry, Aborted)]
+
+    @property
+    def head(self) -> str:
+        """The hash of the last line, which stands for all of them: 64 hexadecimal digits."""
+        return self._chain
+
+    @property
+    def identity(self) -> str:
+        """The hash of the header, the same however long the ledger grows."""
+        return self._heads[:_DIGEST].hex()
+
+    def entries_after(self, head: str) -> int | None:
+        """How many entries follow the line of this hash; None where no line has it: lines that stood there when it was
+        the head are gone, or the file is another one."""
+        wanted, place = _digest(head), len(self._heads)
+        while wanted is not None and (place := self._heads.rfind(wanted, 0, place + len(wanted) - 1)) >= 0:
+            if place % len(wanted) == 0:
+                return (len(self._heads) - place) // len(wanted) - 1
+        return None
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], header: Header) -> "Ledger":
+        """A new file holding only the header. An existing file is never touched: LedgerError."""
+        target = Path(path)
+        line, chain = sealed(header.to_dict(), "")
+        try:
+            durable.create(target, line)
+        except FileExistsError:
+            raise LedgerError(
+                f"{target}: a ledger is already there. A new run needs a new folder; resume continues the old one."
+            ) from None
+        except OSError as error:
+            raise LedgerError(f"{target}: the ledger cannot be written ({error}). Nothing was released.") from error
+        return cls(target, header, chain, len(line))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Ledger":
+        """The ledger in this file, every line checked. TruncatedLedger, EditedLedger, LedgerVersionError."""
+        ledger, unfinished = cls._read(Path(path))
+        if unfinished:
+            raise TruncatedLedger(
+                f"{path}, line {len(ledger.entries) + 2}: the last line was not written to its end (a crash, or a full "
+                "disk). Its release was never published, since a release waits for its line: Ledger.resume drops it."
+            )
+        return ledger
+
+    @classmethod
+    def so_far(cls, path: str | os.PathLike[str]) -> "Ledger":
+        """Like `read`, while another process may be writing: a last line that is not finished yet is left out."""
+        return cls._read(Path(path))[0]
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str]) -> "Ledger":
+        """Like `read`, for appending: an unfinished last line is cut off first."""
+        ledger, unfinished = cls._read(Path(path))
+        if unfinished:
+            ledger._cut()
+        return ledger
+
+    @classmethod
+    def _read(cls, path: Path) -> "tuple[Ledger, bool]":
+        """The ledger of the whole lines, and whether there is an unfinished one after them."""
+        lines = _lines(path, 0)
+        first = next(lines, b"")
+        if not first.endswith(b"\n"):
+            what = "not even a whole header was written" if first else "the file is empty"
+            raise TruncatedLedger(f"{path}, line 1: {what}, so nothing was released.")
+        header, chain = _read_header(path, first)
+        ledger = cls(path, header, chain, len(first))
+        return ledger, ledger._take(lines)
+
+    def catch_up(self) -> list[Entry]:
+        """Take over the lines that another process has written since, and return them.
+
+        The caller holds a lock that every writer holds: an unfinished last line is then one of a process that died, and
+        is cut off. EditedLedger, LedgerError.
+        """
+        before = len(self.entries)
+        if self._take(_lines(self.path, self._size)):
+            self._cut()
+        return self.entries[before:]
+
+    def look(self) -> None:
+        """Take over the whole lines that others have written since; needs no lock. EditedLedger, LedgerError."""
+        self._take(_lines(self.path, self._size))
+
+    def _take(self, lines: Iterable[bytes]) -> bool:
+        """Whether an unfinished line was left."""
+        for line in lines:
+            if not line.endswith(b"\n"):
+                return True
+            number = len(self.entries) + 2
+            record, chain = opened(self.path, number, line, self._chain)
+            try:
+                entry = self._reader.read(record)
+            except AccountingError as error:
+                raise EditedLedger(f"{self.path}, line {number}: {error}") from None
+            if wrong := misplaced(self.header, entry):
+                raise EditedLedger(f"{self.path}, line {number}: {wrong}")
+            self.entries.append(entry)
+            self._chain, self._size = chain, self._size + len(line)
+            self._heads += bytes.fromhex(chain)
+        return False
+
+    def _cut(self) -> None:
+        try:
+            durable.cut(self.path, self._size)
+        except OSError as error:
+            raise LedgerError(f"{self.path}: its unfinished last line cannot be cut off ({error}).") from error
+
+    def record(self, entry: Entry) -> None:
+        """Append one line and force it to the disk. Only after this returns may a release be published.
+
+        On failure (a full disk) the file is cut back to what it was and LedgerError says that nothing was released.
+        """
+        self.record_all([entry])
+
+    def record_all(self, entries: Iterable[Entry]) -> None:
+        """Append many lines and force them to the disk together: all of them, or none and LedgerError."""
+        new, lines, chain, heads = list(entries), [], self._chain, bytearray()
+        if not new:
+            return
+        for entry in new:
+            if wrong := misplaced(self.header, entry):
+                raise LedgerError(f"{self.path}, round {entry.round}: {wrong}")
+            line, chain = sealed(entry.to_dict(), chain)
+            lines.append(line)
+            heads += bytes.fromhex(chain)
+        data = b"".join(lines)
+        try:
+            durable.append(self.path, data, at=self._size)
+        except OSError as error:
+            raise LedgerError(
+                f"{self.path}: round {new[0].round} cannot be recorded ({error}). It was not released; free space or "
+                "fix the folder, then resume."
+            ) from error
+        self.entries += new
+        self._chain, self._size = chain, self._size + len(data)
+        self._heads += heads
+
+    def mechanism(self) -> Composed | None:
+        """Everything released so far as one composition; None before the first release. Not for unit "record", where
+        every client has its own: `histories`."""
+        if self.header.unit == "record":
+            raise LedgerError(f"{self.path}: unit 'record', every client has its own mechanism. Use histories().")
+        shared = [release.mechanism for release in self.releases if isinstance(release, Release)]
+        return Composed.of(shared) if shared else None
+
+    def histories(self) -> Histories:
+        """What each client released of its own records so far."""
+        histories = Histories()
+        for release in self.releases:
+            if isinstance(release, LocalRelease):
+                histories.add(release.steps)
+        return histories
+
+    def guarantee(
+        self,
+        delta: float,
+        *,
+        accountant: Accountant = "best",
+        units: int | None = None,
+        with_lower_bound: bool = True,
+    ) -> Guarantee:
+        """Epsilon at `delta`, from the releases alone. An upper bound for what ran if every release was recorded.
+
+        Unit "record", claim: for any client and any record added to it or taken away, all that this client ever sent
+        is (epsilon, delta)-indistinguishable: epsilon is that of the worst client's own composition. The sampling
+        probabilities of records and the numbers of steps count as public; so does who took part.
+
+        `units`: how many records there are, where they are the unit and a delta too large for so many is to be noted.
+        """
+        record_level = self.header.unit == "record"
+        units = units if record_level else self.header.clients
+        histories = self.histories().distinct() if record_level else []
+        mechanism = worst(histories, delta=delta, accountant=accountant) if record_level else self.mechanism()
+        if mechanism is None:
+            return Guarantee(
+                epsilon=0.0, delta=delta, unit=self.header.unit, adjacency="any", sampling="none", method="none",
+                lower_bound=0.0,
+                notes=("nothing was released", *of_delta(delta, units=units, unit=self.header.unit)),
+            )  # fmt: skip
+        stated = guarantee(
+            mechanism,
+            delta=delta,
+            accountant=accountant,
+            unit=self.header.unit,
+            units=units,
+            with_lower_bound=with_lower_bound,
+        )
+        if not record_level:
+            return stated
+        steps = sum(count for _, count in mechanism.parts)
+        return replace(stated, notes=(*stated.notes, f"of the worst client, which took {steps} steps"))
+
+
+def _lines(path: Path, start: int) -> Iterator[bytes]:
+    """The lines from byte `start`, each with its end; LedgerError."""
+    try:
+        with open_input(path) as file:
+            if file.seek(0, os.SEEK_END) < start:
+                raise EditedLedger(f"{path}: is shorter than it was when it was last read. Restore it from a copy.")
+            file.seek(start)
+            for number in itertools.count(1):
+                line = file.readline(LONGEST_LINE)
+                if len(line) == LONGEST_LINE:
+                    raise EditedLedger(f"{path}: a line {number} after byte {start} of more than {LONGEST_LINE} bytes.")
+                if not line:
+                    return
+                yield line
+    except OSError as error:
+        raise LedgerError(f"{path}: the ledger cannot be read ({error}).") from error
+
+
+def _digest(head: str) -> bytes | None:
+    """The bytes of a head; None for what can be none."""
+    try:
+        digest = bytes.fromhex(head)
+    except ValueError:
+        return None
+    return digest if len(digest) == _DIGEST and digest.hex() == head else None
+
+
+def _read_header(path: Path, line: bytes) -> tuple[Header, str]:
+    try:
+        version = json.loads(line).get("version")
+    except (ValueError, AttributeError, RecursionError):
+        raise EditedLedger(f"{path}, line 1: not a ledger header.") from None
+    if version != VERSION:
+        raise LedgerVersionError(
+            f"{path}: ledger version {version!r}; this package reads version {VERSION}. Use the package version that "
+            "wrote it."
+        )
+    record, chain = opened(path, 1, line, "")
+    try:
+        return header_from(record), chain
+    except AccountingError as error:
+        raise EditedLedger(f"{path}, line 1: {error}") from None

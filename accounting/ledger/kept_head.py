@@ -1,0 +1,74 @@
+"""The last hash of a ledger's chain, kept in a file beside it: a ledger that was cut at the end of a line is found.
+
+PATH.head is written after every append, so the ledger may be ahead of it (a crash between the two), never behind.
+It finds a ledger that was cut or replaced alone, not one whose head was put back with it.
+"""
+
+import re
+from pathlib import Path
+
+from accounting.errors import LedgerError
+from accounting.ledger import durable
+from accounting.ledger.file import Ledger
+
+_HEAD = re.compile(r"[0-9a-f]{64}")
+
+
+def path_of(ledger: Path) -> Path:
+    """Where the head of the ledger at this path is kept."""
+    return ledger.with_name(f"{ledger.name}.head")
+
+
+def read(ledger: Path) -> str | None:
+    """What was kept; None where nothing was. LedgerError. Read it before the ledger, which others may lengthen."""
+    path = path_of(ledger)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(66).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error}).") from error
+    if not _HEAD.fullmatch(head):
+        raise LedgerError(f"{path}: holds no hash of a ledger's line. Restore it from a copy.")
+    return head
+
+
+def write(ledger: Path, head: str) -> None:
+    """Keep this head, forced to the disk. LedgerError."""
+    path = path_of(ledger)
+    try:
+        durable.put(path, f"{head}\n".encode())
+    except OSError as error:
+        raise LedgerError(
+            f"{path}: cannot be written ({error}). Nothing was released; free space or fix the folder, then resume."
+        ) from error
+
+
+def is_head(text: str) -> bool:
+    """Whether this may be the hash of a line."""
+    return _HEAD.fullmatch(text) is not None
+
+
+def entries_after(ledger: Ledger, head: str) -> int:
+    """How many entries the ledger has after the line of this hash; LedgerError where it has no such line."""
+    follow = ledger.entries_after(head)
+    if follow is None:
+        raise LedgerError(
+            f"{ledger.path}: has no line of hash {head[:12]}...: lines up to it were changed or cut off, or it is the "
+            "head of another ledger. Restore the file from a copy."
+        )
+    return follow
+
+
+def check(ledger: Ledger, head: str | None, *, needed: bool) -> None:
+    """LedgerError unless the ledger has the line of this head; without one, if it is `needed`."""
+    path = path_of(ledger.path)
+    if head is None:
+        if needed:
+            raise LedgerError(f"{path}: is gone, so lines of {ledger.path} may be, too. Restore both from a copy.")
+    elif ledger.entries_after(head) is None:
+        raise LedgerError(
+            f"{ledger.path}: has no line of hash {head[:12]}..., which {path.name} says was its last one. Lines were "
+            "cut off, or the file is another one: what was spent is not all there. Restore it from a copy."
+        )

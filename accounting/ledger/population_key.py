@@ -1,0 +1,43 @@
+"""The secret key under which populations are fingerprinted, in a file of the operator.
+
+A ledger is published, and a plain hash of private data would let anybody try out which data they were. Under a key of
+256 bits that stays with the operator, the fingerprint says only whether two runs that share the key have the same
+clients.
+"""
+
+import re
+import secrets
+from pathlib import Path
+
+from accounting.errors import LedgerError
+from accounting.ledger import durable
+
+_BYTES = 32
+_HEX = re.compile(rf"[0-9a-f]{{{2 * _BYTES}}}")
+
+
+def fresh() -> bytes:
+    """A new key, from the operating system."""
+    return secrets.token_bytes(_BYTES)
+
+
+def read(path: Path) -> bytes | None:
+    """The key in this file; None where there is none. LedgerError."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(2 * _BYTES + 2).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error}).") from error
+    if not _HEX.fullmatch(text):
+        raise LedgerError(f"{path}: must hold {2 * _BYTES} hexadecimal digits, a key. Restore it from a copy.")
+    return bytes.fromhex(text)
+
+
+def write(path: Path, key: bytes) -> None:
+    """Only its owner may read it. LedgerError."""
+    try:
+        durable.put(path, f"{key.hex()}\n".encode(), mode=0o600)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be written ({error}). Nothing was charged.") from error

@@ -1,0 +1,113 @@
+"""Uploads of coins, as frozen descriptions: `accounting.bernoulli` and `bernoulli.sums` say what they cost.
+
+A client's probabilities theta lie in [floor, 1 - floor]^dimension and within `l2_clip` (L2) and `linf_clip` (each
+coordinate) of the public ones. Zero-out puts the public probabilities in their place, which moves theta by at most
+that; replace-one by at most twice that. Sensitivities follow from clip and adjacency.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from accounting import require
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms.adjacency import Adjacency
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Coins:
+    dimension: int
+    floor: float
+    adjacency: Adjacency
+    l2_clip: float | None = None
+    linf_clip: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dimension", require.count(dimension=self.dimension))
+        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
+        if not 0 < require.real("a number in (0, 1/2)", floor=self.floor) < 0.5:
+            raise InvalidParameter(f"floor={self.floor!r}: must be in (0, 1/2).")
+        if self.l2_clip is None and self.linf_clip is None:
+            raise InvalidParameter("l2_clip and linf_clip are both missing: coins need at least one bound on the move.")
+        for name in ("l2_clip", "linf_clip"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, require.clip_norm(**{name: getattr(self, name)}))
+        if self.adjacency is Adjacency.ADD_REMOVE:
+            raise UnsupportedMechanism(
+                "adjacency='add-remove' with coins: a client more or less changes the number of coins, which shows. "
+                "Use 'zero-out' (coins of the public probabilities in its place) or 'replace-one'."
+            )
+
+    def sensitivity(self, clip: float | None) -> float | None:
+        """How far neighbours' probabilities lie apart, from the clip of one client's move."""
+        return None if clip is None else clip * self.adjacency.sensitivity_in_clips
+
+
+@dataclass(frozen=True, kw_only=True)
+class BernoulliChannel(_Coins):
+    """One client's coins, seen one by one: theta + N(0, noise_std^2), clipped to [floor, 1 - floor], then coins."""
+
+    noise_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "bernoulli-channel", **asdict(self), "adjacency": str(self.adjacency)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BernoulliAggregate(_Coins):
+    """The sum of exactly `cohort` clients' coins, nothing else seen. A coin is that of theta, or with `noise_std` that
+    of theta + N(0, noise_std^2) clipped to [floor, 1 - floor]; a padding coin is made so from the public theta.
+
+    `overflow` is the chance that more than `cohort` clients are drawn in a release (Poisson sampling); it is added to
+    delta for every release.
+    """
+
+    cohort: int
+    overflow: float = 0.0
+    noise_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
+        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
+        object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
+
+    def check_sampling(self, name: str, cohort: int | None) -> None:
+        """Refuse a sampler under which the number of coins or the neighbours would not be what is accounted."""
+        if name == "poisson" and self.adjacency is not Adjacency.ZERO_OUT:
+            raise UnsupportedMechanism(
+                f"adjacency={str(self.adjacency)!r} with Poisson-sampled coins: the server pads to a fixed number of "
+                "coins, which is zero-out. Use adjacency 'zero-out', or fixed-size sampling."
+            )
+        if name == "fixed" and cohort != self.cohort:
+            raise InvalidParameter(
+                f"cohort={cohort} of the sampler, {self.cohort} of the coins: under fixed-size sampling they are one."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "bernoulli-aggregate", **asdict(self), "adjacency": str(self.adjacency)}
+
+
+def slots_for(cohort: int, clients: int, *, allowed: float, slots: int | None = None) -> tuple[int, float]:
+    """Slots K for a Poisson cohort of mean `cohort`, and Pr[Binomial(clients, cohort/clients) > K].
+
+    The given `slots`, or the least K whose probability is at most `allowed`.
+    """
+    from scipy.special import bdtrc
+
+    q = cohort / clients
+
+    def overflow(k: int) -> float:
+        return float(bdtrc(k, clients, q)) if k < clients else 0.0
+
+    if slots is not None:
+        chosen = require.count(slots=slots)
+        return chosen, overflow(chosen)
+    low, high = cohort - 1, clients
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if overflow(middle) <= allowed else (middle, high)
+    return high, overflow(high)

@@ -1,0 +1,81 @@
+"""Sums of integers with integer noise, as frozen descriptions.
+
+`integers.discrete_gaussian` and `integers.skellam` say what they cost. Uploads are integer vectors (rounded, see
+`integers.fixed_point`), so a secure sum modulo 2^b can hold clients and noise alike; reducing modulo anything,
+scaling back and rotating back are post-processing. Sensitivities follow from `l2_bound` and adjacency.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from accounting import require
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.rounding import downwards, upwards
+
+
+@dataclass(frozen=True, kw_only=True)
+class _IntegerNoise:
+    dimension: int
+    l2_bound: float
+    share_variance: float
+    adjacency: Adjacency
+    shares: int = 1
+    overflow: float = 0.0
+    kind: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dimension", require.count(dimension=self.dimension))
+        object.__setattr__(self, "l2_bound", require.positive(l2_bound=self.l2_bound))
+        object.__setattr__(self, "share_variance", require.positive(share_variance=self.share_variance))
+        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
+        object.__setattr__(self, "shares", require.count(shares=self.shares))
+        object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
+        strength = math.sqrt(self.share_variance * self.shares) / self.l2_bound
+        if not require.SMALLEST_NOISE <= strength <= require.LARGEST_NOISE:
+            raise InvalidParameter(
+                f"share_variance={self.share_variance}, shares={self.shares}, l2_bound={self.l2_bound}: the noise "
+                f"is {strength} of the bound; must be from {upwards(require.SMALLEST_NOISE)} to "
+                f"{downwards(require.LARGEST_NOISE)}."
+            )
+        if self.shares > 1 and self.adjacency is Adjacency.ADD_REMOVE:
+            raise UnsupportedMechanism(
+                f"adjacency='add-remove' with noise in {self.shares} shares: a client more or less changes the number "
+                "of shares, so the noise itself tells. Use 'zero-out' (the client sends its noise alone) or "
+                "'replace-one', or let the server add the noise (shares=1)."
+            )
+
+    @property
+    def sensitivity(self) -> float:
+        """How far neighbours' sums lie apart, L2, in integer steps."""
+        return self.l2_bound * self.adjacency.sensitivity_in_clips
+
+    @property
+    def variance(self) -> float:
+        """Variance parameter of the noise on each coordinate of the sum."""
+        return self.share_variance * self.shares
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteGaussian(_IntegerNoise):
+    """A sum of clients' integer vectors on `dimension` coordinates, each of L2 norm at most `l2_bound`, plus at least
+    `shares` independent draws of the discrete Gaussian N_Z(0, share_variance) on every coordinate.
+
+    N_Z(0, s^2) has probabilities proportional to exp(-x^2 / (2 s^2)) on the integers. Further independent noise, and
+    reduction modulo anything, are post-processing. All in integer steps. `overflow` is the chance that more clients are
+    drawn in a release than the sum has slots (Poisson sampling); it is added to delta for every release.
+    """
+
+    kind: ClassVar[str] = "discrete-gaussian"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skellam(_IntegerNoise):
+    """As `DiscreteGaussian`, with the difference of two Poisson variables of mean share_variance / 2 in place of the
+    discrete Gaussian: its variance is exactly share_variance, and the sum of shares is Skellam again."""
+
+    kind: ClassVar[str] = "skellam"

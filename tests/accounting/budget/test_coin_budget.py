@@ -1,0 +1,158 @@
+"""Budgets of coins: against the law of a single coin, and against themselves one round or one step of clip further."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from scipy.stats import binom
+
+from accounting import CoinPlan, Composed, Gaussian
+from accounting.bernoulli import sums as bernoulli_sum
+from accounting.budget import coin_budget
+from accounting.compose.accountant import epsilon as epsilon_of
+from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Subsampled
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel, slots_for
+
+MASKS = CoinPlan(clients=50, cohort=5, dimension=20, edge=0.25, clip_norm=0.2, delta=1e-5)
+SEEN = CoinPlan(
+    clients=10, cohort=10, dimension=1, edge=0.1, mechanism="bernoulli-channel", sampling="all", linf_clip=1.0,
+    adjacency="replace-one", delta=1e-3,
+)  # fmt: skip
+
+
+def test_one_coin_seen_once_costs_what_its_two_laws_say():
+    # Pr = 0.9 against 0.1: delta = 0.9 - 0.1 e^epsilon
+    stated = coin_budget.epsilon(SEEN, rounds=1, accountant="exact")
+    assert stated.epsilon == pytest.approx(math.log((0.9 - 1e-3) / 0.1), rel=1e-9)
+    assert (stated.rounds, stated.noise_multiplier, stated.notes) == (1, None, ())
+    record = stated.to_dict()
+    assert (record["dimension"], record["edge"], record["linf_clip"], record["cohort"]) == (1, 0.1, 1.0, 10)
+
+
+def test_two_looks_at_one_coin_cost_what_the_square_of_its_laws_says():
+    # two heads 0.81 against 0.01: delta = 0.81 - 0.01 e^epsilon where only they tell more than e^epsilon
+    stated = coin_budget.epsilon(SEEN, rounds=2, accountant="exact")
+    assert stated.epsilon == pytest.approx(math.log((0.81 - 1e-3) / 0.01), rel=1e-9)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_the_rounds_that_fit_and_not_one_more(sampling):
+    plan = replace(MASKS, sampling=sampling, adjacency=None)
+    target = 2 * coin_budget.epsilon(plan, rounds=3).epsilon
+    answer = coin_budget.rounds(plan, epsilon_target=target)
+    assert answer.epsilon <= target < coin_budget.epsilon(plan, rounds=answer.rounds + 1).epsilon
+    assert answer.rounds > 3
+
+
+def test_rounds_are_counted_and_stated_by_the_account_that_was_asked_for():
+    assert coin_budget.rounds(SEEN, epsilon_target=9.0, accountant="exact").accountant == "exact"
+    assert coin_budget.rounds(SEEN, epsilon_target=9.0, accountant="rdp").accountant == "rdp"
+
+
+def test_not_even_one_round_fits():
+    with pytest.raises(CalibrationError, match="not even one round fits"):
+        coin_budget.rounds(MASKS, epsilon_target=1e-4)
+
+
+def test_poisson_masks_are_padded_to_slots_that_hardly_ever_overflow():
+    coins = MASKS.coins()
+    assert isinstance(coins, BernoulliAggregate)
+    assert binom.sf(coins.cohort, 50, 0.1) == pytest.approx(coins.overflow, rel=1e-9, abs=0)
+    assert coins.overflow <= 1e-5 * 1e-5
+    assert binom.sf(coins.cohort - 2, 50, 0.1) > 1e-5 * 1e-5
+    assert f"padded to {coins.cohort} slots" in coin_budget.epsilon(MASKS, rounds=1).notes[-1]
+    assert replace(MASKS, slots=40).coins().cohort == 40
+
+
+def test_the_law_of_a_round_is_that_of_the_sampler():
+    fixed, everybody = replace(MASKS, sampling="fixed", adjacency=None), replace(MASKS, sampling="all")
+    assert fixed.sampler == FixedSizeSampling(cohort=5, clients=50)
+    assert str(fixed.adjacency) == "replace-one"
+    assert fixed.coins().cohort == 5
+    assert everybody.sampler == FullParticipation()
+    assert everybody.coins().cohort == 50
+    assert MASKS.sampler == PoissonSampling(probability=0.1)
+    assert isinstance(MASKS.round(), Subsampled)
+    assert isinstance(everybody.round(), BernoulliAggregate)
+    assert isinstance(SEEN.round(), BernoulliChannel)
+    assert CoinPlan(clients=50, cohort=5, dimension=9, edge=0.2, clip_norm=1.0).delta == 50**-1.1
+
+
+def test_the_largest_clip_within_a_budget():
+    epsilon = 3.0
+    plan = replace(MASKS, sampling="fixed", adjacency=None)
+    clip = coin_budget.clip_norm(plan, epsilon_target=epsilon, rounds=5)
+    assert coin_budget.epsilon(replace(plan, clip_norm=clip), rounds=5).epsilon <= epsilon
+    assert coin_budget.epsilon(replace(plan, clip_norm=1.002 * clip), rounds=5).epsilon > epsilon
+
+
+def test_a_budget_that_any_clip_meets():
+    with pytest.raises(CalibrationError, match="met without any L2 clip"):
+        coin_budget.clip_norm(
+            replace(MASKS, dimension=2, sampling="fixed", adjacency=None), epsilon_target=50.0, rounds=1
+        )
+
+
+@pytest.mark.parametrize("plan", [MASKS, replace(MASKS, sampling="fixed", adjacency=None), SEEN])
+def test_what_was_released_before_comes_on_top(plan):
+    before = Composed(parts=((Gaussian(noise_multiplier=4.0, adjacency=plan.adjacency), 2),))
+    together = replace(plan, before=before)
+    alone = coin_budget.epsilon(plan, rounds=3, accountant="rdp").epsilon
+    stated = coin_budget.epsilon(together, rounds=3, accountant="rdp").epsilon
+    assert stated == epsilon_of(Composed(parts=(*before.parts, (plan.round(), 3))), delta=plan.delta, accountant="rdp")
+    assert max(alone, epsilon_of(before, delta=plan.delta)) < stated
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"cohort": 51}, InvalidParameter, "cohort=51"),
+        ({"sampling": "some"}, InvalidParameter, "sampling='some'"),
+        ({"mechanism": "bernoulli-channel"}, UnsupportedMechanism, "sampling hides nothing"),
+        ({"mechanism": "coins"}, InvalidParameter, "mechanism='coins'"),
+        ({"delta": 0.0}, InvalidParameter, "delta=0.0"),
+        ({"clip_norm": None}, InvalidParameter, "at least one bound"),
+        ({"edge": 0.5}, InvalidParameter, "floor=0.5"),
+        ({"adjacency": "add-remove"}, UnsupportedMechanism, "add-remove"),
+        ({"adjacency": "replace-one"}, UnsupportedMechanism, "Poisson-sampled coins"),
+    ],
+)
+def test_plans_that_have_no_account_are_refused(changes, error, words):
+    with pytest.raises(error, match=words):
+        replace(MASKS, **changes)
+
+
+def test_coins_of_another_cohort_than_the_samplers_are_refused():
+    coins = BernoulliAggregate(dimension=5, floor=0.2, adjacency="replace-one", l2_clip=0.1, cohort=9)
+    with pytest.raises(InvalidParameter, match="10 of the sampler, 9 of the coins"):
+        Subsampled(mechanism=coins, sampling=FixedSizeSampling(cohort=10, clients=100))
+
+
+@pytest.mark.parametrize(("cohort", "clients"), [(1, 1), (5, 5), (100, 10_000)])
+def test_slots_against_the_binomial_tail(cohort, clients):
+    slots, overflow = slots_for(cohort, clients, allowed=1e-8)
+    assert binom.sf(slots, clients, cohort / clients) == pytest.approx(overflow, rel=1e-9, abs=0)
+    assert overflow <= 1e-8
+    assert slots <= clients
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
+def test_noise_before_the_coins_counts_under_every_sampling(sampling):
+    plain = replace(MASKS, sampling=sampling, adjacency=None, cohort=5, clip_norm=0.5)
+    noised = replace(plain, noise_std=0.3)
+    assert noised.coins().noise_std == 0.3
+    assert coin_budget.epsilon(noised, rounds=3).epsilon < 0.9 * coin_budget.epsilon(plain, rounds=3).epsilon
+
+
+def test_there_are_slots_for_the_mean_cohort_however_much_overflow_is_allowed():
+    assert slots_for(10, 100, allowed=0.9)[0] == 10
+
+
+def test_a_cohort_of_which_not_all_are_counted_is_said(monkeypatch):
+    plan = CoinPlan(clients=60, cohort=60, dimension=3, edge=0.2, sampling="all", delta=1e-4, clip_norm=0.3)
+    assert not coin_budget.epsilon(plan, rounds=2).notes
+    for module in (coin_budget, bernoulli_sum):
+        monkeypatch.setattr(module, "LARGEST_COHORT", 50)
+    (note,) = coin_budget.epsilon(plan, rounds=2).notes
+    assert note == "of 60 uploads in a sum 50 are counted, an upper bound"

@@ -1,0 +1,169 @@
+"""Lower bounds never exceed the truth, and come close to it where the truth is known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import normal
+from reference.mixtures import hockey_stick
+from reference.shorthand import fixed, gaussian, poisson, times
+
+from accounting.compose import accountant, lower_bound, pld
+from accounting.compose.loss_law import LossLaw
+from accounting.errors import InvalidParameter
+from accounting.gaussian import poisson as poisson_profiles
+from accounting.gaussian.attacks import attack_pairs
+from accounting.mechanisms import Composed
+
+ALL_KINDS = [
+    poisson(0.1, 1.0),
+    poisson(0.1, 1.0, "zero-out"),
+    poisson(0.1, 1.0, "replace-one"),
+    fixed(10, 100, 1.0),
+    fixed(10, 100, 1.0, "zero-out"),
+]
+
+
+@pytest.mark.parametrize("mechanism", ALL_KINDS)
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
+def test_one_round_is_what_the_named_neighbours_show(mechanism, epsilon):
+    shown = max(hockey_stick(list(pair.p), list(pair.q), math.exp(epsilon)) for pair in attack_pairs(mechanism))
+    found = lower_bound.epsilon(mechanism, delta=shown)
+    assert epsilon * (1 - 2e-3) <= found <= epsilon
+
+
+@pytest.mark.parametrize("mechanism", ALL_KINDS)
+def test_the_named_neighbours_send_nothing_longer_than_the_clip(mechanism):
+    """Means are in units of the noise: 1/sigma is the clip norm."""
+    for pair in attack_pairs(mechanism):
+        for law in (pair.p, pair.q):
+            assert sum(weight for weight, _ in law) == pytest.approx(1)
+            assert all(abs(mean) <= 1 / mechanism.mechanism.noise_multiplier for _, mean in law)
+
+
+@pytest.mark.parametrize("mechanism", ALL_KINDS)
+@pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-3), (20, 1e-5), (500, 1e-9)])
+def test_stays_below_the_upper_bound_on_every_kind(mechanism, rounds, delta):
+    composed = times(mechanism, rounds)
+    assert lower_bound.epsilon(composed, delta=delta) <= pld.epsilon(composed, delta=delta)
+
+
+@settings(max_examples=15)
+@given(
+    q=st.floats(1e-6, 1.0),
+    sigma=st.floats(0.1, 50.0),
+    rounds=st.integers(1, 100),
+    delta=st.floats(1e-11, 0.5),
+    adjacency=st.sampled_from(["add-remove", "replace-one"]),
+)
+def test_meets_the_upper_bound_for_poisson_sampling(q, sigma, rounds, delta, adjacency):
+    composed = times(poisson(q, sigma, adjacency), rounds)
+    low, high = lower_bound.epsilon(composed, delta=delta), pld.epsilon(composed, delta=delta)
+    assert low <= high
+    assert high - low <= 0.1 * high + 1e-3
+
+
+@pytest.mark.parametrize("mu", [1e-3, 0.1, 2.0, 50.0])
+@pytest.mark.parametrize("delta", [1e-300, 1e-9, 0.01])
+def test_plain_gaussians_are_exact(mu, delta):
+    exact = float(normal.epsilon(delta, mu))
+    found = lower_bound.epsilon(gaussian(1 / mu), delta=delta)
+    assert found <= exact
+    assert found == pytest.approx(exact, rel=1e-9, abs=1e-13 * (1 - math.log(delta)))
+
+
+@pytest.mark.parametrize("delta", [2e-15, 1e-14, 1e-9])
+def test_many_parts_do_not_add_up_their_cut_tails(delta):
+    """Every part's self-composition books 1e-15 as an infinite loss; thirty of them must not raise the bound."""
+    parts = tuple((poisson(0.01, 2.0 + 0.01 * i), 1) for i in range(30))
+    found = lower_bound.epsilon(Composed(parts=parts), delta=delta)
+    noisiest = accountant.epsilon(times(poisson(0.01, 2.0), 30), delta=delta)
+    assert found <= noisiest
+    assert found >= 0.5 * noisiest or delta < 1e-12
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.01])
+@pytest.mark.parametrize("q", [0.01, 0.5])
+def test_losses_beyond_the_range_of_exp_are_not_overstated(q, sigma):
+    """Inverting the composed law through e^-loss would say 1 more than the truth here."""
+    found = lower_bound.epsilon(poisson(q, sigma), delta=1e-11)
+    setting = {"sampling_probability": q, "noise_multiplier": sigma}
+    assert float(poisson_profiles.removal_profile(found, **setting)) >= 1e-11
+    assert float(poisson_profiles.removal_profile(found * 1.0001, **setting)) < 1e-11
+
+
+def test_a_mixed_composition_shows_at_least_its_sampled_part_and_its_plain_part():
+    sampled, plain = times(fixed(10, 100, 2.0), 50), times(gaussian(3.0, "replace-one"), 2)
+    both = Composed(parts=(*sampled.parts, *plain.parts))
+    found = lower_bound.epsilon(both, delta=1e-5)
+    assert found >= lower_bound.epsilon(sampled, delta=1e-5)
+    assert found >= lower_bound.epsilon(plain, delta=1e-5)
+    assert found <= pld.epsilon(both, delta=1e-5)
+
+
+def test_mixed_samplers_show_neighbours_in_the_same_order():
+    """Poisson and fixed-size rounds under zero-out: the client present first, or zeroed first, in all of them."""
+    both = Composed(parts=((fixed(30, 100, 2.0, "zero-out"), 20), (poisson(0.3, 2.0, "zero-out"), 20)))
+    assert lower_bound.epsilon(both, delta=1e-5) <= pld.epsilon(both, delta=1e-5)
+    assert lower_bound.epsilon(both, delta=1e-5) >= lower_bound.epsilon(times(both.parts[1][0], 20), delta=1e-5)
+
+
+def test_nobody_ever_drawn_shows_nothing():
+    assert lower_bound.epsilon(times(poisson(0.0, 0.1), 100), delta=1e-9) == 0.0
+
+
+@pytest.mark.parametrize("bad", [0, 1, -0.1, math.nan, True, "0.1", None])
+def test_delta_must_be_inside_0_and_1(bad):
+    with pytest.raises(InvalidParameter, match=r"delta=.*must be a number strictly between 0 and 1"):
+        lower_bound.epsilon(gaussian(1.0), delta=bad)
+
+
+def test_what_a_transform_rounds_upwards_is_no_loss():
+    """At small delta the positive half of the rounding, over a million losses, would by itself be a delta of 1e-11."""
+    composed = times(poisson(0.03125, 0.125, "add-remove"), 8)
+    low, high = lower_bound.epsilon(composed, delta=1e-11), pld.epsilon(composed, delta=1e-11)
+    assert high * (1 - 1e-3) <= low <= high
+
+
+def test_a_law_above_delta_at_every_loss_shows_its_largest_one():
+    law = LossLaw(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.2, 0.1]), infinite=0.1)
+    assert lower_bound._shown_epsilon(law, 0.05) == 1.0
+    assert 0 < lower_bound._shown_epsilon(law, 0.15) < 1.0
+
+
+def test_all_kinds_of_rounds_of_a_composition_count():
+    """Poisson rounds of two noises: near the upper bound, which neither kind alone is."""
+    parts = (poisson(0.1, 1.0), 10), (poisson(0.1, 1.3), 15)
+    high = pld.epsilon(Composed(parts=parts), delta=1e-5)
+    assert 0.97 * high <= lower_bound.epsilon(Composed(parts=parts), delta=1e-5) <= high
+    assert all(pld.epsilon(Composed(parts=(part,)), delta=1e-5) < 0.95 * high for part in parts)
+
+
+def test_a_delta_above_all_mass_shows_nothing():
+    law = LossLaw(spacing=0.5, lowest=1, masses=np.array([0.5, 0.4]), infinite=0.0)
+    assert lower_bound._shown_epsilon(law, 0.95) == 0.0
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("interval", [0.02, 0.1])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 1.5])
+def test_rounding_down_costs_little_even_of_a_coarse_grid(adjacency, interval, epsilon):
+    """Cells are cut at the grid, so a grid shifted by half a step loses next to nothing. The shift is given back."""
+    pair = attack_pairs(poisson(0.3, 1.0, adjacency))[0]
+    delta = hockey_stick(list(pair.p), list(pair.q), math.exp(epsilon))
+    found = lower_bound._composed_epsilon([(pair, 1)], interval, delta)
+    assert epsilon - 0.2 * interval <= found <= epsilon
+
+
+@pytest.mark.parametrize("centre", [0.05, 0.3, 0.48, 0.7])
+def test_the_offset_that_loses_least(centre):
+    """Beside a dense grid of offsets, tried one by one."""
+    rng = np.random.default_rng(4)
+    steps, mass = rng.integers(-9, 10, 3000) + rng.normal(centre, 0.02, 3000), rng.dirichlet(np.ones(3000))
+
+    def lost(offset):
+        return float(mass @ (steps - offset - np.floor(steps - offset)))
+
+    assert lost(lower_bound._best_offset(steps, mass)) <= min(map(lost, np.linspace(0.01, 0.5, 200))) + 0.05

@@ -1,0 +1,280 @@
+"""Privacy profiles: the whole claim of an account, against its epsilons and against exact laws."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from reference import normal
+
+from accounting import (
+    Adjacency,
+    BernoulliAggregate,
+    BernoulliChannel,
+    Composed,
+    DiscreteGaussian,
+    FixedSizeSampling,
+    Gaussian,
+    PoissonSampling,
+    Skellam,
+    Subsampled,
+    guarantee,
+)
+from accounting.bernoulli.exact import channel_profile
+from accounting.compose import profiles, rdp
+from accounting.compose.profiles import delta_from_curve, profile
+from accounting.errors import AccountingError, InvalidParameter, UnsupportedMechanism
+from accounting.gaussian import fixed_size, poisson
+from accounting.integers import discrete_gaussian
+
+PLAIN = Gaussian(noise_multiplier=1.4, adjacency=Adjacency.ADD_REMOVE)
+POISSON = Subsampled(mechanism=PLAIN, sampling=PoissonSampling(probability=1 / 60))
+FIXED = Subsampled(
+    mechanism=Gaussian(noise_multiplier=1.4, adjacency=Adjacency.REPLACE_ONE),
+    sampling=FixedSizeSampling(cohort=100, clients=6000),
+)
+ZEROED = Subsampled(
+    mechanism=Gaussian(noise_multiplier=0.9, adjacency=Adjacency.ZERO_OUT),
+    sampling=FixedSizeSampling(cohort=3, clients=10),
+)
+COINS = BernoulliChannel(dimension=6, floor=0.2, adjacency=Adjacency.REPLACE_ONE, linf_clip=0.05)
+
+
+def composed(part, count):
+    return Composed(parts=((part, count),))
+
+
+@pytest.mark.parametrize("epsilon", [-3.0, -0.1, 0.0, 0.5, 4.0])
+def test_plain_gaussians_are_one_gaussian_exactly(epsilon):
+    value = float(profile(composed(PLAIN, 9))(epsilon))
+    assert value == pytest.approx(float(normal.profile(epsilon, 3 / 1.4)), rel=1e-12)
+
+
+@pytest.mark.parametrize("part", [POISSON, FIXED, ZEROED, COINS])
+@pytest.mark.parametrize("rounds", [1, 40])
+@pytest.mark.parametrize("accountant", ["best", "pld", "rdp"])
+def test_the_profile_runs_through_the_accountants_epsilons(part, rounds, accountant):
+    """From above, and within the grid's tolerance; `best` at least as low as each."""
+    run = composed(part, rounds)
+    if part is COINS and accountant != "rdp":
+        accountant = "rdp"
+    claim = profile(run, accountant=accountant)
+    for delta in (1e-7, 1e-5, 1e-2):
+        epsilon = guarantee(run, delta=delta, accountant=accountant, with_lower_bound=False).epsilon
+        if epsilon > 0:
+            assert float(claim(epsilon)) == pytest.approx(delta, rel=5e-3)
+
+
+@pytest.mark.parametrize("part", [POISSON, ZEROED])
+def test_best_is_the_smaller_of_both(part):
+    run = composed(part, 20)
+    eps = np.linspace(-2, 6, 81)
+    both = np.minimum(profile(run, accountant="pld")(eps), profile(run, accountant="rdp")(eps))
+    best = profile(run)
+    assert best(eps) == pytest.approx(both, abs=0)
+    assert best.method == "pld+rdp"
+
+
+@pytest.mark.parametrize("q", [0.01, 0.3])
+@pytest.mark.parametrize("z", [0.7, 2.0])
+def test_one_sampled_round_is_just_above_its_exact_profiles(q, z):
+    eps = np.linspace(-3, 3, 61)
+    options = {"sampling_probability": q, "noise_multiplier": z}
+    mechanism = Subsampled(
+        mechanism=Gaussian(noise_multiplier=z, adjacency=Adjacency.ADD_REMOVE),
+        sampling=PoissonSampling(probability=q),
+    )
+    exact = np.maximum(poisson.removal_profile(eps, **options), poisson.addition_profile(eps, **options))
+    value = profile(mechanism)(eps)
+    assert np.all(value >= exact * (1 - 1e-9))
+    seen = exact > 1e-6
+    assert value[seen] == pytest.approx(exact[seen], rel=2e-3)
+
+
+def test_one_fixed_size_round_is_just_above_its_exact_profile():
+    eps = np.linspace(-2, 2, 41)
+    exact = fixed_size.replacement_profile(eps, sampling_probability=1 / 60, noise_multiplier=1.4)
+    value = profile(FIXED)(eps)
+    assert np.all(value >= exact * (1 - 1e-9))
+    assert value == pytest.approx(exact, rel=2e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize("up", [0, 3, 6])
+def test_coins_are_above_the_exact_law_of_what_a_client_may_do(up):
+    """Replace-one moves each probability by at most 0.1; here `up` of six rise from 0.2 and the others fall to it."""
+    p, q = np.where(np.arange(6) < up, 0.3, 0.2), np.where(np.arange(6) < up, 0.2, 0.3)
+    eps = np.linspace(-3, 3, 61)
+    assert np.all(profile(COINS)(eps) >= channel_profile(eps, p=p, q=q) * (1 - 1e-12))
+
+
+@pytest.mark.parametrize("part", [PLAIN, POISSON, FIXED, ZEROED, COINS])
+def test_every_profile_is_one_of_an_unordered_pair(part):
+    """Between max(0, 1 - e^epsilon) and 1, its own reverse, 0 (or its tail) at infinity, and falling where it is nearly
+    that of a pair (a Renyi bound need not be)."""
+    claim = profile(composed(part, 3))
+    eps = np.linspace(-9, 9, 361)
+    value = claim(eps)
+    assert part is COINS or np.all(np.diff(value) <= 1e-12)
+    assert np.all((value >= np.maximum(0, -np.expm1(eps)) - 1e-12) & (value <= 1))
+    assert value[:180] == pytest.approx(-np.expm1(eps[:180]) + np.exp(eps[:180]) * value[:180:-1], abs=1e-12)
+    assert claim([-math.inf, math.inf]) == pytest.approx([1.0, 0.0], abs=1e-11)
+    assert claim(np.zeros((2, 3))).shape == (2, 3)
+
+
+def test_an_overflowing_cohort_keeps_its_delta():
+    coins = BernoulliAggregate(
+        dimension=50, floor=0.1, adjacency=Adjacency.ZERO_OUT, linf_clip=0.01, cohort=20, overflow=1e-4
+    )
+    run = composed(Subsampled(mechanism=coins, sampling=PoissonSampling(probability=0.1)), 10)
+    assert float(profile(run)(math.inf)) == pytest.approx(1e-3)
+    epsilon = guarantee(run, delta=2e-3, accountant="rdp").epsilon
+    assert float(profile(run)(epsilon)) == pytest.approx(2e-3, rel=1e-9)
+
+
+def integer_noise(kind, variance=400.0, **options):
+    return kind(dimension=100, l2_bound=30.0, share_variance=variance, adjacency=Adjacency.ZERO_OUT, **options)
+
+
+@pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam])
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("overflow", [0.0, 1e-6])
+def test_integer_noise_runs_through_its_epsilons(kind, sampled, overflow):
+    noise = integer_noise(kind, overflow=overflow)
+    part = Subsampled(mechanism=noise, sampling=PoissonSampling(probability=0.05)) if sampled else noise
+    run = composed(part, 10)
+    claim = profile(run)
+    for delta in (1e-4, 1e-2):
+        epsilon = guarantee(run, delta=delta, with_lower_bound=False).epsilon
+        assert float(claim(epsilon)) == pytest.approx(delta, rel=5e-3)
+    assert float(claim(math.inf)) == pytest.approx(10 * overflow, abs=1e-11)
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-2])
+def test_a_lattice_that_is_felt_costs_its_closeness(delta):
+    """The law is within e^±c of a Gaussian's: e^c delta(epsilon - 2c), the same reading as the accountant's epsilon."""
+    noise = DiscreteGaussian(dimension=100, l2_bound=1.0, share_variance=0.8, adjacency=Adjacency.ZERO_OUT)
+    near = discrete_gaussian.continuous(composed(noise, 2))
+    assert near.closeness > 1e-3
+    epsilon = guarantee(composed(noise, 2), delta=delta, accountant="pld", with_lower_bound=False).epsilon
+    claim = profile(composed(noise, 2), accountant="pld")
+    assert float(claim(epsilon)) == pytest.approx(delta, rel=1e-3)
+    assert float(claim(epsilon)) > 1.001 * float(profile(near.mechanism, accountant="pld")(epsilon))
+
+
+@pytest.mark.parametrize("variance", [0.3, 0.6, 2.0, 9.0])
+@pytest.mark.parametrize("shares", [1, 2])
+def test_discrete_gaussians_are_above_their_own_exact_law(variance, shares):
+    """One coordinate, neighbours three steps apart, summed over the integers; also where the lattice is felt."""
+    noise = DiscreteGaussian(
+        dimension=1, l2_bound=3.0, share_variance=variance, shares=shares, adjacency=Adjacency.ZERO_OUT
+    )
+    x = np.arange(-80.0, 81.0)
+    law = np.exp(-(x**2) / (2 * variance))
+    law /= law.sum()
+    total = law
+    for _ in range(shares - 1):
+        total = np.convolve(total, law)
+    p, q = np.append(np.zeros(3), total), np.append(total, np.zeros(3))
+    eps = np.linspace(-2, 6, 33)
+    exact = np.maximum(p - np.exp(eps)[:, None] * q, 0).sum(axis=1)
+    for accountant in ("best", "pld", "rdp"):
+        try:
+            assert np.all(profile(noise, accountant=accountant)(eps) >= exact * (1 - 1e-9))
+        except UnsupportedMechanism:
+            assert accountant == "pld"
+            assert variance * shares < 1
+
+
+def gaussian_profile(epsilon, mu):
+    """At any real epsilon, in 40 digits."""
+    with mpmath.workdps(40):
+        e, m = mpmath.mpf(float(epsilon)), mpmath.mpf(mu)
+        return float(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
+
+
+FELT = [(1, 0.3), (40, 0.3), (400, 0.5), (3000, 0.6)]  # coordinates, variance in squared steps
+
+
+@pytest.mark.parametrize(("dimension", "variance"), FELT)
+@pytest.mark.parametrize("account", [profiles._analytic, profiles._pld], ids=["analytic", "pld"])
+def test_below_twice_the_closeness_the_claim_is_that_of_negative_epsilons(dimension, variance, account):
+    """e^c delta(epsilon - 2c) with epsilon - 2c < 0, against 40 digits, and above the exact law of the integers."""
+    noise = DiscreteGaussian(
+        dimension=dimension, l2_bound=1.0, share_variance=variance, shares=1, adjacency=Adjacency.ZERO_OUT
+    )
+    near = discrete_gaussian.continuous(composed(noise, 3))
+    mu, c = math.sqrt(3) * near.mechanism.parts[0][0].mu, near.closeness
+    eps = np.linspace(0, 2 * c, 41)[:-1]
+    claim = np.minimum(account(composed(noise, 3))(eps), 1.0)
+    proved = np.array([min(1.0, math.exp(c) * gaussian_profile(one - 2 * c, mu)) for one in eps])
+    assert np.all(claim >= proved * (1 - 1e-9))
+    assert np.all(claim <= proved * (1 + 1e-3) + 1e-9)
+    exact = three_moves_of_one_step(variance, eps) * (1 - 1e-9)
+    assert np.all(claim >= exact)
+    assert np.all(profile(composed(noise, 3))(eps) >= exact)
+
+
+def three_moves_of_one_step(variance, epsilon):
+    """The exact profile of three releases of one integer, one step apart, by enumeration."""
+    x = np.arange(-40, 41)
+    law = np.exp(-(x**2.0) / (2 * variance))
+    p, q = np.append(law / law.sum(), 0.0), np.append(0.0, law / law.sum())
+    joint_p, joint_q = (one[:, None, None] * one[None, :, None] * one[None, None, :] for one in (p, q))
+    return np.array([np.maximum(joint_p - math.exp(one) * joint_q, 0).sum() for one in epsilon])
+
+
+def test_a_chord_beyond_its_knots_would_be_below_the_curve():
+    """The planted fault, and that it cannot come back: the first chord goes on to the left, below the convex curve."""
+    mu, knots = 0.8, np.linspace(0.0, 5.0, 4001)
+    values = np.array([gaussian_profile(one, mu) for one in knots])
+    for epsilon in (-0.01, -0.3, -2.0):
+        slope = (values[1] - values[0]) / math.expm1(knots[1])
+        assert values[0] + slope * math.expm1(epsilon) < gaussian_profile(epsilon, mu) * (1 - 1e-6)
+        with pytest.raises(AssertionError):
+            profiles._chords(np.array([epsilon]), knots, values)
+    whole = profiles.Profile(above_zero=lambda eps: profiles._chords(eps, knots, values), method="test")
+    assert np.all(whole(-knots) >= [gaussian_profile(-one, mu) * (1 - 1e-12) for one in knots])
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
+def test_delta_from_a_curve_inverts_epsilon_from_it(delta):
+    orders = np.arange(2.0, 65)
+    curve = 0.1 * orders
+    epsilon = rdp.epsilon_from_curve(orders, curve, delta=delta).epsilon
+    assert float(delta_from_curve(epsilon, orders, curve)) == pytest.approx(delta, rel=1e-9, abs=0)
+
+
+def test_delta_from_a_curve_is_above_the_gaussian_it_is_the_curve_of():
+    eps, mu = np.linspace(-2, 8, 101), 0.8
+    orders = np.linspace(1.01, 80, 400)
+    value = delta_from_curve(eps, orders, orders * mu * mu / 2)
+    assert np.all(value >= profile(Gaussian(noise_multiplier=1 / mu, adjacency=Adjacency.ADD_REMOVE))(eps))
+
+
+@pytest.mark.parametrize(("orders", "rho"), [([1.0], [0.1]), ([2.0, 3.0], [0.1]), ([2.0], [-0.1]), ([], [])])
+def test_what_is_no_curve_is_refused(orders, rho):
+    with pytest.raises(InvalidParameter, match="orders of shape"):
+        delta_from_curve(1.0, orders, rho)
+
+
+def test_wrong_input_is_refused():
+    with pytest.raises(InvalidParameter, match="epsilon=nan"):
+        profile(PLAIN)([0.0, math.nan])
+    with pytest.raises(InvalidParameter, match="accountant='exact'"):
+        profile(PLAIN, accountant="exact")
+    with pytest.raises(UnsupportedMechanism, match="no privacy loss distribution"):
+        profile(COINS, accountant="pld")
+    with pytest.raises(AccountingError):
+        profile(
+            Subsampled(
+                mechanism=Gaussian(noise_multiplier=1.0, adjacency=Adjacency.REPLACE_ONE),
+                sampling=PoissonSampling(probability=0.1),
+            ),
+            accountant="rdp",
+        )
+
+
+@pytest.mark.parametrize(("orders", "rho"), [([2.0, 1.0], [0.1, 0.1]), ([0.5, 3.0], [0.1, 0.1]), ([2, 3], [0.1, -0.1])])
+def test_one_wrong_order_or_divergence_among_good_ones_is_refused(orders, rho):
+    with pytest.raises(InvalidParameter, match="orders of shape"):
+        delta_from_curve(1.0, orders, rho)

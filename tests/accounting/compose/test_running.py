@@ -1,0 +1,119 @@
+"""Adding releases one by one gives the account of their composition."""
+
+from dataclasses import replace
+
+import pytest
+
+from accounting import Composed, Gaussian, PoissonSampling, Subsampled
+from accounting.compose import accountant
+from accounting.compose.running import Running
+from accounting.errors import UnsupportedMechanism
+from accounting.integers.discrete_gaussian import continuous
+from accounting.mechanisms import BernoulliChannel
+from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+
+SAMPLING = PoissonSampling(probability=0.1)
+
+
+def shares(law, count):
+    noise = law(dimension=100, l2_bound=50.0, share_variance=400.0, shares=count, adjacency="zero-out", overflow=1e-9)
+    return Subsampled(mechanism=noise, sampling=SAMPLING)
+
+
+def gaussian(z):
+    return Subsampled(mechanism=Gaussian(noise_multiplier=z, adjacency="zero-out"), sampling=SAMPLING)
+
+
+RUNS = {
+    "gaussian": [gaussian(z) for z in (2.0, 1.8, 2.0, 1.9, 1.7)],
+    "discrete-gaussian": [shares(DiscreteGaussian, count) for count in (10, 9, 9, 10, 8)],
+    "skellam": [shares(Skellam, count) for count in (10, 9, 9, 10, 8)],
+    "unsampled": [Gaussian(noise_multiplier=z, adjacency="zero-out") for z in (5.0, 4.0, 5.0)],
+    "mixed": [gaussian(2.0), shares(DiscreteGaussian, 9), shares(Skellam, 9)],
+}
+
+
+@pytest.mark.parametrize("chosen", ["best", "rdp", "pld"])
+@pytest.mark.parametrize("name", RUNS)
+def test_every_prefix_costs_what_its_composition_costs(name, chosen):
+    run = RUNS[name]
+    if chosen == "pld" and name == "skellam":
+        with pytest.raises(UnsupportedMechanism, match="Use 'best'"):
+            Running(delta=1e-5, typical=run[0], rounds=5, accountant="pld")
+        return
+    if chosen != "rdp" and name == "mixed":
+        return  # its typical release promises a privacy loss distribution; see below
+    running = Running(delta=1e-5, typical=run[-1], rounds=len(run), accountant=chosen)
+    assert running.epsilon() == 0.0
+    for count, release in enumerate(run, start=1):
+        expected = accountant.epsilon(Composed.of(run[:count]), delta=1e-5, accountant=chosen)
+        assert running.epsilon(release) == pytest.approx(expected, rel=2e-3)
+        running.add(release)
+        assert running.epsilon() == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_release_without_a_distribution_is_refused_where_others_had_one():
+    running = Running(delta=1e-5, typical=gaussian(2.0), rounds=3, accountant="pld")
+    with pytest.raises(UnsupportedMechanism, match="no privacy loss distribution"):
+        running.add(shares(Skellam, 9))
+
+
+@pytest.mark.parametrize("law", [Gaussian, DiscreteGaussian])
+def test_without_a_renyi_bound_the_privacy_loss_distribution_stands_alone(law):
+    """Replace-one under Poisson sampling."""
+    inside = gaussian(2.0).mechanism if law is Gaussian else shares(law, 10).mechanism
+    release = Subsampled(mechanism=replace(inside, adjacency="replace-one"), sampling=SAMPLING)
+    running = Running(delta=1e-5, typical=release, rounds=3)
+    for count in (1, 2, 3):
+        expected = accountant.epsilon(Composed(parts=((release, count),)), delta=1e-5)
+        assert running.epsilon(release) == pytest.approx(expected, rel=2e-3)
+        running.add(release)
+    assert running.epsilon() == pytest.approx(expected, rel=2e-3)
+    with pytest.raises(UnsupportedMechanism, match="no Renyi bound"):
+        Running(delta=1e-5, typical=release, rounds=3, accountant="rdp").add(release)
+
+
+def test_overflow_of_slots_is_taken_off_delta():
+    noise = DiscreteGaussian(
+        dimension=100, l2_bound=50.0, share_variance=400.0, shares=9, adjacency="zero-out", overflow=6e-6
+    )
+    running = Running(delta=1e-5, typical=noise, rounds=2)
+    running.add(noise)
+    certain = replace(noise, overflow=0.0)
+    assert running.epsilon() == pytest.approx(accountant.epsilon(noise, delta=1e-5), rel=1e-4)
+    assert running.epsilon() == pytest.approx(accountant.epsilon(certain, delta=4e-6), rel=1e-4)
+    assert running.epsilon(noise) == float("inf")
+
+
+def test_coins_run_on_their_orders():
+    coins = BernoulliChannel(dimension=50, floor=0.2, adjacency="zero-out", l2_clip=0.1)
+    running = Running(delta=1e-5, typical=coins, rounds=2)
+    running.add(coins)
+    expected = accountant.epsilon(coins, delta=1e-5, accountant="rdp")
+    assert running.epsilon() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "discrete-gaussian", "skellam", "unsampled"])
+def test_many_alike_added_at_once_cost_what_they_cost_one_by_one(name):
+    release, other = RUNS[name][0], RUNS[name][1]
+    at_once, singly = (Running(delta=1e-5, typical=release, rounds=40) for _ in range(2))
+    for one, count in ((release, 25), (other, 1), (release, 14)):
+        at_once.add(one, count)
+        for _ in range(count):
+            singly.add(one)
+    assert at_once.epsilon() == pytest.approx(singly.epsilon(), rel=1e-6)
+    assert at_once.epsilon(other) == pytest.approx(singly.epsilon(other), rel=1e-6)
+
+
+def test_noise_that_is_felt_to_be_discrete():
+    """Shares of a standard deviation below one step: what they are away from a Gaussian costs in every round, once."""
+    noise = DiscreteGaussian(dimension=3, l2_bound=1.0, share_variance=0.7, shares=40, adjacency="zero-out")
+    release, rounds = Subsampled(mechanism=noise, sampling=SAMPLING), 20
+    running = Running(delta=1e-5, typical=release, rounds=rounds, accountant="pld")
+    running.add(release, rounds)
+    composed = Composed(parts=((release, rounds),))
+    twin = Subsampled(mechanism=continuous(composed).mechanism.parts[0][0].mechanism, sampling=SAMPLING)
+    smooth = accountant.epsilon(Composed(parts=((twin, rounds),)), delta=1e-5, accountant="pld")
+    expected = accountant.epsilon(composed, delta=1e-5, accountant="pld")
+    assert expected > 1.001 * smooth
+    assert running.epsilon() == pytest.approx(expected, rel=1e-4)

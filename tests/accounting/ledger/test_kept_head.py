@@ -1,0 +1,159 @@
+"""The head beside a project's ledger: never ahead of it, so that a ledger without its last lines is found."""
+
+import json
+
+import pytest
+
+from accounting import Gaussian, Header, Ledger, Release
+from accounting.errors import LedgerError
+from accounting.ledger import kept_head, population_key
+from accounting.ledger.hash_chain import sealed
+from accounting.ledger.project import Project
+
+ROUND = Gaussian(noise_multiplier=20.0, adjacency="add-remove")
+WHO, OTHERS = "a" * 64, "b" * 64
+
+
+def release(round):
+    return Release(round=round, mechanism=ROUND, clip_norm=1.0, noise_std=20.0, noise_placement="server")
+
+
+@pytest.fixture
+def project(tmp_path):
+    made = Project.create(tmp_path / "p.jsonl", clients=10, epsilon=3.0, delta=1e-5)
+    for round in range(3):
+        made.charge(release(round), run="a", population=WHO)
+    return made
+
+
+def cut(path, entries):
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: 1 + entries]))
+
+
+def test_every_line_has_its_place_after_a_head(tmp_path):
+    ledger = Ledger.create(tmp_path / "l", Header(unit="client", clients=10, randomness="simulated"))
+    heads = [ledger.head]
+    for round in range(300):
+        ledger.record(release(round))
+        heads.append(ledger.head)
+    for found in (ledger, Ledger.read(ledger.path), Ledger.resume(ledger.path)):
+        assert [found.entries_after(head) for head in heads] == list(range(300, -1, -1))
+        assert found.identity == heads[0]
+    lines = [json.loads(line)["chain"] for line in ledger.path.read_text().splitlines()]
+    assert lines == heads
+    for wrong in ("", "0" * 64, heads[3][:-2], heads[3].upper(), heads[3] + " ", "x" * 64, heads[3][2:] + heads[4][:2]):
+        assert ledger.entries_after(wrong) is None
+
+
+@pytest.mark.parametrize("entries", [0, 1, 2])
+def test_a_cut_at_the_end_of_a_line_is_found_by_who_opens_and_who_charges(project, entries):
+    other = Project.open(project.ledger.path)
+    cut(project.ledger.path, entries)
+    with pytest.raises(LedgerError, match=r"p\.jsonl: has no line of hash .* which p\.jsonl\.head says"):
+        Project.open(project.ledger.path)
+    for writer in (project, other):
+        with pytest.raises(LedgerError, match="shorter than it was"):
+            writer.charge(release(7), run="b", population=WHO)
+
+
+def test_a_ledger_that_is_ahead_of_its_head_is_what_a_crash_leaves(project):
+    path = project.ledger.path
+    head = kept_head.path_of(path).read_bytes()
+    project.charge(release(3), run="a", population=WHO)
+    kept_head.path_of(path).write_bytes(head)
+    again = Project.open(path)
+    assert len(again.ledger.releases) == 4
+    again.charge(release(4), run="a", population=WHO)
+    assert kept_head.read(path) == again.ledger.head == Ledger.read(path).head
+
+
+def test_what_cannot_be_written_is_an_error_and_the_charge_stands(project, monkeypatch):
+    def full(path, content, **how):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("accounting.ledger.durable.put", full)
+    with pytest.raises(LedgerError, match=r"p\.jsonl\.head: cannot be written.*Nothing was released"):
+        project.charge(release(3), run="a", population=WHO, repeatable=True)
+    monkeypatch.undo()
+    assert len(Project.open(project.ledger.path).ledger.releases) == 4
+    project.charge(release(3), run="a", population=WHO, repeatable=True)
+    project.charge(release(4), run="a", population=WHO)
+    assert len(Project.open(project.ledger.path).ledger.releases) == 5
+    assert kept_head.read(project.ledger.path) == project.ledger.head
+
+
+@pytest.mark.parametrize("content", [None, b"", b"abc\n", b"\xff" * 64, b"0" * 64 + b"\n"])
+def test_a_head_that_is_gone_or_damaged_is_found(project, content):
+    path = kept_head.path_of(project.ledger.path)
+    path.unlink() if content is None else path.write_bytes(content)
+    for attempt in (lambda: Project.open(project.ledger.path), lambda: project.charge(release(3), run="a")):
+        with pytest.raises(LedgerError, match=r"p\.jsonl"):
+            attempt()
+
+
+def test_a_project_that_was_made_and_never_charged_has_a_head(tmp_path):
+    """It is written first: a kill in between leaves no project."""
+    path = tmp_path / "p.jsonl"
+    kept_head.write(path, "0" * 64)  # of a project whose making was killed
+    project = Project.create(path, clients=10, epsilon=3.0, delta=1e-5)
+    assert kept_head.read(path) == project.ledger.head == Project.open(path).ledger.head
+    with pytest.raises(LedgerError, match="already there"):
+        Project.create(path, clients=10, epsilon=9.0, delta=1e-5)
+    assert Project.open(path).terms.epsilon == 3.0
+
+
+def project_of_0_1(path, *lines):
+    """Without a head, a key and fingerprints, as version 0.1 wrote it."""
+    about = {"project": {"epsilon": 3.0, "delta": 1e-5}}
+    header = {"kind": "header", "version": 1, "unit": "client", "clients": 10, "randomness": "x", "about": about}
+    content, chain = b"", ""
+    for record in (header, *(line.to_dict() | {"detail": {"run": "old"}} for line in lines)):
+        line, chain = sealed(record, chain)
+        content += line
+    path.write_bytes(content)
+    return path
+
+
+def test_a_project_of_version_0_1_is_read_and_goes_on_without_populations_only(tmp_path):
+    path = project_of_0_1(tmp_path / "p.jsonl", release(0))
+    project = Project.open(path)
+    assert project.spent().epsilon > 0
+    with pytest.raises(LedgerError, match=r"charged by runs of version 0\.1.*Make a new project"):
+        project.charge(release(1), run="new", population=WHO)
+    project.charge(release(1), run="old")
+    assert len(Ledger.read(path).releases) == 2
+
+
+def test_one_population_has_a_project(project, tmp_path):
+    assert Project.open(project.ledger.path).population == WHO
+    for population, words in ((OTHERS, "this run's are bbbb"), (None, "does not say who")):
+        with pytest.raises(LedgerError, match=words):
+            project.charge(release(3), run="b", population=population)
+    given = Project.create(tmp_path / "q.jsonl", clients=10, epsilon=3.0, delta=1e-5, population=WHO, key=bytes(32))
+    with pytest.raises(LedgerError, match="is for the clients"):
+        given.charge(release(0), run="b", population=OTHERS)
+    given.charge(release(0), run="b", population=WHO)
+    assert Project.open(given.ledger.path).key() == bytes(32)
+
+
+def test_lines_for_different_clients_are_not_believed(project):
+    line = Release(**{**vars_of(release(3)), "detail": {"run": "c", "population": OTHERS}})
+    project.ledger.record(line)
+    with pytest.raises(LedgerError, match="was charged for other clients"):
+        project.charge(release(4), run="a", population=WHO)
+
+
+def vars_of(one):
+    return {name: getattr(one, name) for name in Release.__dataclass_fields__}
+
+
+def test_the_key_is_one_for_all_runs(project, tmp_path):
+    fresh = Project.create(tmp_path / "fresh.jsonl", clients=10, epsilon=3.0, delta=1e-5)
+    key = fresh.key()
+    assert key == fresh.key() == Project.open(fresh.ledger.path).key() != population_key.fresh()
+    assert (tmp_path / "fresh.jsonl.key").stat().st_mode & 0o077 == 0
+    with pytest.raises(LedgerError, match=r"p\.jsonl\.key: is gone"):
+        project.key()
+    (tmp_path / "fresh.jsonl.key").write_text("short")
+    with pytest.raises(LedgerError, match="must hold 64 hexadecimal digits"):
+        fresh.key()

@@ -1,0 +1,356 @@
+"""The ledger: what it refuses to believe, and what it says from the file alone."""
+
+import errno
+import hashlib
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from accounting import (
+    Aborted,
+    Adjacency,
+    Composed,
+    FixedSizeSampling,
+    Gaussian,
+    Header,
+    Ledger,
+    LocalRelease,
+    PoissonSampling,
+    Release,
+    Steps,
+    Subsampled,
+    guarantee,
+)
+from accounting.errors import EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
+from accounting.ledger.hash_chain import sealed
+
+HEADER = Header(unit="client", clients=6000, randomness="simulated", about={"method": "dp-fedavg"})
+POISSON = Subsampled(
+    mechanism=Gaussian(noise_multiplier=1.4, adjacency=Adjacency.ADD_REMOVE),
+    sampling=PoissonSampling(probability=100 / 6000),
+)
+
+
+def release(round: int, mechanism=POISSON) -> Release:
+    return Release(
+        round=round,
+        mechanism=mechanism,
+        clip_norm=1.0,
+        noise_std=1.4,
+        noise_placement="server",
+        detail={"dimension": 10, "divided_by": 100.0},
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    book = Ledger.create(tmp_path / "ledger.jsonl", HEADER)
+    for round in range(3):
+        book.record(release(round))
+    return book
+
+
+def test_epsilon_from_the_file_alone_equals_that_of_the_mechanism(ledger):
+    stated = Ledger.read(ledger.path).guarantee(6000**-1.1)
+    direct = guarantee(Composed(parts=((POISSON, 3),)), delta=6000**-1.1)
+    assert stated.epsilon == direct.epsilon
+    assert (stated.unit, stated.adjacency, stated.sampling) == ("client", "add-remove", "poisson")
+
+
+def test_what_is_read_is_what_was_recorded(ledger):
+    again = Ledger.read(ledger.path)
+    assert again.header == HEADER
+    assert again.releases == ledger.releases
+
+
+def test_an_aborted_round_is_on_record_and_costs_nothing(ledger):
+    before = ledger.guarantee(1e-5).epsilon
+    ledger.record(Aborted(round=3, reason="3 of 10 uploads came, 7 are needed"))
+    again = Ledger.read(ledger.path)
+    assert again.entries[-1] == Aborted(round=3, reason="3 of 10 uploads came, 7 are needed")
+    assert len(again.releases) == 3
+    assert again.guarantee(1e-5).epsilon == before
+
+
+def test_every_line_names_what_an_epsilon_must_name(ledger):
+    header, line = (json.loads(text) for text in ledger.path.read_text().splitlines()[:2])
+    assert header["unit"] == "client"
+    assert header["randomness"] == "simulated"
+    assert line["mechanism"]["mechanism"] == {"kind": "gaussian", "noise_multiplier": 1.4, "adjacency": "add-remove"}
+    assert line["mechanism"]["sampling"] == {"name": "poisson", "probability": 100 / 6000}
+    assert line["sensitivity_in_clips"] == 1.0
+    assert (line["noise_std"], line["noise_placement"], line["clip_norm"]) == (1.4, "server", 1.0)
+
+
+def test_no_release_costs_nothing(tmp_path):
+    assert Ledger.create(tmp_path / "l", HEADER).guarantee(1e-5).epsilon == 0.0
+
+
+def test_mixed_releases_compose(tmp_path):
+    other = Subsampled(
+        mechanism=Gaussian(noise_multiplier=2.0, adjacency=Adjacency.ADD_REMOVE),
+        sampling=PoissonSampling(probability=0.1),
+    )
+    book = Ledger.create(tmp_path / "l", HEADER)
+    book.record(release(0))
+    book.record(release(1, other))
+    both = book.guarantee(1e-5).epsilon
+    alone = guarantee(Composed(parts=((other, 1),)), delta=1e-5).epsilon
+    assert both > alone
+
+
+def test_two_adjacencies_in_one_ledger_have_no_epsilon(tmp_path):
+    fixed = Subsampled(
+        mechanism=Gaussian(noise_multiplier=2.0, adjacency=Adjacency.REPLACE_ONE),
+        sampling=FixedSizeSampling(cohort=10, clients=100),
+    )
+    book = Ledger.create(tmp_path / "l", HEADER)
+    book.record(release(0))
+    book.record(release(1, fixed))
+    with pytest.raises(ValueError, match="one adjacency"):
+        book.guarantee(1e-5)
+
+
+def test_a_truncated_last_line_is_named_and_resume_drops_it(ledger):
+    whole = ledger.path.read_bytes()
+    for cut in (1, 10, 200):
+        ledger.path.write_bytes(whole[:-cut])
+        with pytest.raises(TruncatedLedger, match="line 4"):
+            Ledger.read(ledger.path)
+        resumed = Ledger.resume(ledger.path)
+        assert len(resumed.releases) == 2
+        resumed.record(release(2))
+        assert ledger.path.read_bytes() == whole
+
+
+def test_an_empty_or_headless_file_is_truncated(tmp_path):
+    (tmp_path / "l").write_bytes(b"")
+    with pytest.raises(TruncatedLedger, match="empty"):
+        Ledger.read(tmp_path / "l")
+    (tmp_path / "l").write_bytes(b'{"kind":"head')
+    with pytest.raises(TruncatedLedger):
+        Ledger.resume(tmp_path / "l")
+
+
+def edited_noise(lines):
+    lines[1] = lines[1].replace("1.4", "9.9")
+
+
+def removed_line(lines):
+    del lines[1]
+
+
+def swapped_lines(lines):
+    lines[1], lines[2] = lines[2], lines[1]
+
+
+def repeated_line(lines):
+    lines.insert(2, lines[1])
+
+
+def not_json(lines):
+    lines[2] = "release"
+
+
+def not_an_object(lines):
+    lines[2] = "[1]"
+
+
+def deep_nesting(lines):
+    lines[2] = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "edit", [edited_noise, removed_line, swapped_lines, repeated_line, not_json, not_an_object, deep_nesting]
+)
+def test_an_edited_file_is_refused_and_the_line_named(ledger, edit):
+    lines = ledger.path.read_text().splitlines()
+    edit(lines)
+    ledger.path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(EditedLedger, match=r"line [234]"):
+        Ledger.read(ledger.path)
+
+
+def test_any_single_byte_change_is_refused(ledger):
+    content = ledger.path.read_bytes()
+    for position in range(0, len(content) - 1, 7):
+        changed = bytearray(content)
+        changed[position] ^= 0x01
+        ledger.path.write_bytes(bytes(changed))
+        with pytest.raises(LedgerError):
+            Ledger.read(ledger.path)
+
+
+def test_an_unknown_version_is_refused_by_its_name(ledger):
+    text = ledger.path.read_text().replace('"version":1', '"version":2')
+    ledger.path.write_text(text)
+    with pytest.raises(LedgerVersionError, match="version 2"):
+        Ledger.read(ledger.path)
+
+
+def test_an_existing_file_is_never_overwritten(ledger):
+    before = ledger.path.read_bytes()
+    with pytest.raises(LedgerError, match="already there"):
+        Ledger.create(ledger.path, HEADER)
+    assert ledger.path.read_bytes() == before
+
+
+def test_a_missing_file_and_a_missing_folder(tmp_path):
+    with pytest.raises(LedgerError, match="cannot be read"):
+        Ledger.read(tmp_path / "none")
+    with pytest.raises(LedgerError, match="Nothing was released"):
+        Ledger.create(tmp_path / "no" / "folder", HEADER)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(ledger, monkeypatch):
+    before = ledger.path.read_bytes()
+    real = os.write
+
+    calls = iter([True, False])
+
+    def full_after_the_first(descriptor, data):
+        if next(calls):
+            return real(descriptor, data[:50])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full_after_the_first)
+    with pytest.raises(LedgerError, match="not released"):
+        ledger.record(release(3))
+    monkeypatch.undo()
+    assert ledger.path.read_bytes() == before
+    assert len(ledger.releases) == 3
+    ledger.record(release(3))
+    assert len(Ledger.read(ledger.path).releases) == 4
+
+
+def test_the_line_is_synced_before_record_returns(ledger, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    ledger.record(release(3))
+    assert synced == [ledger.path.stat().st_size]
+
+
+def test_a_new_ledger_and_its_place_in_the_folder_are_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    path = Ledger.create(tmp_path / "l", HEADER).path
+    assert synced == [path.stat().st_ino, tmp_path.stat().st_ino]
+
+
+def test_a_line_depends_on_what_is_said_and_not_on_its_order():
+    said = {"b": 1.5, "a": {"d": [1, 2], "c": None}}
+    line, chain = sealed(said, "before")
+    assert line == b'{"chain":"' + chain.encode() + b'","a":{"c":null,"d":[1,2]},"b":1.5}\n'
+    assert chain == hashlib.sha256(b'before{"a":{"c":null,"d":[1,2]},"b":1.5}').hexdigest()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        sealed({"a": float("nan")}, "before")
+
+
+def test_releases_of_another_unit_have_no_place(tmp_path):
+    of_records = Header(unit="record", clients=10, randomness="simulated")
+    local = LocalRelease(
+        round=0, steps=(Steps(mechanism=POISSON, count=3, clients=(1,)),), clip_norm=1.0, noise_std=2.0
+    )
+    for header, entry, words in ((HEADER, local, "a local release"), (of_records, release(0), "a release of all")):
+        book = Ledger.create(tmp_path / header.unit, header)
+        with pytest.raises(LedgerError, match=f"{words}.* has no place in a ledger of unit '{header.unit}'"):
+            book.record(entry)
+        assert book.entries == Ledger.read(book.path).entries == []
+        line, _ = sealed(entry.to_dict(), book._chain)
+        book.path.write_bytes(book.path.read_bytes() + line)
+        with pytest.raises(EditedLedger, match="has no place"):
+            Ledger.read(book.path)
+    book = Ledger.create(tmp_path / "whose", of_records)
+    book.record(local)
+    assert book.guarantee(1e-5).notes == ("of the worst client, which took 3 steps",)
+
+
+@pytest.mark.parametrize("line", [1, 2, 57, 120])
+@pytest.mark.parametrize("where", [0, 0.3, 0.7, 1])
+def test_the_first_bad_line_is_named_wherever_a_bit_flips(tmp_path, line, where):
+    book = Ledger.create(tmp_path / "l", HEADER)
+    book.record_all(release(round) for round in range(119))
+    lines = book.path.read_bytes().splitlines(keepends=True)
+    position = round(where * (len(lines[line - 1]) - 2))
+    changed = bytearray(lines[line - 1])
+    changed[position] ^= 0x04
+    lines[line - 1] = bytes(changed)
+    lines[100:110] = []  # what is wrong further down is not named
+    book.path.write_bytes(b"".join(lines))
+    with pytest.raises(LedgerError, match=f"line {min(line, 101)}[:,]") if line > 1 else pytest.raises(LedgerError):
+        Ledger.read(book.path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("round", -1), ("round", 1.5), ("round", True), ("round", "0"), ("clip_norm", "1"), ("clip_norm", -1.0),
+        ("noise_std", None), ("noise_placement", 3), ("detail", [["a", 1]]), ("detail", None), ("mechanism", None),
+        ("mechanism", {"kind": "composed", "parts": [[POISSON.to_dict(), 1]]}), ("kind", "released"), ("kind", None),
+        ("kind", []),
+    ],
+)  # fmt: skip
+def test_a_line_with_a_right_hash_and_a_wrong_value_is_refused(tmp_path, field, value):
+    book = Ledger.create(tmp_path / "l", HEADER)
+    line, _ = sealed({**release(0).to_dict(), field: value}, book._chain)
+    with open(book.path, "ab") as file:
+        file.write(line)
+    with pytest.raises(EditedLedger, match="line 2"):
+        Ledger.read(book.path)
+
+
+@pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"1e999", b"-1e999"])
+def test_numbers_that_are_none_are_refused(tmp_path, text):
+    book = Ledger.create(tmp_path / "l", HEADER)
+    content = json.dumps(release(0).to_dict(), sort_keys=True, separators=(",", ":")).encode()
+    content = content.replace(b'"dimension":10', b'"dimension":' + text)
+    chain = hashlib.sha256(book._chain.encode() + content).hexdigest()
+    book.path.write_bytes(book.path.read_bytes() + b'{"chain":"' + chain.encode() + b'",' + content[1:] + b"\n")
+    with pytest.raises(EditedLedger, match="line 2: not a line that this package wrote"):
+        Ledger.read(book.path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("unit", "user"), ("clients", 0), ("randomness", 1), ("about", "x")])
+def test_a_header_with_a_right_hash_and_a_wrong_value_is_refused(tmp_path, field, value):
+    (tmp_path / "l").write_bytes(sealed({**HEADER.to_dict(), field: value}, "")[0])
+    with pytest.raises(EditedLedger, match="line 1"):
+        Ledger.read(tmp_path / "l")
+
+
+def test_a_round_in_which_nobody_took_a_step_is_on_record(tmp_path):
+    book = Ledger.create(tmp_path / "l", Header(unit="record", clients=10, randomness="simulated"))
+    nobody = LocalRelease(round=0, steps=(), clip_norm=1.0, noise_std=2.0)
+    none_of_them = replace(nobody, round=1, steps=(Steps(mechanism=POISSON, count=1, clients=()),))
+    last_one = replace(nobody, round=2, steps=(Steps(mechanism=POISSON, count=1, clients=(9,)),))
+    book.record_all([nobody, none_of_them, last_one])
+    assert Ledger.read(book.path).entries == [nobody, none_of_them, last_one]
+    with pytest.raises(LedgerError, match="client 10 of 10 clients"):
+        book.record(replace(nobody, round=3, steps=(Steps(mechanism=POISSON, count=1, clients=(10,)),)))
+    with pytest.raises(LedgerError, match="client 12 of 10 clients"):
+        book.record(
+            replace(none_of_them, round=3, steps=(*last_one.steps, replace(last_one.steps[0], clients=(1, 12))))
+        )
+
+
+@pytest.mark.parametrize("field", ["kind", "mechanism", "clip_norm", "detail"])
+def test_a_line_with_a_right_hash_that_lacks_something_is_refused(tmp_path, field):
+    book = Ledger.create(tmp_path / "l", HEADER)
+    record = release(0).to_dict()
+    del record[field]
+    with open(book.path, "ab") as file:
+        file.write(sealed(record, book._chain)[0])
+    with pytest.raises(EditedLedger, match=f"line 2: not a release that this version knows .'{field}'"):
+        Ledger.read(book.path)
+
+
+def test_a_line_that_cannot_be_cut_off_is_an_error(ledger, monkeypatch):
+    ledger.path.write_bytes(ledger.path.read_bytes()[:-5])
+
+    def refuse(*_):
+        raise PermissionError("not ours")
+
+    monkeypatch.setattr("accounting.ledger.durable.cut", refuse)
+    with pytest.raises(LedgerError, match=r"unfinished last line cannot be cut off \(not ours\)"):
+        Ledger.resume(ledger.path)

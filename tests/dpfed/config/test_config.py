@@ -1,0 +1,161 @@
+"""Configurations: unknown and impossible values are one clear error each."""
+
+import copy
+
+import pytest
+import tomli_w
+
+from dpfed.config import presets
+from dpfed.config.tables import override, parse, read_toml
+from dpfed.errors import ConfigError, DataError
+from dpfed.methods.catalogue import METHODS
+from dpfed.run.experiment import build
+
+from ..conftest import TABLES
+
+
+def tables_with(**changes):
+    tables = copy.deepcopy(TABLES)
+    for path, value in changes.items():
+        table, _, key = path.partition("__")
+        if key:
+            tables.setdefault(table, {})[key] = value
+        else:
+            tables[table] = value
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"federation__cohrt": 3}, r"federation\.cohrt: unknown key.*'cohort'"),
+        ({"federaton": {}}, r"federaton: unknown key.*'federation'"),
+        ({"privacy__adaptive": {"quantil": 0.5}}, r"privacy\.adaptive\.quantil.*'quantile'"),
+        ({"privacy__noise_multiplier": -1.0}, r"privacy\.noise_multiplier=-1\.0"),
+        ({"privacy__noise_multiplier": float("nan")}, r"privacy\.noise_multiplier=nan"),
+        ({"privacy__noise_multiplier": 0.0}, r"greater than 0"),
+        ({"privacy__delta": 1.0}, r"privacy\.delta=1\.0.*less than 1"),
+        ({"privacy__delta": 0.0}, r"privacy\.delta=0\.0"),
+        ({"privacy__clip_norm": float("inf")}, r"privacy\.clip_norm=inf"),
+        ({"federation__clients": 0}, r"federation\.clients=0"),
+        ({"federation__rounds": 2.5}, r"federation\.rounds=2\.5"),
+        ({"federation__rounds": "3"}, r"federation\.rounds='3'"),
+        ({"local__momentum": 1.0}, r"local\.momentum=1\.0"),
+        ({"federation__sampling": "binomial"}, r"federation\.sampling='binomial'.*'poisson'"),
+        ({"aggregation__kind": "secret"}, r"aggregation\.kind='secret'"),
+        ({"method": {}}, r"method\.name: is missing"),
+    ],
+)
+def test_a_wrong_value_names_its_key_and_what_is_allowed(changes, message):
+    with pytest.raises(ConfigError, match=f"(?s){message}"):
+        parse(tables_with(**changes), source="run.toml")
+
+
+def test_all_problems_come_at_once_and_name_the_file():
+    with pytest.raises(ConfigError) as caught:
+        parse(tables_with(federation__cohrt=1, privacy__delta=2.0), source="my.toml")
+    assert str(caught.value).startswith("my.toml:")
+    assert "cohrt" in str(caught.value)
+    assert "delta" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"federation__cohort": 61}, "federation.cohort=61|cohort=61"),
+        ({"federation__clients": 2000}, "clients=2000"),
+        ({"method": {"name": "fed-smp-randk", "k": 0}}, r"method\.k=0"),
+        ({"method": {"name": "fed-smp-randk", "k": 10**6}}, r"method\.k=1000000"),
+        ({"method": {"name": "fed-smp-randk"}}, "exactly one"),
+        ({"method": {"name": "dp-fedavg", "k": 3}}, "Remove the key"),
+        ({"method": {"name": "fed-smp-tpk", "k": 3}}, "fed-smp-topk"),
+        ({"method": {"name": "fed-smp-topk", "k": 3}}, r"data\.public=0"),
+        ({"method": {"name": "fedavg"}}, "dp-fedavg"),
+        ({"method": {"name": "fedavg-topk", "k": 3}}, "indices come from private data"),
+        ({"federation__sampling": "fixed", "privacy__adjacency": "add-remove"}, "replace-one"),
+        ({"privacy__placement": "clients"}, "secret cohort size"),
+        ({"privacy": {"clip_norm": 1.0}}, "noise_multiplier, or epsilon"),
+        ({"data__name": "digit"}, "digits"),
+        ({"data__public": 1438}, "count=1438"),
+        ({"model__name": "cnn"}, "known models"),
+        ({"model": {"name": "fed-smp-cnn", "hidden": [3]}}, "hidden"),
+        ({"local__steps": 3}, "exactly one"),
+        ({"run__device": "tpu9"}, r"run\.device='tpu9'"),
+        ({"data__public": 10, "data__public_from": "nothing", "method": {"name": "fed-smp-topk", "k": 3}}, "nothing"),
+    ],
+)
+def test_a_choice_that_cannot_work_is_refused_when_it_is_built(changes, message):
+    with pytest.raises(ValueError, match=message):
+        build(parse(tables_with(**changes), source="run.toml"))
+
+
+def test_private_methods_need_privacy():
+    tables = tables_with()
+    del tables["privacy"]
+    with pytest.raises(ConfigError, match="without \\[privacy\\]"):
+        build(parse(tables, source="run.toml"))
+
+
+def test_a_missing_data_folder_says_what_is_expected(monkeypatch, tmp_path):
+    monkeypatch.delenv("DPFED_DATA_DIR", raising=False)
+    with pytest.raises((ConfigError, DataError), match="DPFED_DATA_DIR"):
+        build(parse(tables_with(data__name="fashion-mnist"), source="run.toml"))
+    with pytest.raises(DataError, match="FashionMNIST"):
+        build(parse(tables_with(data__name="fashion-mnist", data__root=str(tmp_path)), source="run.toml"))
+
+
+def test_settings_are_toml_values_or_bare_words():
+    tables = override(TABLES, ["federation.rounds=7", "run.device=cpu", "privacy.adaptive.rate=0.5", "method.k=3"])
+    assert tables["federation"]["rounds"] == 7
+    assert tables["run"]["device"] == "cpu"
+    assert tables["privacy"]["adaptive"] == {"rate": 0.5}
+    assert TABLES["federation"]["rounds"] == 3
+
+
+@pytest.mark.parametrize("setting", ["rounds=3", "federation.rounds", "federation.rounds.deep=3", "=3"])
+def test_a_setting_that_names_nothing_is_refused(setting):
+    with pytest.raises(ConfigError, match="--set"):
+        override(TABLES, [setting])
+
+
+def test_an_unreadable_file_is_one_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_toml(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("a = ")
+    with pytest.raises(ConfigError, match="not TOML"):
+        read_toml(tmp_path / "bad.toml")
+
+
+def test_the_resolved_configuration_reads_back_as_itself(tiny_config):
+    import tomllib
+
+    config = tiny_config("privacy.adaptive.quantile=0.4")
+    assert parse(tomllib.loads(tomli_w.dumps(config.to_dict())), source="again") == config
+
+
+def test_every_preset_is_a_valid_configuration():
+    names = presets.names()
+    assert {f"{method}-digits" for method in METHODS} <= set(names)
+    for name in names:
+        config = parse(presets.tables(name), source=name)
+        variant = "-private" if METHODS[config.method.name].coins and config.privacy is not None else ""
+        assert name == f"{config.method.name}{variant}-{config.data.name}"
+        assert METHODS[config.method.name].privacy in ("optional", "never" if config.privacy is None else "required")
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_digits_preset_can_be_built(method):
+    name = f"{method}-digits"
+    build(parse(override(presets.tables(name), []), source=name))
+
+
+def test_an_unknown_preset_names_the_nearest():
+    with pytest.raises(ConfigError, match="fed-smp-topk-digits"):
+        presets.tables("fed-smp-topk-digit")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [(".2", 0.2), ("-.5", -0.5), ("./data", "./data"), ("a.b", "a.b"), ("1", 1)]
+)
+def test_settings_may_be_written_without_a_leading_zero(text, value):
+    assert override({}, [f"table.key={text}"]) == {"table": {"key": value}}

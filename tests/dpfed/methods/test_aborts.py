@@ -1,0 +1,388 @@
+"""Whether a round ends without a result is published: it must tell nothing of who took part."""
+
+import itertools
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from accounting import Aborted, Ledger
+from accounting.compose import accountant
+from accounting.errors import AccountingError
+from accounting.mechanisms import Composed
+from accounting.mechanisms.slots import default_slots
+from dpfed.audit.promise import promise_of, sampler_of
+from dpfed.errors import ConfigError
+from dpfed.methods import aborts, goals
+from dpfed.methods.goals import tolerance_of
+from dpfed.participation.sampling import sampler
+from dpfed.randomness import Simulated
+from dpfed.round import NO_RESULT, begin_round, draw_cohort, run_round
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
+from dpfed.seeds import Seeds
+
+from .conftest import config_with
+from .test_round import Book
+
+NOISE = {
+    "gaussian": (),
+    "gaussian-shares": ("privacy.placement=clients",),
+    "discrete": ("privacy.noise=discrete-gaussian",),
+    "discrete-shares": ("privacy.noise=discrete-gaussian", "privacy.placement=clients"),
+    "skellam": ("privacy.noise=skellam",),
+    "skellam-shares": ("privacy.noise=skellam", "privacy.placement=clients"),
+    "coins": ("method.name=fedpm", "mask.edge=0.1"),
+}
+ADJACENCIES = ("unset", "add-remove", "zero-out", "replace-one")
+COMBINATIONS = list(
+    itertools.product(
+        ("poisson", "fixed", "all"),
+        ADJACENCIES,
+        ("plain", "masked", "protocol"),
+        NOISE,
+        (None, 0.5),
+        ("sum", "uploads"),
+        (2, 12, 60),  # of 60: so few and so many that slots, shares and clients come together
+    )
+)
+
+
+def configured(sampling, adjacency, kind, noise, tolerance, release, cohort):
+    settings = [
+        f"federation.sampling={sampling}", f"aggregation.kind={kind}", *NOISE[noise], f"federation.cohort={cohort}",
+        f"privacy.release={release}", "aggregation.dropout=0.1", "privacy.delta=1e-3",
+    ]  # fmt: skip
+    settings += [] if adjacency == "unset" else [f"privacy.adjacency={adjacency}"]
+    settings += [] if tolerance is None else [f"aggregation.tolerance={tolerance}"]
+    if noise != "coins":
+        return config_with("privacy.accountant=rdp", *settings)
+    return config_with("privacy.clip_norm=0.5", *settings, without=["privacy"])
+
+
+def accepted(combination):
+    """Configuration and promise, or None where the combination is refused."""
+    config = configured(*combination)
+    try:
+        return config, promise_of(config, 40)
+    except (ConfigError, AccountingError):
+        return None
+
+
+def participants(config, promise, clients):
+    """How many clients are asked in each of some rounds, in a world of so many."""
+    federation_ = config.federation
+    cohort = min(federation_.cohort, clients)
+    randomness = Simulated(seeds=Seeds(root=clients))
+    parts = SimpleNamespace(
+        sampler=sampler(federation_.sampling, clients=clients, cohort=cohort),
+        randomness=randomness,
+        slots=promise.slots,
+        fill=promise.fill,
+        canaries=None,
+        local=SimpleNamespace(release=lambda cohort, round: None),
+        privacy=SimpleNamespace(in_every_upload=False),
+    )
+    asked = set()
+    for round in range(25):
+        state = SimpleNamespace(round=round)
+        asked.add(len(begin_round(state, parts, draw_cohort(parts, round), ledger=None).participants))
+    return asked
+
+
+def tells_of_the_cohort(config, promise):
+    """Whether a round may end, and the number of its participants is not one and the same in both worlds.
+
+    Dropouts are drawn for a number of participants; with one number for all cohorts, of both worlds, their law, and so
+    that of ending and of every count of arrivals, is the same.
+    """
+    if config.privacy.release == "uploads" or not aborts.may_end(config, tolerance_of(config)):
+        return False
+    add_remove = promise.goal.mechanism.adjacency.value == "add-remove"
+    worlds = (config.federation.clients, config.federation.clients - add_remove)
+    return len(set.union(*(participants(config, promise, clients) for clients in worlds))) > 1
+
+
+def test_no_accepted_combination_tells_of_the_cohort_by_ending():
+    found = {one: kept for one in COMBINATIONS if (kept := accepted(one)) is not None}
+    assert len(found) > 150
+    may_end = [one for one, (config, _) in found.items() if aborts.may_end(config, tolerance_of(config))]
+    assert {one[0] for one in may_end} == {"poisson", "fixed", "all"}
+    assert {one[2] for one in may_end} == {"plain", "masked", "protocol"}
+    assert {one[3] for one in may_end} == set(NOISE)
+    assert [one for one, kept in found.items() if tells_of_the_cohort(*kept)] == []
+
+
+def test_without_the_refusals_some_would(monkeypatch):
+    """The planted fault."""
+    monkeypatch.setattr(goals, "check_aborts", lambda *_, **__: None)
+    chosen = [one for one in COMBINATIONS if one[-1] == 12 and one[3] in ("gaussian", "coins") and one[-2] == "sum"]
+    found = {one: kept for one in chosen if (kept := accepted(one)) is not None}
+    telling = {one[:5] for one, kept in found.items() if tells_of_the_cohort(*kept)}
+    assert ("poisson", "add-remove", "plain", "gaussian", 0.5) in telling
+    assert ("poisson", "zero-out", "plain", "gaussian", 0.5) in telling
+    assert ("all", "add-remove", "masked", "gaussian", None) in telling
+    assert ("poisson", "zero-out", "plain", "coins", 0.5) in telling
+
+
+REFUSED = {
+    ("poisson", "add-remove", "plain", "gaussian", 0.5, "sum", 12): "Remove aggregation.tolerance",
+    ("poisson", "zero-out", "plain", "coins", 0.5, "sum", 12): "Remove aggregation.tolerance",
+    ("fixed", "unset", "plain", "gaussian", 0.5, "sum", 12): "Remove aggregation.tolerance",
+    ("all", "add-remove", "masked", "gaussian", None, "sum", 12): "a client less is a participant less",
+    ("poisson", "add-remove", "protocol", "discrete", None, "sum", 60): "a client less is a participant less",
+    ("all", "add-remove", "plain", "discrete-shares", 0.5, "sum", 12): "in 30 shares",
+    ("poisson", "zero-out", "plain", "gaussian-shares", None, "sum", 12): "secret cohort size",
+    ("poisson", "unset", "plain", "gaussian", 0.5, "uploads", 12): "every upload is",
+}
+
+
+@pytest.mark.parametrize(("combination", "words"), REFUSED.items(), ids=lambda one: "-".join(map(str, one)))
+def test_what_would_tell_is_refused_with_what_to_change(combination, words):
+    with pytest.raises((ConfigError, AccountingError), match=words):
+        promise_of(configured(*combination), 40)
+
+
+def test_two_clients_with_one_share_of_noise_are_refused_under_add_remove():
+    """One share is no reason that the mechanism would refuse for; the number of participants is."""
+    config = config_with(
+        "federation.sampling=all", "federation.clients=2", "federation.cohort=2", "privacy.adjacency=add-remove",
+        "privacy.noise=discrete-gaussian", "privacy.placement=clients", "aggregation.tolerance=0.5",
+        "privacy.delta=0.1",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="share of noise"):
+        promise_of(config, 40)
+
+
+def test_secure_sums_of_all_clients_are_zero_out_by_default():
+    """The same sensitivity, so the same epsilon, as the add-remove of a plain sum."""
+    plain = accepted(("all", "unset", "plain", "gaussian", None, "sum", 12))[1].goal.mechanism
+    masked = accepted(("all", "unset", "masked", "gaussian", None, "sum", 12))[1].goal.mechanism
+    assert (plain.adjacency.value, masked.adjacency.value) == ("add-remove", "zero-out")
+    assert masked.adjacency.sensitivity_in_clips == plain.adjacency.sensitivity_in_clips
+
+
+def told_by_the_number_of_aborts(first, second, rounds, delta):
+    """The epsilon at `delta` of a count of rounds that end with these probabilities in two worlds."""
+    counts = np.arange(rounds + 1)
+    laws = [binom.pmf(counts, rounds, chance) for chance in (first, second)]
+
+    def missing(epsilon):
+        return max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in (laws, laws[::-1]))
+
+    low, high = 0.0, 50.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if missing(middle) > delta else (low, middle)
+    return high
+
+
+def test_what_the_number_of_aborts_would_have_told():
+    """Ten clients, one expected, each lost with 0.1 (of five steps four are before the upload is in), none may be, 1000
+    rounds with noise 100: why it is refused."""
+    ends = [1 - (1 - 0.1 * 0.1 * 4 / 5) ** clients for clients in (10, 9)]
+    stated = config_with(
+        "federation.clients=10", "federation.cohort=1", "federation.rounds=1000", "privacy.noise_multiplier=100.0",
+        "privacy.delta=1e-5", "aggregation.dropout=0.1",
+    )  # fmt: skip
+    goal = promise_of(stated, 40).goal
+    claimed = accountant.epsilon(Composed(parts=((goal.mechanism, 1000),)), delta=1e-5)
+    assert claimed < 0.098
+    assert told_by_the_number_of_aborts(*ends, 1000, 1e-5) == pytest.approx(4.21, abs=0.01)
+
+
+# Rounds that run
+
+
+def one_round(experiment, cohort, round=0):
+    book = Book()
+    state = replace(experiment.start, round=round)
+    after, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort))
+    return after, facts, book.releases
+
+
+NEVER_END = {
+    "gaussian": (),
+    "gaussian-fixed": ("federation.sampling=fixed",),
+    "gaussian-all": ("federation.sampling=all",),
+    "adaptive": ("privacy.adaptive.quantile=0.5",),
+    "discrete": ("privacy.noise=discrete-gaussian",),
+    "coins": ("method.name=fedpm", "mask.edge=0.1"),
+    "randk": ("method.name=fed-smp-randk", "method.keep=0.2"),
+    "qsgd-decoded": ("method.name=qsgd",),
+}
+
+
+@pytest.mark.parametrize("name", NEVER_END)
+@pytest.mark.parametrize("cohort", [0, 1, 12, 60])
+@pytest.mark.parametrize("dropout", [0.0, 0.999999])
+def test_a_plain_sum_is_released_and_charged_alike_whoever_came(name, cohort, dropout):
+    """Where nobody is drawn or nobody arrives, too: noise alone; and what is published does not differ."""
+    without = ["privacy"] if name == "coins" else []
+    clip = ("privacy.clip_norm=0.5",) if name == "coins" else ()
+    lost = (f"aggregation.dropout={dropout}", "aggregation.dropout_at=upload") if dropout else ()
+    experiment = build(config_with(*NEVER_END[name], *clip, *lost, "privacy.delta=1e-3", without=without))
+    cohort = min(cohort, experiment.parts.slots or 60)
+    after, facts, entries = one_round(experiment, range(cohort))
+    _, _, others = one_round(experiment, range(10))
+    assert facts.aborted is None
+    assert facts.arrived == (0 if dropout else cohort)
+    assert not torch.equal(after.broadcast, experiment.start.broadcast)
+    assert [one.to_dict() for one in entries] == [one.to_dict() for one in others]
+
+
+SECURE = {
+    "gaussian": ("aggregation.kind=masked",),
+    "discrete": ("aggregation.kind=masked", "privacy.noise=discrete-gaussian"),
+    "shares": ("privacy.noise=discrete-gaussian", "privacy.placement=clients", "privacy.adjacency=zero-out"),
+    "masked-shares": (
+        "aggregation.kind=masked", "privacy.noise=skellam", "privacy.placement=clients", "privacy.adjacency=zero-out",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_sum_that_may_end_does_so_for_every_cohort_alike(name):
+    """All cohorts from nobody to more than there are slots: the same number asked, the same outcome, the same line."""
+    lost = (
+        "aggregation.dropout=0.3",
+        "aggregation.tolerance=0.25" if "shares" in name else "aggregation.threshold=0.7",
+    )
+    experiment = build(config_with(*SECURE[name], *lost))
+    seen = {}
+    for round in range(6):
+        for cohort in ([], [3], list(range(12)), list(range(experiment.parts.slots))):
+            _, facts, entries = one_round(experiment, cohort, round)
+            said = (facts.participants, facts.arrived, facts.aborted, *(str(one.to_dict()) for one in entries))
+            seen.setdefault(round, set()).add(said)
+    assert all(len(said) == 1 for said in seen.values())
+    assert len({said[2] is None for one in seen.values() for said in one}) == 2  # some end, some do not
+
+
+def test_counts_stay_in_the_diagnostics(tmp_path):
+    """Ledger, metrics and summary of a run whose rounds end now and then, but for what is charged by what arrives."""
+    config = config_with(
+        "aggregation.kind=masked", "aggregation.dropout=0.35", "federation.rounds=12", "aggregation.threshold=0.7"
+    )
+    outcome = federation.run(build(config), tmp_path / "run")
+    ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    ended = [entry for entry in ledger.entries if isinstance(entry, Aborted)]
+    assert 0 < len(ended) < 12
+    assert {entry.reason for entry in ended} == {line["aborted"] for line in outcome.metrics if "aborted" in line}
+    assert {entry.reason for entry in ended} == {NO_RESULT}
+    assert not any(character.isdigit() for character in NO_RESULT)
+    assert len({str(replace(one, round=0)) for one in ledger.releases}) == 1
+    diagnostics = (tmp_path / "run" / "diagnostics.jsonl").read_text()
+    assert "clients came" in diagnostics
+
+
+def test_only_charges_by_what_arrived_say_how_many_did():
+    shares = ("federation.sampling=fixed", "privacy.placement=clients", "aggregation.tolerance=0.5")
+    for noise, key in (("gaussian", "shares"), ("discrete-gaussian", "uploads")):
+        for charged in ("sized", "charged"):
+            settings = (f"privacy.noise={noise}", f"privacy.missing_shares={charged}", "aggregation.lost.upload=2")
+            _, facts, entries = one_round(build(config_with(*shares, *settings)), range(12))
+            assert facts.arrived == 10
+            said = entries[0].detail.get(key)
+            assert said == (10 if charged == "charged" else {"shares": 6}.get(key))
+
+
+# Overfull secure sums
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "discrete", "discrete-shares"])
+@pytest.mark.parametrize("kind", ["masked", "protocol"])
+def test_a_secure_sum_under_poisson_sampling_charges_that_it_is_overfull(noise, kind):
+    _, promise = accepted(("poisson", "zero-out", kind, noise, None, "sum", 12))
+    lost = accountant.overflow(promise.goal.mechanism)
+    assert lost == pytest.approx(binom.sf(promise.slots, 60, 12 / 60), rel=1e-9)
+    assert 0 < lost <= 1e-5 * 1e-3
+    assert promise.slots == promise.fill < 60
+    release = promise.release(clip_norm=1.0, round=0, uploads=promise.fill)
+    assert release.mechanism == promise.goal.mechanism
+
+
+def test_under_add_remove_the_client_that_might_be_added_may_overfill_it_too():
+    _, promise = accepted(("poisson", "add-remove", "masked", "gaussian", None, "sum", 12))
+    lost = accountant.overflow(promise.goal.mechanism)
+    assert lost == pytest.approx(binom.sf(promise.slots, 61, 12 / 60), rel=1e-9)
+    assert lost > binom.sf(promise.slots, 60, 12 / 60)
+
+
+def test_a_plain_sum_has_no_slots_and_charges_nothing_for_them():
+    _, promise = accepted(("poisson", "unset", "plain", "gaussian", None, "sum", 12))
+    assert promise.slots is promise.fill is None
+    assert accountant.overflow(promise.goal.mechanism) == 0
+    assert "overflow" not in promise.goal.mechanism.to_dict()["mechanism"]
+
+
+def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
+    from dpfed.audit.run import audit_run
+
+    config = config_with("aggregation.kind=masked", "federation.rounds=3", "privacy.delta=1e-3")
+    experiment = build(config)
+    outcome = federation.run(experiment, tmp_path / "run")
+    ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    assert {one.mechanism for one in ledger.releases} == {experiment.goal.mechanism}
+    lost = accountant.overflow(ledger.releases[0].mechanism)
+    assert lost > 0
+    run = Composed(parts=((experiment.goal.mechanism, 3),))
+    assert accountant.overflow(run) == pytest.approx(3 * lost)
+    assert outcome.summary["epsilon"] == accountant.epsilon(run, delta=1e-3)
+    found = audit_run(tmp_path / "run")
+    assert [check.name for check in found.checks if check.passed is False] == []
+
+
+def test_more_clients_than_slots_are_cut_down_to_them():
+    experiment = build(config_with("aggregation.kind=masked"))
+    everybody = SimpleNamespace(clients=60, sample=lambda randomness, round: np.arange(60))
+    crowded = replace(experiment.parts, sampler=everybody)
+    drawn = draw_cohort(crowded, 0)
+    assert len(drawn) == experiment.parts.slots == experiment.parts.fill < 60
+    assert sampler_of(experiment.config).expected == 12
+
+
+def exact_divergence(gap, *, slots, others, q, add_remove, epsilon):
+    """The hockey-stick divergence, both orders, of rounds with slots: R others drawn, the sum N(gap T, 1) where at most
+    K are drawn, and "overfull" seen by everybody where more are. By quadrature on a line."""
+    x = np.linspace(-12, 12 + gap, 20_001)
+    step = x[1] - x[0]
+    still, moved = (np.exp(-((x - centre) ** 2) / 2) / math.sqrt(2 * math.pi) for centre in (0.0, gap))
+    present, absent, overfull = [], [], [0.0, 0.0]
+    for drawn in range(others + 1):
+        chance = binom.pmf(drawn, others, q)
+        fits, both = drawn <= slots, drawn + 1 <= slots
+        present.append(chance * ((1 - q) * still * fits + q * moved * both))
+        absent.append(chance * still * (fits if add_remove else (1 - q) * fits + q * both))
+        overfull[0] += chance * ((1 - q) * (not fits) + q * (not both))
+        overfull[1] += chance * ((not fits) if add_remove else (1 - q) * (not fits) + q * (not both))
+    # The sum shows the number drawn nowhere: one mixture over it. Overfull rounds show all there is: +1, -1.
+    laws = [(np.sum(present, axis=0), overfull[0]), (np.sum(absent, axis=0), overfull[1])]
+    largest = 0.0
+    for (p, over_p), (r, _) in (laws, laws[::-1]):
+        largest = max(largest, np.maximum(p - math.exp(epsilon) * r, 0).sum() * step + over_p)
+    return largest
+
+
+@pytest.mark.parametrize("add_remove", [False, True])
+@pytest.mark.parametrize("epsilon", [-0.5, 0.0, 0.1, 0.7, 2.0])
+@pytest.mark.parametrize("slots", [3, 4, 6])
+def test_the_charge_covers_rounds_that_show_everything_when_they_overflow(add_remove, epsilon, slots):
+    """By exact enumeration of how many are drawn, against the profile without slots plus beta: no e^epsilon on beta."""
+    q, others, gap = 0.3, 9, 1.2
+    unlimited = exact_divergence(gap, slots=99, others=others, q=q, add_remove=add_remove, epsilon=epsilon)
+    limited = exact_divergence(gap, slots=slots, others=others, q=q, add_remove=add_remove, epsilon=epsilon)
+    beta = binom.sf(slots, others + 1, q)
+    assert limited <= unlimited + beta + 1e-9
+    assert limited > unlimited  # so that the charge is needed
+
+
+def test_default_slots_are_the_fewest_that_delta_allows():
+    for clients, cohort in ((60, 12), (6000, 100), (10, 1)):
+        slots, lost = default_slots(cohort, clients, delta=1e-3, adjacency=None)
+        assert lost == pytest.approx(binom.sf(slots, clients, cohort / clients), rel=1e-6)
+        assert lost <= 1e-8 < binom.sf(slots - 1, clients, cohort / clients)

@@ -1,0 +1,271 @@
+"""FedPM as a whole: real bytes, the three private ways and their ledgers, the bound, the padding, the saved mask."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from accounting import Ledger, guarantee
+from accounting.budget import coin_budget
+from accounting.budget.coin_budget import CoinPlan
+from accounting.mechanisms import Subsampled
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from dpfed.config.tables import override, parse
+from dpfed.errors import ConfigError
+from dpfed.models.mask_file import load_mask
+from dpfed.round import run_round
+from dpfed.run import loop as federation
+from dpfed.run.evaluate import evaluate
+from dpfed.run.experiment import build
+
+TABLES = {
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [8]},
+    "federation": {"clients": 60, "cohort": 12, "rounds": 3},
+    "local": {"learning_rate": 1.0, "epochs": 1, "batch_size": 10},
+    "method": {"name": "fedpm"},
+    "mask": {"edge": 0.2, "spread": 0.0, "readout": "mean"},
+    "server": {"rule": "step"},
+    "privacy": {"clip_norm": 0.8, "slots": 30},
+}
+SIZE = 64 * 8 + 8 + 8 * 10 + 10
+
+
+def config(*settings, without=()):
+    tables = {key: value for key, value in TABLES.items() if key not in without}
+    return parse(override(tables, settings), source="test")
+
+
+def plain(*settings):
+    masks = ("server.rule=posterior", "mask.edge=0.01", "mask.spread=1", "mask.readout=sample")
+    return config(*masks, *settings, without=["privacy"])
+
+
+def test_a_mask_costs_less_than_a_bit_and_the_file_is_the_model(tmp_path):
+    experiment = build(plain("federation.clients=5", "federation.cohort=5", "federation.sampling=all"))
+    outcome = federation.run(experiment, tmp_path / "run")
+    assert outcome.summary["epsilon"] is None
+    assert 0.3 < outcome.summary["uplink_bits_per_parameter"] < 1
+    assert outcome.summary["downlink_bytes_per_client_round"] == math.ceil(SIZE * 3 / 8)  # whole fifths: 3 bits
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["uplink_megabytes"] * 1e6 / 15 == pytest.approx(outcome.summary["uplink_bytes_per_client_round"], abs=1)
+    model, weights = load_mask(tmp_path / "run" / "model.mask.safetensors")
+    data = experiment.dataset
+    again = evaluate(model, weights, torch.from_numpy(data.test_inputs), torch.from_numpy(data.test_labels))
+    assert again.accuracy == outcome.summary["test_accuracy"]  # to the bit
+
+
+def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():
+    experiment = build(plain())
+    state, facts = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
+    counts = state.broadcast * facts.cohort
+    torch.testing.assert_close(counts, counts.round(), atol=1e-4, rtol=0)
+    assert facts.uplink_bytes is not None
+
+
+def test_fedmask_sends_thresholds():
+    experiment = build(plain("method.name=fedmask"))
+    one, _ = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
+    two, _ = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
+    assert torch.equal(one.broadcast, two.broadcast)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ([], "bernoulli-aggregate"),
+        (["privacy.noise_std=0.3"], "bernoulli-aggregate"),
+        (["privacy.linf_clip=0.1"], "bernoulli-aggregate"),
+        (["federation.sampling=fixed", "privacy.adjacency=replace-one"], "bernoulli-aggregate"),
+        (["privacy.release=uploads", "privacy.noise_std=0.3"], "bernoulli-channel"),
+        (["privacy.release=uploads", "privacy.noise_std=0.3", "privacy.correction=invert"], "bernoulli-channel"),
+    ],
+    ids=str,
+)
+def test_each_private_way_has_its_ledger_event(tmp_path, settings, kind):
+    """(b) sums, (c) noise and sums, (a) noised uploads; epsilon is that of the plan that was computed apart."""
+    slots = settings and ("fixed" in settings[0] or "uploads" in settings[0])
+    chosen = config(*settings)
+    if slots:
+        chosen = parse(override({**TABLES, "privacy": {"clip_norm": 0.8}}, settings), source="test")
+    outcome = federation.run(build(chosen), tmp_path / "run")
+    book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    assert [release.round for release in book.releases] == [0, 1, 2]
+    coins = book.releases[0].mechanism
+    coins = coins.mechanism if isinstance(coins, Subsampled) else coins
+    assert coins.to_dict()["kind"] == kind
+    assert coins.dimension == SIZE
+    assert coins.floor == 0.2
+    assert coins.noise_std == (0.3 if "privacy.noise_std=0.3" in settings else 0.0)
+    assert outcome.summary["epsilon"] == guarantee(book.mechanism(), delta=60**-1.1).epsilon
+    plan = CoinPlan(
+        clients=60,
+        cohort=60 if kind.endswith("channel") else 12,
+        dimension=SIZE,
+        edge=0.2,
+        mechanism=kind,
+        sampling="all" if kind.endswith("channel") else chosen.federation.sampling,
+        adjacency=chosen.privacy.adjacency,
+        clip_norm=0.8,
+        linf_clip=chosen.privacy.linf_clip,
+        noise_std=coins.noise_std,
+        slots=chosen.privacy.slots,
+    )
+    assert outcome.summary["epsilon"] == pytest.approx(coin_budget.epsilon(plan, rounds=3).epsilon, rel=1e-9)
+    assert outcome.summary["noise_multiplier"] is None
+    assert outcome.summary["unit"] == "client"
+
+
+def test_the_bound_holds_in_both_norms_for_what_the_coins_get():
+    experiment = build(config("privacy.linf_clip=0.05", "local.learning_rate=100.0"))
+    privacy, norm = experiment.parts.privacy, experiment.start.clip_norm
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(20, SIZE, generator=generator)
+    rows[3] *= 1e30
+    rows[4, 7] = float("nan")
+    rows[5, 2] = float("inf")
+    rows[6] *= 1e-3
+    kept = rows[6].clone()
+    bounded = privacy.bound(rows, norm).rows
+    assert float(bounded.abs().max()) <= 0.05
+    assert float(torch.linalg.vector_norm(bounded.double(), dim=1).max()) <= 0.8
+    assert not bounded[4].any()
+    assert not bounded[5].any()
+    assert torch.equal(bounded[6], kept)
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.1, 0.3, 1e-3])
+def test_the_largest_move_stays_at_or_below_the_clip_where_the_norm_does_not_bind(clip):
+    """float32(0.05) is above 0.05: clamping to it would leave a move that the account does not know."""
+    assert float(torch.tensor(0.05)) > 0.05
+    privacy = build(config(f"privacy.linf_clip={clip}")).parts.privacy
+    bounded = privacy.bound(torch.full((2, SIZE), 9.0), 1e6).rows
+    assert clip * (1 - 2e-6) < float(bounded.abs().max()) <= clip
+
+
+def test_what_a_client_does_changes_the_sum_of_probabilities_by_no_more_than_the_clip():
+    """The sensitivity of what the coins are tossed for, through the real local training, map and bound."""
+    experiment = build(config("local.learning_rate=1000.0", "federation.sampling=all", "federation.cohort=60"))
+    parts, state = experiment.parts, experiment.start
+    moves = parts.local.train(state.broadcast, np.arange(60), round=0, seeds=experiment.seeds)
+    assert float(torch.linalg.vector_norm(moves, dim=1).max()) > 0.8  # the clip is needed
+    bounded = parts.privacy.bound(moves, state.clip_norm).rows.double()
+    ends = (state.broadcast.double() + bounded).clamp(0.2, 0.8)
+    assert float(torch.linalg.vector_norm(ends - state.broadcast.double(), dim=1).max()) <= 0.8
+
+
+class Recorder:
+    """A sampler that draws what the test says."""
+
+    def __init__(self, inner, ids):
+        self.law, self.expected, self.clients, self.ids = inner.law, inner.expected, inner.clients, ids
+
+    def sample(self, randomness, round):
+        return np.array(self.ids)
+
+
+@pytest.mark.parametrize("drawn", [0, 5, 30, 45])
+def test_the_sum_holds_exactly_the_accounted_number_of_coins(drawn):
+    """Any cohort, empty or larger than the slots: S has K coins a coordinate; its variance does not tell the size."""
+    experiment = build(config("local.learning_rate=0.0001", "server.learning_rate=0.1"))  # no edge is reached
+    parts = replace(experiment.parts, sampler=Recorder(experiment.parts.sampler, range(drawn)))
+    seen = []
+
+    class Spy:
+        slots = 30
+
+        def __getattr__(self, name):
+            return getattr(experiment.parts.code, name)
+
+        def send(self, *arguments):
+            arrived = experiment.parts.code.send(*arguments)
+            seen.append(len(arrived.rows))
+            return arrived
+
+        def decode(self, total, origin, uploads, round):
+            assert uploads == min(drawn, 30)
+            return experiment.parts.code.decode(total, origin, uploads, round)
+
+    state, _ = run_round(experiment.start, replace(parts, code=Spy()), seeds=experiment.seeds, ledger=None)
+    assert sum(seen) == min(drawn, 30)
+    sums = (state.broadcast - experiment.start.broadcast) * 120 + 30 * 0.5
+    torch.testing.assert_close(sums, sums.round(), atol=1e-3, rtol=0)
+    deviation = float(sums.std())
+    assert abs(deviation - math.sqrt(30 * 0.25)) < 5 * deviation / math.sqrt(2 * SIZE)  # false alarm 6e-7
+
+
+def test_only_selected_coordinates_send_coins_and_the_others_keep_the_broadcast_value():
+    experiment = build(config("method.k=40", "data.public=137"))
+    assert isinstance(experiment.goal.mechanism, Subsampled)
+    assert experiment.goal.mechanism.mechanism.dimension == 40
+    state, _ = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
+    moved = state.broadcast != experiment.start.broadcast
+    assert 30 < int(moved.sum()) <= 40
+    assert experiment.uplink_bits == 40 * 5  # sums up to 30
+
+
+def test_an_epsilon_alone_calibrates_the_clip():
+    chosen = parse(override({**TABLES, "privacy": {"epsilon": 2.0, "slots": 30}}, []), source="test")
+    experiment = build(chosen)
+    coins = experiment.goal.mechanism.mechanism
+    assert isinstance(coins, BernoulliAggregate)
+    spent = guarantee(experiment.goal.mechanism, delta=60**-1.1).epsilon
+    assert 0 < spent < 2.0
+    plan = CoinPlan(clients=60, cohort=12, dimension=SIZE, edge=0.2, clip_norm=coins.l2_clip, slots=30)
+    assert 1.9 < coin_budget.epsilon(plan, rounds=3).epsilon <= 2.0
+
+
+def test_resuming_a_private_run_gives_the_same_masks(tmp_path):
+    whole = federation.run(build(config("server.momentum=0.5")), tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    def kill(record):
+        if record["round"] == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.run(build(config("server.momentum=0.5")), tmp_path / "cut", on_round=kill)
+    resumed = federation.run(build(config("server.momentum=0.5")), tmp_path / "cut", resume=True)
+    assert resumed.metrics == whole.metrics
+    same = ("model.safetensors", "ledger.jsonl")
+    assert all((tmp_path / "cut" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in same)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (["privacy.noise_multiplier=1.0"], "the coins are the noise"),
+        (["privacy.placement=clients"], "they are tossed by the clients"),
+        (["privacy.adjacency=add-remove"], "zero-out"),
+        (["privacy.adjacency=replace-one"], "pads"),
+        (["privacy.release=uploads"], "no sum to pad"),
+        (["method.name=fedmask"], "never private"),
+        (["method.k=40"], "data.public=0"),
+        (["method.name=dp-fedavg", "local.optimizer=adam"], "for masks"),
+    ],
+)
+def test_settings_that_would_not_be_private_as_stated_are_refused(settings, complaint):
+    with pytest.raises((ConfigError, ValueError), match=complaint):
+        build(config(*settings))
+
+
+def test_masks_tables_without_masks_are_refused():
+    tables = {**TABLES, "method": {"name": "dp-fedavg"}, "privacy": {"clip_norm": 1.0, "noise_multiplier": 1.0}}
+    with pytest.raises(ConfigError, match=r"\[mask\]"):
+        build(parse(tables, source="test"))
+    del tables["mask"]
+    with pytest.raises(ConfigError, match="for fedpm's coins"):
+        build(parse(override(tables, ["privacy.linf_clip=0.1"]), source="test"))
+
+
+def test_a_channel_is_charged_to_everybody_in_every_round():
+    experiment = build(
+        parse(override({**TABLES, "privacy": {"clip_norm": 0.8, "release": "uploads"}}, []), source="test")
+    )
+    assert isinstance(experiment.goal.mechanism, BernoulliChannel)
+    assert experiment.uplink_bits is None
