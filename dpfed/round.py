@@ -40,7 +40,7 @@ class Book(Protocol):
 class RoundFacts:
     """What the operator may look at and must not publish: no epsilon covers these numbers.
 
-    cohort, members:       clients that were drawn, canaries not counted, and who they are (`dpfed.participation.members`)
+    cohort, members:       clients that were drawn, canaries not counted, and which (`dpfed.participation.members`)
     counted:               of the cohort's rows; None where clients do not tell which were inside the bound
     participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
     aborted:               why the round has no result, if it has none; others get no more than `NO_RESULT`

@@ -41,7 +41,7 @@ class Sent:
     draws:        how many shares that is
     longest_added: the L2 norm of the longest row where it goes into the sum (or, with noise in shares, where its noise
                   comes on), in the units it is added in; None: nobody but the clients has seen it
-    added:        the probe (`dpfed.stages.probes`) of the rows that go into the sum and arrive; None: nobody has seen them
+    added:        the probe (`dpfed.stages.probes`) of the rows that go into the sum and arrive; None: none was seen
     """
 
     counted: int = 0

@@ -218,8 +218,8 @@ def _promised_delta(files: RunFiles) -> float | None:
 
 
 def epsilon_is_possible(files: RunFiles) -> Finding:
-    """What is stated is no less than what an explicit pair of neighbours shows (`accounting.compose.lower_bound`), at the delta
-    that configuration and clients give: another way to the number than the account, where one is known."""
+    """What is stated is no less than what an explicit pair of neighbours shows (`accounting.compose.lower_bound`),
+    at the delta that configuration and clients give: another way to the number than the account, where one is known."""
     ledger = files.trusted_ledger
     mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
     if mechanism is None or not pld.supports(mechanism):

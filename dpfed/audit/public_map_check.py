@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.verdict import Check
+from dpfed.clients.training import LocalTraining
 from dpfed.stages.masks import PublicTopMask
 
 
@@ -19,7 +20,7 @@ def public_map_check(one: OneRound) -> Check | None:
     None where the map comes from seeds alone. Exact.
     """
     choice, local = one.parts.map, one.parts.local
-    if not isinstance(choice, PublicTopMask):
+    if not isinstance(choice, PublicTopMask) or not isinstance(choice.trainer, LocalTraining):
         return None
     state, trainer = one.state, choice.trainer
     others = replace(trainer, inputs=torch.zeros_like(trainer.inputs), labels=torch.zeros_like(trainer.labels))

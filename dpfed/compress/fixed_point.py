@@ -234,8 +234,8 @@ def saturated(total: Tensor, bits: int) -> int:
     not in it yet, so the count is for the operator and no epsilon covers it. A sum that has wrapped around looks like
     any other, so nothing can count wraps. But sums that go beyond the ends of the ring do not stop short of them
     either: a count above zero says that some probably wrapped, none in many entries that hardly any did.
-    `accounting.integers.fixed_point.sum_bits` bounds the probability beforehand, for rows that were not chosen by the signs of
-    the rotation. No account of privacy looks at either.
+    `accounting.integers.fixed_point.sum_bits` bounds the probability beforehand, for rows that were not
+    chosen by the signs of the rotation. No account of privacy looks at either.
     """
     _check_bits(bits)
     half = 1 << (bits - 1)

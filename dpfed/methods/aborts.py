@@ -8,8 +8,8 @@ ended" and of every count that is published is the same for all neighbours, whoe
   padded, divided by a public number and charged as it is.
 - Shares of noise of the clients (too few of them are too little noise) and secure sums (too few survivors) may end.
   Their number of participants is fixed: the cohort under fixed-size sampling, K slots under Poisson sampling
-  (`accounting.mechanisms.slots`: those who were not drawn fill the sum up, and drawing more than K is charged), everybody with
-  federation.sampling = "all" where neighbours have equally many clients (zero-out, replace-one).
+  (`accounting.mechanisms.slots`: those who were not drawn fill the sum up, and drawing more than K is charged), all
+  clients with federation.sampling = "all" where neighbours have equally many clients (zero-out, replace-one).
 - So add-remove is refused where one client less is one participant less: with "all", with as many slots as clients,
   and with shares of noise.
 - privacy.release = "uploads" and [local.record] charge every upload before anybody is asked, and who takes part counts

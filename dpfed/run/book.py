@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from accounting.ledger import LONGEST_LINE, Entry, Header, Ledger, LocalRelease, Release
+from accounting.ledger import Entry, Header, Ledger, LocalRelease, Release
+from accounting.ledger.file import LONGEST_LINE
 from accounting.ledger.project import Project
 from accounting.ledger.regular_file import open_input
 from dpfed.errors import RunError

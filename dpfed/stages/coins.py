@@ -32,7 +32,8 @@ class Coins:
     with p in float64 and 53-bit uniforms, so that a coin has its probability to 2^-53: 16 of the bits first, the others
     where those do not decide. The sum S of m over K uploads decodes
     to S - K g(origin), g being the mean of a coin: g(p) = p without noise,
-    accounting.bernoulli.debias.clipped_mean with it; with `correction` "linear" that is divided by g', with "invert" it is K (g^-1(S / K) - origin).
+    accounting.bernoulli.debias.clipped_mean with it; with `correction` "linear" that is divided by g', with "invert" it
+    is K (g^-1(S / K) - origin).
 
     slots: K, where the sum must always hold so many uploads of clients: what is missing is filled with coins of the
            public origin. Of clients the caller sends no more than K.
