@@ -30,6 +30,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from dpfed.sending import Uploading
 
 import dpfed.round
 import dpfed.run.loop
@@ -41,7 +42,6 @@ from dpfed.run.book import Book
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 from dpfed.run.loop import Run
-from dpfed.sending import Uploading
 
 MODELS = {"CNN 0.58M": "fed-smp-cnn-unpadded", "CNN 1.66M": "fed-smp-cnn"}
 PARTS = (
@@ -140,7 +140,7 @@ class Profile:
 @contextlib.contextmanager
 def profiled(run: Run, profile: Profile) -> Iterator[None]:
     """The functions of a run, wrapped."""
-    parts = run.experiment.parts
+    parts = run.experiment.method
     chosen = parts.map.for_round(run.state.broadcast, 0, run.experiment.seeds)
     total = parts.sums.open(np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), round=0)
     found: list[tuple[str, Any, str]] = [
@@ -188,7 +188,7 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
                 task = run.next_task()
                 if task is None:
                     break
-                run.finish_round(*dpfed.run.loop.take_part(task, run.experiment.parts, seeds=run.experiment.seeds))
+                run.finish_round(*dpfed.run.loop.take_part(task, run.experiment.method, seeds=run.experiment.seeds))
             clients = len(task.cohort)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})
     later = rounds[1:]

@@ -60,10 +60,10 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
         task = run.next_task()
         started = time.process_time()
         while task is not None:
-            record: Any = run.finish_round(*take_part(task, experiment.parts, seeds=experiment.seeds))
+            record: Any = run.finish_round(*take_part(task, experiment.method, seeds=experiment.seeds))
             task = run.next_task()
         ended = time.process_time()
-        draws = [_seconds(lambda: draw_cohort(experiment.parts, 0)) for _ in range(5)]
+        draws = [_seconds(lambda: draw_cohort(experiment.method, 0)) for _ in range(5)]
     return {
         "clients": clients,
         "cohort": cohort,

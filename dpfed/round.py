@@ -1,9 +1,10 @@
-"""One federated round, as the papers write it."""
+"""One federated round: what is announced, what clients do, what the sum becomes, what is charged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol
 
 import numpy as np
 import torch
@@ -11,22 +12,103 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
-from dpfed.aggregation.ranks import Task
-from dpfed.aggregation.summed import Closing, Opened, OpenSum, Sums
+from dpfed.aggregation.plain import PlainSum
+from dpfed.aggregation.ranks import Alone, Ranks, Task
+from dpfed.aggregation.summed import Closing, Collecting, Opened, OpenSum, Sums
+from dpfed.clients.training import LocalTraining
 from dpfed.errors import SecureSumAborted
 from dpfed.participation import members
-from dpfed.participation.canaries import CanaryScore
-from dpfed.participation.sampling import drawn_clients
-from dpfed.parts import Parts
-from dpfed.round_probes import after_step, of_sum
+from dpfed.participation.canaries import Canaries, CanaryScore
+from dpfed.participation.cohort import draw_cohort, present_canaries, with_others
+from dpfed.participation.sampling import Sampler
+from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
-from dpfed.sending import Sent, Uploading
-from dpfed.server.state import ServerState
-from dpfed.stages.maps import Map
-from dpfed.stages.noise_facts import noise_facts
+from dpfed.server.state import ServerRule, ServerState
+from dpfed.stages.canary_scores import canary_scores
+from dpfed.stages.chain import Stages, client_halves, server_halves
+from dpfed.stages.observer import Observer, Together
+from dpfed.stages.probes import probe_of
+from dpfed.stages.stage import Round, Stateful, Tally
+from dpfed.stages.watch import Watch
+from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
 """What ledger and metrics say of a round that has ended: how many came, and at which step, is the operator's."""
+
+_AT_ONCE = 1 << 21
+"""Numbers that go through the stages together: 8 MiB (measured: benchmarks/README.md)."""
+_INTEGERS_AT_ONCE = 1 << 18
+"""The same of integers and their noise, which pass through in 64 bits."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Method:
+    """What a round is made of.
+
+    stages:  the steps of an update on its way into the model, in their order
+    clients: how they train; `group` of them are trained and summed at a time
+    divisor: of the sum, public, where something is private; None: the number of uploads, or the sum of their weights
+    slots:   the most uploads that a sum may hold: if more are drawn, a uniformly random part of them is left out
+    fill:    clients that take part in every sum: who was not drawn sends a row of zeros, noised and masked like any
+             other, so that the number of uploads tells nothing
+    canaries: take part beside the clients, for audits
+    ranks:   the processes that share a round's clients
+    """
+
+    stages: Stages
+    sampler: Sampler
+    randomness: Randomness
+    clients: LocalTraining
+    aggregation: Sums[OpenSum]
+    server: ServerRule
+    group: int
+    divisor: float | None
+    slots: int | None = None
+    fill: int | None = None
+    canaries: Canaries | None = None
+    ranks: Ranks = field(default_factory=Alone)
+
+    def announce(self, task: Task, seeds: Seeds) -> Round:
+        """The round's public map and reference point, before any client trains."""
+        state = task.state
+        projection = self.stages.project.choice.for_round(state.broadcast, state.round, seeds)
+        return Round(
+            task=task,
+            projection=projection,
+            reference=projection.restrict(state.broadcast),
+            memory=dict(state.stages),
+        )
+
+    def release_of_uploads(self, now: Round) -> Release | LocalRelease | None:
+        """The release that uploads are by themselves: of their clients' records, or where every upload may be seen."""
+        of_records = self.clients.release(now.task.cohort, round=now.number)
+        if of_records is not None:
+            return of_records
+        private = self.stages.private
+        if private is None or not private.in_every_upload:
+            return None
+        return private.release(replace(now, uploads=len(now.task.cohort)))
+
+    def release(self, now: Round) -> Release | None:
+        """The release that the sum is; None if nothing is private."""
+        private = self.stages.private
+        return None if private is None else private.release(now)
+
+    def divided_by(self, counted: NDArray[np.int64]) -> float:
+        """What the sum of these clients' rows is divided by."""
+        if self.divisor is not None:
+            return self.divisor
+        weigh = self.stages.find(Weigh)
+        return float(len(counted) or 1) if weigh is None else float(weigh.weights[counted].sum()) or 1.0
+
+    def updates(self, ids: NDArray[np.int64], now: Round, seeds: Seeds, *, at_once: int | None) -> Iterator[Any]:
+        """Clients and what they have learnt, rows [c, d]: trained in groups, and passed on `at_once` numbers at a
+        time (None: whole groups)."""
+        for group in groups(ids, self.group):
+            moves = self.clients.train(now.broadcast, group, round=now.number, seeds=seeds)
+            height = len(group) if at_once is None else max(1, at_once // moves.shape[1])
+            for start in range(0, len(group), height):
+                yield group[start : start + height], moves[start : start + height]
 
 
 class Book(Protocol):
@@ -36,19 +118,151 @@ class Book(Protocol):
         """Charge the release, or note that a round has none, durably; or raise."""
 
 
+def run_round(
+    state: ServerState,
+    method: Method,
+    *,
+    seeds: Seeds,
+    ledger: Book | None,
+    cohort: NDArray[np.int64] | None = None,
+    observer: Observer | None = None,
+) -> tuple[ServerState, RoundFacts]:
+    """One federated round.
+
+    The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been
+    charged. Raises LedgerError, and releases nothing, where that fails. A round whose sum does not come about, since
+    too many clients dropped out, leaves the state as it is and is not charged; the ledger says so, without numbers.
+    That it ends does not depend on who was drawn: `dpfed.methods.aborts` says why, and which combinations are refused.
+    """
+    cohort = cohort_of(method, state.round) if cohort is None else cohort
+    now = begin_round(state, method, cohort, seeds=seeds, ledger=ledger)
+    method.ranks.lead(now.task)
+    opened = open_round(now, method, method.aggregation, observer=observer)
+    take_part(opened, seeds=seeds)
+    return end_round(opened, ledger=ledger)
+
+
+def cohort_of(method: Method, number: int) -> NDArray[np.int64]:
+    """The round's clients, and its canaries on top."""
+    cohort = draw_cohort(method.sampler, method.randomness, method.slots, number)
+    return np.concatenate([cohort, present_canaries(method.canaries, number)])
+
+
+def begin_round(
+    state: ServerState, method: Method, cohort: NDArray[np.int64], *, seeds: Seeds, ledger: Book | None
+) -> Round:
+    """The announcement. What uploads tell by themselves, sum or no sum, is charged here, before any client is asked."""
+    participants = with_others(cohort, method.fill, method.sampler.clients, method.randomness, state.round)
+    now = method.announce(Task(state=state, cohort=cohort, participants=participants), seeds)
+    _record(ledger, method.release_of_uploads(now))
+    return now
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpenRound(Generic[Opened]):
+    """A round whose sum is open. `watch` is what the operator keeps of it."""
+
+    method: Method
+    now: Round
+    total: Opened
+    watch: Watch
+
+
+def open_round(
+    now: Round, method: Method, sums: Sums[Opened], *, observer: Observer | None = None
+) -> OpenRound[Opened]:
+    """An empty sum of `sums`, watched by the operator, and by an observer more."""
+    stages = method.stages
+    total = sums.open(
+        now.task.participants,
+        size=stages.width,
+        dtype=stages.summed_as,
+        device=now.broadcast.device,
+        round=now.number,
+    )
+    watch = Watch(stages, now.clip_norm, total.arriving)
+    seen = watch if observer is None else Together((watch, observer))
+    return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)
+
+
+def take_part(opened: OpenRound[OpenSum], *, seeds: Seeds) -> None:
+    """The part of a round that all processes of a run do: train their clients, and add everything up.
+
+    The cohort's clients train; canaries send their direction; whoever else takes part sends zeros.
+    """
+    method, now, total = opened.method, opened.now, opened.total
+    canaries = present_canaries(method.canaries, now.number)
+    trained = method.ranks.mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
+    now.tally.trained += len(trained)
+    for ids, updates in method.updates(trained, now, seeds, at_once=_at_once(opened)):
+        add(opened, client_halves(method.stages, updates, ids, now), ids)
+    add_canaries(opened, method.ranks.mine(np.intersect1d(total.senders, canaries)))
+    for ids in groups(method.ranks.mine(np.setdiff1d(total.senders, now.task.cohort)), method.group):
+        zeros = torch.zeros(len(ids), len(now.broadcast), device=now.broadcast.device)
+        add(opened, client_halves(method.stages, zeros, ids, _uncounted(now)), ids)
+    total.gather(method.ranks)
+    opened.watch.gather(method.ranks, now)
+
+
+def add_canaries(opened: OpenRound[Collecting], ids: NDArray[np.int64]) -> None:
+    """Canaries' directions into the sum."""
+    method, now = opened.method, opened.now
+    for group in groups(ids, method.group):
+        assert method.canaries is not None
+        directions = method.canaries.updates(group, now.broadcast.device)
+        add(opened, client_halves(method.stages, directions, group, _uncounted(now)), group)
+
+
+def add(opened: OpenRound[Collecting], rows: Tensor, ids: NDArray[np.int64]) -> None:
+    """Rows as they have arrived into the sum."""
+    opened.now.observer.added(rows, ids)
+    opened.total.add(ids, rows)
+
+
+def end_round(opened: OpenRound[Closing], *, ledger: Book | None) -> tuple[ServerState, RoundFacts]:
+    """Sum, noise, ledger, server step, once the uploads are in."""
+    method, now, state = opened.method, opened.now, opened.now.task.state
+    of_uploads = method.release_of_uploads(now)
+    facts = _facts(opened, of_uploads)
+    try:
+        summed = opened.total.close()
+    except SecureSumAborted as reason:
+        _record(ledger, Aborted(round=state.round, reason=NO_RESULT) if of_uploads is None else None)
+        return replace(state, round=state.round + 1), replace(facts, aborted=str(reason))
+    now = replace(now, uploads=len(summed.included))
+    moved = server_halves(method.stages, summed.total, now)
+    release = of_uploads or method.release(now)
+    _record(ledger, release if of_uploads is None else None)
+    divisor = method.divided_by(np.intersect1d(now.task.cohort, summed.included))
+    after = method.server.step(state, moved / divisor, count=divisor)
+    for stage in method.stages:
+        if isinstance(stage, Stateful):
+            after = stage.next_state(after, now)
+    probes = opened.watch.probes(now, moved)
+    return replace(after, stages=now.memory), replace(
+        facts,
+        arrived=now.uploads,
+        release=release,
+        divisor=divisor,
+        noise=opened.watch.noise_facts(),
+        near_the_ends=opened.watch.near_the_ends,
+        probes=None if probes is None else probes | {"after": probe_of(after.broadcast)},
+        canaries=canary_scores(method.canaries, method.stages, now, opened.watch.released),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoundFacts:
     """What the operator may look at and must not publish: no epsilon covers these numbers.
 
     cohort, members:       clients that were drawn, canaries not counted, and which (`dpfed.participation.members`)
-    counted:               of the cohort's rows; None where clients do not tell which were inside the bound
+    counted:               of the cohort's rows; None where clients do not say which were inside the bound
     participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
     aborted:               why the round has no result, if it has none; others get no more than `NO_RESULT`
     release:               what was charged
     divisor:               what the sum was divided by
-    near_the_ends:         entries of a sum of integers that have probably wrapped around
     noise:                 of the sum, in the units it was added in (`dpfed.stages.noise_facts`)
-    longest_added, probes: what was added up and what became of it (`dpfed.sending.Sent`, `dpfed.round_probes`)
+    near_the_ends, longest_added, probes: what was added up and what became of it (`dpfed.stages.watch`)
     map:                   the coordinates of the round, where public data chose them (`dpfed.stages.maps.Map.facts`)
     """
 
@@ -73,189 +287,48 @@ class RoundFacts:
     canaries: tuple[CanaryScore, ...] = ()
 
 
-def run_round(
-    state: ServerState,
-    parts: Parts,
-    *,
-    seeds: Seeds,
-    ledger: Book | None,
-    cohort: NDArray[np.int64] | None = None,
-) -> tuple[ServerState, RoundFacts]:
-    """Cohort (unless `draw_cohort` has given it), local training, map, bound, noise, code, sum, ledger, server step.
-
-    The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been
-    charged. Raises LedgerError, and releases nothing, where that fails. A round whose sum does not come about, since
-    too many clients were lost, leaves the state as it is and costs nothing; the ledger says so, without numbers. That
-    it ends does not depend on who was drawn: `dpfed.methods.aborts` says why, and which combinations are refused.
-    """
-    cohort = draw_cohort(parts, state.round) if cohort is None else cohort
-    task = begin_round(state, parts, cohort, ledger=ledger)
-    parts.ranks.lead(task)
-    uploading, sent = take_part(task, parts, seeds=seeds)
-    return end_round(task, uploading, sent, ledger=ledger)
-
-
-def begin_round(state: ServerState, parts: Parts, cohort: NDArray[np.int64], *, ledger: Book | None) -> Task:
-    """Who takes part. What uploads tell by themselves, sum or no sum, is charged here, before anybody is asked."""
-    _write(ledger, _told_by_uploads(state, parts, cohort))
-    return Task(state=state, cohort=cohort, participants=_filled_up(parts, cohort, state.round))
-
-
-def open_uploads(task: Task, parts: Parts, *, seeds: Seeds) -> Uploading[OpenSum]:
-    """The round's map and its empty sum in this process."""
-    return open_into(parts.sums, task, parts, seeds=seeds)
-
-
-def open_into(sums: Sums[Opened], task: Task, parts: Parts, *, seeds: Seeds) -> Uploading[Opened]:
-    """The round's map and an empty sum of `sums`."""
-    state = task.state
-    chosen = parts.map.for_round(state.broadcast, state.round, seeds)
-    total = sums.open(
-        task.participants,
-        size=parts.code.width(chosen.sent),
-        dtype=parts.code.summed_as,
-        device=state.broadcast.device,
-        round=state.round,
-    )
-    origin = chosen.restrict(state.broadcast)
-    return Uploading(state=state, parts=parts, map=chosen, origin=origin, total=total, seeds=seeds)
-
-
-def take_part(task: Task, parts: Parts, *, seeds: Seeds) -> tuple[Uploading[OpenSum], Sent]:
-    """The part of a round that all processes of a run do: train their clients, and add everything up."""
-    uploading = open_uploads(task, parts, seeds=seeds)
-    return uploading, uploading.everybody(task.cohort, canaries_of(parts, task.state.round)[0])
-
-
-def end_round(
-    task: Task, uploading: Uploading[Closing], sent: Sent, *, ledger: Book | None
-) -> tuple[ServerState, RoundFacts]:
-    """Sum, noise, ledger, server step, once the uploads are in."""
-    state, parts, cohort, chosen = task.state, uploading.parts, task.cohort, uploading.map
-    told = _told_by_uploads(state, parts, cohort)
-    drawn = cohort[cohort < parts.sampler.clients]
-    facts = RoundFacts(
+def _facts(opened: OpenRound[Closing], of_uploads: Release | LocalRelease | None) -> RoundFacts:
+    """Before the sum is closed."""
+    now, watch, tally, clients = opened.now, opened.watch, opened.now.tally, opened.method.sampler.clients
+    drawn = now.task.cohort[now.task.cohort < clients]
+    return RoundFacts(
         cohort=len(drawn),
-        members=members.written(drawn, parts.sampler.clients),
-        counted=sent.counted if sent.clipping_known else None,
-        clipped=sent.counted - sent.inside if sent.clipping_known else None,
-        not_finite=sent.not_finite,
-        uplink_bytes=sent.uplink_bytes,
-        participants=len(task.participants),
+        members=members.written(drawn, clients),
+        counted=tally.counted if watch.clipping_known else None,
+        clipped=tally.counted - tally.inside if watch.clipping_known else None,
+        not_finite=tally.not_finite,
+        uplink_bytes=tally.uplink_bytes,
+        participants=len(now.task.participants),
         arrived=0,
-        largest_norm=sent.largest_norm,
-        longest_added=sent.longest_added,
-        map=chosen.facts,
-        noise_known=sent.noise_known,
-        release=told,
-    )
-    try:
-        summed = uploading.total.close()
-    except SecureSumAborted as reason:
-        _write(ledger, Aborted(round=state.round, reason=NO_RESULT) if told is None else None)
-        return replace(state, round=state.round + 1), replace(facts, aborted=str(reason))
-    uploads = len(summed.included)
-    near_the_ends = parts.code.near_the_ends(summed.total)
-    noisy, noise = noisy_sum(state, parts, summed.total, uploading.origin, uploads, sent)
-    clip_norm = parts.privacy.next_norm(state.clip_norm, sent.inside - sent.counted / 2, state.round)
-    release = told or parts.privacy.release(state.clip_norm, state.round, chosen.sent, uploads)
-    _write(ledger, release if told is None else None)
-    divisor = _divisor(parts, np.intersect1d(cohort, summed.included))
-    scores = _canary_scores(state, parts, chosen, noisy)
-    probes = of_sum(state, parts, sent, summed.total, noisy, chosen)
-    state = parts.server.apply(state, chosen.adjoint(noisy) / divisor, count=divisor, clip_norm=clip_norm)
-    return state, replace(
-        facts,
-        arrived=uploads,
-        release=release,
-        divisor=divisor,
-        noise=noise,
-        near_the_ends=near_the_ends,
-        probes=after_step(probes, state),
-        canaries=scores,
+        largest_norm=watch.largest_norm,
+        longest_added=watch.longest_added,
+        map=now.projection.facts,
+        noise_known=watch.noise_known,
+        release=of_uploads,
     )
 
 
-def _told_by_uploads(state: ServerState, parts: Parts, cohort: NDArray[np.int64]) -> Release | LocalRelease | None:
-    """The release that uploads are by themselves: of their clients' records, or where every upload may be seen."""
-    of_records = parts.local.release(cohort, round=state.round)
-    if of_records is not None:
-        return of_records
-    if not parts.privacy.in_every_upload:
+def _at_once(opened: OpenRound[OpenSum]) -> int | None:
+    """On a CPU, about what stays in its caches on the way through all the stages. A secure sum gets whole groups: two
+    clients of one share a mask that need not be made twice."""
+    if opened.now.broadcast.device.type != "cpu" or not isinstance(opened.total, PlainSum):
         return None
-    return parts.privacy.release(state.clip_norm, state.round, parts.map.sent, len(cohort))
+    private = opened.method.stages.private
+    whole = private is not None and not opened.method.stages.summed_as.is_floating_point
+    return _INTEGERS_AT_ONCE if whole else _AT_ONCE
 
 
-def draw_cohort(parts: Parts, round: int) -> NDArray[np.int64]:
-    """The round's clients, at most `slots` of them, the others left out by secret lot; and its canaries on top.
-
-    Beyond what is accounted a canary adds noise or coins of its own: independent of data, so post-processing.
-    """
-    cohort = drawn_clients(parts.sampler, parts.randomness, parts.slots, round)
-    return np.concatenate([cohort, canaries_of(parts, round)[0]])
+def _uncounted(now: Round) -> Round:
+    """The round for rows that are not the cohort's."""
+    return replace(now, tally=Tally())
 
 
-def canaries_of(parts: Parts, round: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Canaries that take part in this round, and that might have."""
-    nobody = np.zeros(0, dtype=np.int64)
-    return (nobody, nobody) if parts.canaries is None else parts.canaries.of_round(round)
-
-
-def _filled_up(parts: Parts, cohort: NDArray[np.int64], round: int) -> NDArray[np.int64]:
-    """The cohort and as many others, by secret lot, as make `fill` clients of them."""
-    drawn = int((cohort < parts.sampler.clients).sum())
-    if parts.fill is None or drawn >= parts.fill:
-        return cohort
-    chosen = parts.randomness.subset(parts.fill - drawn, parts.sampler.clients - drawn, "cohort.fill", round)
-    passed = np.sort(cohort)[:drawn] - np.arange(drawn)  # for each of the cohort, how many others come before it
-    others = chosen + np.searchsorted(passed, chosen, side="right")
-    return np.sort(np.concatenate([cohort, others]))
-
-
-def noisy_sum(
-    state: ServerState, parts: Parts, total: Tensor, origin: Tensor, uploads: int, sent: Sent
-) -> tuple[Tensor, dict[str, Any] | None]:
-    """The sum as it is released, and what is to be known of its noise.
-
-    A secure sum is known modulo 2^b. So its noise goes onto the integers, and `decode` reduces their sum again:
-    (S mod M + N) mod M = (S + N) mod M. Noise on what it decodes to would hide no wrap-around.
-    """
-    privacy, norm, round = parts.privacy, state.clip_norm, state.round
-    if privacy.on_integers:
-        own = privacy.finish(torch.zeros_like(total, dtype=torch.int64), norm, round)
-        released = parts.code.decode(total + own, origin, uploads, round)
-    else:
-        decoded = parts.code.decode(total, origin, uploads, round)
-        own = privacy.finish(torch.zeros_like(decoded), norm, round)
-        released = decoded + own
-    noise, draws = (sent.noise, sent.draws) if privacy.in_shares else (own, 1)
-    return released, None if noise is None else noise_facts(noise, draws)
-
-
-def _canary_scores(state: ServerState, parts: Parts, chosen: Map, noisy: Tensor) -> tuple[CanaryScore, ...]:
-    """How much of each canary's own bounded row is in the noisy sum."""
-    if parts.canaries is None:
-        return ()
-    present, absent = canaries_of(parts, state.round)
-    ids = np.concatenate([present, absent])
-    rows = chosen.forward(parts.canaries.updates(ids, noisy.device), ids)
-    rows = parts.privacy.bound(rows, state.clip_norm).rows.double()
-    norms = torch.linalg.vector_norm(rows, dim=1)
-    scores = rows @ noisy.double() / norms.square()
-    return tuple(
-        CanaryScore(canary=int(one), present=index < len(present), score=float(score), norm=float(norm))
-        for index, (one, score, norm) in enumerate(zip(ids, scores, norms, strict=True))
-    )
-
-
-def _write(ledger: Book | None, entry: Entry | None) -> None:
+def _record(ledger: Book | None, entry: Entry | None) -> None:
     if ledger is not None and entry is not None:
         ledger.record(entry)
 
 
-def _divisor(parts: Parts, counted: NDArray[np.int64]) -> float:
-    if parts.divisor is not None:
-        return parts.divisor
-    if parts.client_weights is None:
-        return float(len(counted) or 1)
-    return float(parts.client_weights[counted].sum()) or 1.0
+def groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    """The clients, `size` at a time."""
+    for start in range(0, len(clients), size):
+        yield clients[start : start + size]

@@ -52,16 +52,15 @@ class PlainSum:
         self._participants, self.arriving = participants, arrivals(participants, lost)
         self._tolerance, self._total = tolerance, total
 
-    def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
-        """Add rows [c, size] of the clients, each times its weight [c] (1 where none are given)."""
+    def add(self, clients: NDArray[np.int64], rows: Tensor) -> None:
+        """Add rows [c, size] of the clients."""
         came = np.isin(clients, self.arriving)
         if not came.all():
-            kept = torch.from_numpy(came).to(rows.device)
-            rows, weights = rows[kept], None if weights is None else weights[kept]
+            rows = rows[torch.from_numpy(came).to(rows.device)]
         if len(rows) == 1:  # several times as fast as a sum of one
-            self._total.add_(rows[0], alpha=1 if weights is None else float(weights[0]))
+            self._total.add_(rows[0])
         else:
-            self._total += rows.sum(dim=0) if weights is None else weights.to(rows.dtype) @ rows
+            self._total += rows.sum(dim=0)
 
     def lose(self, clients: NDArray[np.int64]) -> None:
         """These will not come after all."""

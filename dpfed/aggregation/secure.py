@@ -84,9 +84,8 @@ class SecureSum:
         self.arriving = arrivals(participants, lost)
         self._bits, self._device = bits, device
 
-    def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None:
-        """Rows [c, size] of whole numbers; weights belong before the rounding, so there are none here."""
-        assert weights is None
+    def add(self, clients: NDArray[np.int64], rows: Tensor) -> None:
+        """Rows [c, size] of whole numbers."""
         self._running.add(clients, to_ring(rows, self._bits))
 
     def gather(self, ranks: Ranks) -> None:

@@ -36,7 +36,7 @@ class Turnout(Protocol):
 class Collecting(Turnout, Protocol):
     """Takes rows as they are."""
 
-    def add(self, clients: NDArray[np.int64], rows: Tensor, weights: Tensor | None = None) -> None: ...
+    def add(self, clients: NDArray[np.int64], rows: Tensor) -> None: ...
 
 
 class Closing(Turnout, Protocol):

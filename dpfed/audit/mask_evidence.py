@@ -82,7 +82,7 @@ def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) ->
         experiment = build(files.config)
     except DpfedError as error:
         raise Unavailable(f"the run cannot be built again here ({error}).") from None
-    local, start, at = experiment.parts.local, experiment.start, experiment.device
+    local, start, at = experiment.method.clients, experiment.start, experiment.device
     update = local.train_on(
         inputs.to(at), labels.to(at), start.broadcast, round=0, seeds=experiment.seeds, purpose="public.shuffle"
     )

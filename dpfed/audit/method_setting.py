@@ -100,14 +100,14 @@ def round_of(experiment: Experiment) -> OneRound:
     config, table = experiment.config, experiment.config.aggregation
     clients = config.federation.clients if config.federation.sampling == "all" else config.federation.cohort
     if config.privacy is not None and config.privacy.release != "uploads":
-        tolerance = getattr(experiment.parts.sums, "tolerance", None)
+        tolerance = getattr(experiment.method.aggregation, "tolerance", None)
         clients = least_uploads(clients, tolerance or 0.0)
     if experiment.goal is None or config.local.record is not None:
         raise ConfigError(
-            f"method.name={experiment.method.name!r}, aggregation.kind={table.kind!r}: no round is charged here, so "
+            f"method.name={experiment.facts.name!r}, aggregation.kind={table.kind!r}: no round is charged here, so "
             "there is no claim to test. Set [privacy]."
         )
-    return OneRound(parts=experiment.parts, state=experiment.start, seeds=experiment.seeds, clients=clients)
+    return OneRound(parts=experiment.method, state=experiment.start, seeds=experiment.seeds, clients=clients)
 
 
 def audit_upload(
@@ -147,4 +147,4 @@ def _sampler(name: str, experiment: Experiment, seed: int) -> Check:
     """That of the audited round, and that of the method's preset."""
     table = presets.tables(_preset(name))["federation"]
     drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
-    return cohorts_check(experiment.parts, Seeds(root=seed), [drawn])
+    return cohorts_check(experiment.method, Seeds(root=seed), [drawn])

@@ -7,16 +7,16 @@ from rich.table import Table
 
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import (
+from dpfed.methods.catalogue import METHODS
+from dpfed.methods.facts import (
     COINS_SEEN,
     COINS_SUMMED,
     DECODED,
-    METHODS,
     NOISED_SUM,
     NOISED_UPLOADS,
     SHARED_SUM,
     SHARES,
-    Method,
+    MethodFacts,
 )
 
 _WAYS = {
@@ -84,11 +84,11 @@ def methods(
         out.print(f"  {letter:2} {text}", highlight=False)
 
 
-def _bits(method: Method) -> str:
+def _bits(method: MethodFacts) -> str:
     return f"{method.nominal_bits_per_parameter:.3g}" if method.nominal_bits_per_parameter else "p floats"
 
 
-def _letters(method: Method) -> str:
+def _letters(method: MethodFacts) -> str:
     return " ".join(_WAYS[way][0] for way in method.private_with) or "-"
 
 

@@ -168,9 +168,9 @@ def _run(experiment: Experiment, folder: Path, *, resume: bool, engine: str, pro
 def _plan_words(experiment: Experiment) -> str:
     config, goal = experiment.config, experiment.goal
     words = (
-        f"{experiment.method.name} on {config.data.name}: {config.federation.clients} clients, "
-        f"{experiment.parts.sampler.expected:g} a round ({config.federation.sampling}), d = {experiment.model.size:,}, "
-        f"on {experiment.device}"
+        f"{experiment.facts.name} on {config.data.name}: {config.federation.clients} clients, "
+        f"{experiment.method.sampler.expected:g} a round ({config.federation.sampling}), "
+        f"d = {experiment.model.size:,}, on {experiment.device}"
     )
     if goal is None:
         return words + "; not private"

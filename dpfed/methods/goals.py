@@ -12,26 +12,17 @@ from accounting.budget.coin_budget import CoinPlan
 from accounting.budget.integer_plan import IntegerPlan
 from accounting.compose.accountant import Accountant, epsilons, overflow
 from accounting.integers.fixed_point import NoiseLaw
-from accounting.mechanisms import FullParticipation, SingleRelease, Subsampled, subsample
+from accounting.mechanisms import SingleRelease, Subsampled, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
-from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from accounting.rounding import upwards
 from dpfed.aggregation.dropouts import most_missing
 from dpfed.aggregation.summed import least_uploads
 from dpfed.config.tables import Config, Mask, PrivacyTable
 from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
-from dpfed.methods.catalogue import METHODS, Method, method
-from dpfed.participation.sampling import Sampler
-from dpfed.randomness import Randomness
-from dpfed.stages.adaptive_clip import AdaptiveClip
-from dpfed.stages.client_level import ClientLevelGaussian, NotPrivate, Privacy
-from dpfed.stages.code import Code
-from dpfed.stages.coin_moves import ClientLevelCoins
-from dpfed.stages.integer_noise import DiscreteGaussianLaw, IntegerLaw, SkellamLaw
-from dpfed.stages.integer_sums import ClientLevelIntegers
-from dpfed.stages.integer_upload import IntegerUpload
+from dpfed.methods.catalogue import METHODS, method
+from dpfed.methods.facts import MethodFacts
 
 _OF_COINS = ("linf_clip", "noise_std", "slots", "correction")
 """Keys of [privacy] that say how coins are tossed."""
@@ -41,7 +32,7 @@ _EDGE_OF_SIGNS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegerNoise:
+class IntegerTerms:
     """Noise on sums of integers: as drawn, of `uploads` clients or of the server.
 
     share_variance: of every draw, in squared steps
@@ -56,16 +47,14 @@ class IntegerNoise:
     scale: float
     slots: int | None
 
-    def law(self) -> IntegerLaw:
-        return (DiscreteGaussianLaw if self.kind == "discrete-gaussian" else SkellamLaw)(self.share_variance)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyGoal:
     """What the run promises: the mechanism of a round, delta, and the epsilon it may not exceed (None: only stated).
 
     noise_multiplier: of Gaussian noise, None for coins
-    varies:           rounds are charged with what arrived; `mechanism` is the dearest that is not aborted
+    varies:           rounds are charged with what arrived; `mechanism` is then that of `least` uploads, the fewest that
+                      a round may end with
     """
 
     mechanism: SingleRelease
@@ -75,11 +64,12 @@ class PrivacyGoal:
     noise_multiplier: float | None
     clip_norm: float
     varies: bool = False
-    integers: IntegerNoise | None = None
+    least: int | None = None
+    integers: IntegerTerms | None = None
     unit: Literal["client"] = "client"
 
 
-def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
+def goal_of(config: Config, chosen: MethodFacts, sent: int) -> PrivacyGoal:
     """What the run promises; ConfigError for choices without an account."""
     goal = _goal_of(config, chosen, sent)
     if seen(config) == "sum":
@@ -97,7 +87,7 @@ def goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
     return goal
 
 
-def _goal_of(config: Config, chosen: Method, sent: int) -> PrivacyGoal:
+def _goal_of(config: Config, chosen: MethodFacts, sent: int) -> PrivacyGoal:
     table = config.privacy
     assert table is not None
     if chosen.coins or signs_by_coins(config, chosen):
@@ -119,11 +109,12 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
         raise ConfigError("privacy.missing_shares without privacy.placement='clients': the server's noise is whole.")
     plan = _plan(config, table)
     z = table.noise_multiplier or _calibrated(plan, table, config.federation.rounds)
-    worst = z
+    worst, least = z, None
     if charged:
         uploads = plan.cohort
         z *= 1.0 if table.noise_multiplier else (1 - config.aggregation.dropout) ** -0.5
-        worst = z * math.sqrt(least_uploads(uploads, tolerance_of(config) or 0.0) / uploads)
+        least = least_uploads(uploads, tolerance_of(config) or 0.0)
+        worst = z * math.sqrt(least / uploads)
     return PrivacyGoal(
         mechanism=plan.round(worst),
         delta=float(plan.delta or 0),
@@ -132,6 +123,7 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
         noise_multiplier=z,
         clip_norm=clip,
         varies=charged,
+        least=least,
     )
 
 
@@ -172,16 +164,17 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         z = _calibrated(replace(plan, dropout=sums.dropout) if charged else plan, table, federation.rounds)
         z /= math.sqrt(1 - sums.dropout) if charged else 1.0
     noise = plan.noise(z)
-    least = replace(noise, shares=least_uploads(plan.uploads, tolerance)) if charged else noise
+    least = least_uploads(plan.uploads, tolerance) if charged else None
     return PrivacyGoal(
-        mechanism=subsample(least, plan.sampler),
+        mechanism=subsample(noise if least is None else replace(noise, shares=least), plan.sampler),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,
         noise_multiplier=z,
         clip_norm=_clip_norm(table),
         varies=charged,
-        integers=IntegerNoise(
+        least=least,
+        integers=IntegerTerms(
             kind=kind,
             placement=table.placement,
             uploads=plan.uploads,
@@ -280,74 +273,6 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
     )
 
 
-def privacy_of(config: Config, goal: PrivacyGoal | None, who: Sampler, randomness: Randomness, code: Code) -> Privacy:
-    table = config.privacy
-    if table is None or goal is None:
-        return NotPrivate(largest=code.clip_norm if isinstance(code, IntegerUpload) else math.inf)
-    if goal.integers is not None:
-        return _integer_privacy(goal, goal.integers, code, who.expected, randomness)
-    if goal.noise_multiplier is None:
-        return ClientLevelCoins(
-            mechanism=goal.mechanism,
-            linf_clip=table.linf_clip,
-            edge=edge_of(config),
-            noise_std=table.noise_std or 0.0,
-        )
-    assert not isinstance(code, IntegerUpload)  # check_sums: continuous noise would come after a reduction modulo 2^b
-    adaptive = None
-    if table.adaptive is not None:
-        # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would cost too much.
-        std = table.adaptive.count_noise_std or max(who.expected / 20, goal.noise_multiplier)
-        adaptive = AdaptiveClip(quantile=table.adaptive.quantile, rate=table.adaptive.rate, count_noise_std=std)
-    shares = least_uploads(int(who.expected), tolerance_of(config) or 0.0)
-    return ClientLevelGaussian(
-        noise_multiplier=goal.noise_multiplier,
-        adjacency=goal.mechanism.adjacency,
-        sampler=who,
-        randomness=randomness,
-        placement="uploads" if seen(config) == "uploads" else table.placement,
-        adaptive=adaptive,
-        shares=shares if table.placement == "clients" and not goal.varies else None,
-        charged=goal.varies,
-    )
-
-
-def _integer_privacy(
-    goal: PrivacyGoal, integers: IntegerNoise, code: Code, divided_by: float, randomness: Randomness
-) -> ClientLevelIntegers:
-    """Rounds as the ledger gets them: with the shares that the account needs, or with those that arrived."""
-    assert isinstance(code, IntegerUpload)
-    inside = goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
-    assert isinstance(inside, DiscreteGaussian | Skellam)
-    sampling = goal.mechanism.sampling if isinstance(goal.mechanism, Subsampled) else FullParticipation()
-
-    def shares(uploads: int) -> int:
-        return uploads if goal.varies else inside.shares
-
-    def mechanism(uploads: int) -> SingleRelease:
-        return subsample(replace(inside, shares=shares(uploads)), sampling)
-
-    def noise_std(uploads: int) -> float:
-        return math.sqrt(shares(uploads) * inside.share_variance) / code.fixed_point.steps_per_unit
-
-    detail = {
-        "divided_by": divided_by,
-        "noise": integers.kind,
-        "steps_per_unit": code.fixed_point.steps_per_unit,
-        "integers": code.fixed_point.padded,
-        "bits": code.bits,
-    }
-    return ClientLevelIntegers(
-        law=integers.law(),
-        randomness=randomness,
-        mechanism=mechanism,
-        noise_std=noise_std,
-        placement=integers.placement,
-        detail=detail,
-        charged=goal.varies,
-    )
-
-
 def tolerance_of(config: Config) -> float | None:
     """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest."""
     table, federation = config.aggregation, config.federation
@@ -372,7 +297,7 @@ def integer_noise(config: Config) -> NoiseLaw | None:
     return table.noise if table.noise in ("discrete-gaussian", "skellam") else None
 
 
-def signs_by_coins(config: Config, chosen: Method) -> bool:
+def signs_by_coins(config: Config, chosen: MethodFacts) -> bool:
     """Whether an update's signs are private by their own coins; ConfigError where they cannot be."""
     table = config.privacy
     if table is None or chosen.coins or table.noise != "coins":

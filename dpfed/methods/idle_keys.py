@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import Method
+from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import seen, signs_by_coins
 from dpfed.methods.schemes import is_linear
 from dpfed.methods.sums import in_integers
 
 
-def check_idle_keys(config: Config, chosen: Method) -> None:
+def check_idle_keys(config: Config, chosen: MethodFacts) -> None:
     """ConfigError for a key that is not at its default and has no effect beside the others."""
     for table, key, what in _idle(config, chosen):
         part = getattr(config, table)
@@ -21,7 +21,7 @@ def check_idle_keys(config: Config, chosen: Method) -> None:
             raise ConfigError(f"{given} has no effect here: it is for {what}. Set that, or remove the key.")
 
 
-def _idle(config: Config, chosen: Method) -> Iterator[tuple[str, str, str]]:
+def _idle(config: Config, chosen: MethodFacts) -> Iterator[tuple[str, str, str]]:
     """Table, key, and the choice that would give it a meaning."""
     posterior = config.server.rule == "posterior"
     for key in ("learning_rate", "momentum") if posterior else ("prior", "reset_every"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dpfed.aggregation.ranks import Ranks
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import Method, method
+from dpfed.methods.catalogue import method
+from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import integer_noise, seen, signs_by_coins
 from dpfed.methods.schemes import is_linear
 from dpfed.models.flat import FlatModel
 
 
-def check_method(config: Config, chosen: Method) -> None:
+def check_method(config: Config, chosen: MethodFacts) -> None:
     if config.privacy is not None and chosen.privacy == "never":
         nearest = (
             "fedpm" if chosen.coins else "fed-smp-topk or fed-smp-randk" if chosen.sparse == "yes" else "dp-fedavg"
@@ -56,7 +57,7 @@ def check_method(config: Config, chosen: Method) -> None:
         )
 
 
-def check_randomness(config: Config, chosen: Method) -> None:
+def check_randomness(config: Config, chosen: MethodFacts) -> None:
     """Noise that is fit for release is discrete: in a floating-point number's last bits even perfect randomness leaves
     traces of what it was added to (Mironov, CCS 2012; Haney et al. 2022; Jin et al., S&P 2022)."""
     if config.run.randomness != "secure":

@@ -10,7 +10,7 @@ from dpfed import compress
 from dpfed.compress.pruned import FedSparsify, cubic_sparsity
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import Method
+from dpfed.methods.facts import MethodFacts
 from dpfed.stages.masks import kept_coordinates
 
 _SHARED = ("fedmrn", "fedmrns", "fedscalar")
@@ -20,7 +20,7 @@ _TOSSED = {"stochastic-sign": ("bound",), "fedmrns": ("noise", "alpha")}
 """Options that are left where signs are tossed as private coins (privacy.noise = "coins")."""
 
 
-def check_options(config: Config, chosen: Method) -> None:
+def check_options(config: Config, chosen: MethodFacts) -> None:
     """ConfigError for a key of [method] or an option that this method, or this way to sum, would not look at."""
     table, name = config.method, chosen.name
     if chosen.scheme is None and (table.options or table.shared or table.error_feedback):
@@ -48,7 +48,7 @@ def check_options(config: Config, chosen: Method) -> None:
     _made(config, chosen, kept=1)
 
 
-def _check_error_feedback(config: Config, chosen: Method) -> None:
+def _check_error_feedback(config: Config, chosen: MethodFacts) -> None:
     if config.privacy is not None:
         raise ConfigError(
             "method.error_feedback with [privacy]: a client's remembered error carries earlier rounds into this one, "
@@ -65,14 +65,14 @@ def _check_error_feedback(config: Config, chosen: Method) -> None:
         )
 
 
-def scheme(config: Config, chosen: Method, size: int) -> compress.Scheme:
+def scheme(config: Config, chosen: MethodFacts, size: int) -> compress.Scheme:
     """The compressor of so many coordinates with its options."""
     table = config.method
     sparse = chosen.scheme in ("topk", "randk")
     return _made(config, chosen, kept=kept_coordinates(size, keep=table.keep, k=table.k) if sparse else size)
 
 
-def _made(config: Config, chosen: Method, kept: int) -> compress.Scheme:
+def _made(config: Config, chosen: MethodFacts, kept: int) -> compress.Scheme:
     options: dict[str, Any] = dict(config.method.options)
     if chosen.scheme in ("topk", "randk"):
         options["k"] = kept
@@ -84,7 +84,7 @@ def _made(config: Config, chosen: Method, kept: int) -> compress.Scheme:
         raise ConfigError(f"method.options of {chosen.name!r}: {error}") from None
 
 
-def is_linear(config: Config, chosen: Method) -> bool:
+def is_linear(config: Config, chosen: MethodFacts) -> bool:
     """Whether the sum of uploads can be decoded, and what is summed is what was bounded.
 
     FedScalar's too, if a round's directions are shared; not floats of 16 bits, which rounding may lengthen.

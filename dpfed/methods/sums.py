@@ -11,14 +11,13 @@ from dpfed.aggregation.steps import Step
 from dpfed.compress.fixed_point import FixedPoint
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.goals import IntegerNoise, PrivacyGoal, integer_noise, seen, slots_of, tolerance_of
+from dpfed.methods.goals import IntegerTerms, PrivacyGoal, integer_noise, seen, slots_of, tolerance_of
 from dpfed.methods.least_participants import least_participants
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
-from dpfed.stages.code import Code
-from dpfed.stages.coins import Coins
-from dpfed.stages.integer_upload import IntegerUpload
-from dpfed.stages.summed_symbols import SummedSymbols
+from dpfed.stages.chain import Stages
+from dpfed.stages.integers import Integers
+from dpfed.stages.words import Words
 
 _ROUNDING_LOSS = 1e-4
 """By how much rounding may lengthen the bound on an update where nothing is private: 1.4% of its norm is rounding."""
@@ -26,7 +25,7 @@ _ROUNDING_LOSS = 1e-4
 _MOST_BITS = 32
 
 
-def sums_of(config: Config, code: Code, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
+def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
     table = config.aggregation
     dropouts = Dropouts(
         seeds=seeds,
@@ -36,12 +35,12 @@ def sums_of(config: Config, code: Code, goal: PrivacyGoal | None, seeds: Seeds) 
     )
     if table.kind == "plain":
         return PlainSums(dropouts=dropouts, tolerance=tolerance_of(config))
-    assert isinstance(code, Coins | IntegerUpload | SummedSymbols)
-    assert code.bits is not None
+    wire = stages.wire
+    assert isinstance(wire, Words)
     _check_neighbours(config, goal)
     return SecureSums(
         kind=table.kind,
-        bits=code.bits,
+        bits=wire.bits,
         neighbours=table.neighbours or None,
         threshold=table.threshold,
         dropouts=dropouts,
@@ -120,13 +119,11 @@ def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
     return canaries + (filled_to(config, goal) or federation.clients)
 
 
-def integer_upload(
-    config: Config, goal: PrivacyGoal | None, sent: int, randomness: Randomness, seeds: Seeds
-) -> IntegerUpload:
-    """The code of rows of `sent` numbers: steps, ring and noise, from the plan that is accounted.
+def integers_of(config: Config, goal: PrivacyGoal | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
+    """Rows of `sent` numbers as integers: steps and ring, from the plan that is accounted.
 
     The ring holds the sum, noise and all, but for `wrap_probability`, if clients do not choose rows by the signs of the
-    rotation. Privacy does not rest on that: noise is integer noise (`dpfed.round.noisy_sum`), or there is none.
+    rotation. Privacy does not rest on that: noise is integer noise (`dpfed.stages.integer_noise`), or there is none.
     """
     table = config.aggregation
     padded = padded_dimension(sent, rotate=table.rotation)
@@ -134,7 +131,7 @@ def integer_upload(
     if clip is None:
         raise ConfigError(
             f"aggregation.kind={table.kind!r} without [privacy]: integers have a range, so updates need a bound. Set "
-            "aggregation.clip_norm; longer updates are shortened to it and counted in diagnostics.jsonl."
+            "aggregation.clip_norm; longer updates are clipped to it and counted in diagnostics.jsonl."
         )
     integers = goal.integers if goal is not None else None
     steps = integers.scale if integers is not None else table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
@@ -153,7 +150,7 @@ def integer_upload(
             f"aggregation.steps={steps:g}: a sum of {uploads} such updates with their noise needs "
             f"{bits} bits, at most {_MOST_BITS} can be summed. Use fewer steps, or aggregation.rotation=true."
         )
-    return IntegerUpload(
+    return Integers(
         fixed_point=FixedPoint(size=sent, steps_per_unit=steps / clip, rotate=table.rotation),
         clip_norm=clip,
         bits=bits,
@@ -162,7 +159,7 @@ def integer_upload(
     )
 
 
-def _noise_in_ring(integers: IntegerNoise | None, uploads: int) -> float:
+def _noise_in_ring(integers: IntegerTerms | None, uploads: int) -> float:
     if integers is None:
         return 0.0
     return float(integers.share_variance * (uploads if integers.placement == "clients" else 1))

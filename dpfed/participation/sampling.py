@@ -108,11 +108,3 @@ def sampler(name: str, *, clients: int, cohort: int) -> Sampler:
         case "all":
             return Everybody(clients=clients)
     raise ConfigError(f"federation.sampling={name!r}: must be poisson, fixed or all.")
-
-
-def drawn_clients(who: Sampler, randomness: Randomness, slots: int | None, round: int) -> NDArray[np.int64]:
-    """The sampler's clients, at most `slots` of them, the others left out by secret lot."""
-    cohort = who.sample(randomness, round)
-    if slots is not None and len(cohort) > slots:
-        return cohort[randomness.subset(slots, len(cohort), "cohort.slots", round)]
-    return cohort

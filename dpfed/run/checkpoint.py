@@ -24,14 +24,13 @@ _FORMAT = "dpfed-checkpoint-5"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """After a round: the server's state, what clients remember by name, and what is to be told of the round.
+    """After a round: the server's state, what its stages remember included, and what the run's files say of the round.
 
     Saved at once, so a round is done or not. `told` (plain values) is what the other files of the run say of the round:
     where a crash kept it out of them, it is told when the run goes on. `heads`: of the ledgers that held its charges.
     """
 
     state: ServerState
-    clients: Mapping[str, Tensor] = field(default_factory=dict)
     told: Mapping[str, Any] = field(default_factory=dict)
     heads: Heads = field(default_factory=Heads)
 
@@ -41,7 +40,7 @@ def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
     state = checkpoint.state
     tensors = {"broadcast": state.broadcast.cpu()}
     tensors |= {f"memory.{name}": kept.cpu() for name, kept in state.memory.items()}
-    tensors |= {f"clients.{name}": kept.cpu() for name, kept in checkpoint.clients.items()}
+    tensors |= {f"clients.{name}": kept.cpu() for name, kept in state.stages.items()}
     facts = {
         "format": _FORMAT,
         **_of_run(binding),
@@ -71,10 +70,10 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
             broadcast=tensors["broadcast"].to(device),
             clip_norm=float(facts["clip_norm"]),
             memory=_under("memory.", tensors, device),
+            stages=_under("clients.", tensors, device),
         )
         return Checkpoint(
             state=state,
-            clients=_under("clients.", tensors, device),
             told=json.loads(facts["told"], parse_constant=float),
             heads=Heads(ledger=facts["ledger_head"], project=facts["project_head"]),
         )

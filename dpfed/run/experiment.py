@@ -6,34 +6,31 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dpfed import data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
-from dpfed.clients.training import LocalTraining
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
 from dpfed.data.samples import Validation, public_samples, validation_samples
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import Method, method
-from dpfed.methods.goals import PrivacyGoal, goal_of, privacy_of, seen, signs_by_coins, slots_of
+from dpfed.methods.catalogue import method
+from dpfed.methods.facts import MethodFacts
+from dpfed.methods.goals import PrivacyGoal, slots_of
 from dpfed.methods.idle_keys import check_idle_keys
 from dpfed.methods.records import RecordGoal, check_records, private_records
 from dpfed.methods.refusals import check_method, check_randomness, check_ranks, check_statistics, check_switches
-from dpfed.methods.schemes import check_options, is_linear, sparsity_schedule
+from dpfed.methods.schemes import check_options, sparsity_schedule
+from dpfed.methods.settings import Settings
 from dpfed.methods.sums import check_sums, filled_to, most_uploads, sums_of
-from dpfed.methods.uploads import code_of, downlink_bits, map_of, signs_map
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.models.mask_file import Recipe
-from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import sampler
-from dpfed.parts import Parts
 from dpfed.randomness import Randomness, Secure, Simulated
+from dpfed.round import Method
 from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.seeds import Seeds
 from dpfed.server.averaging import Averaging
@@ -41,11 +38,7 @@ from dpfed.server.posterior import BetaPosterior
 from dpfed.server.purging import Purging
 from dpfed.server.readout import Masked, Readout, Weights
 from dpfed.server.state import ServerRule, ServerState
-from dpfed.stages.code import Code
-from dpfed.stages.coins import Coins
-from dpfed.stages.integer_upload import IntegerUpload
-from dpfed.stages.summed_symbols import SummedSymbols
-from dpfed.stages.upload import Upload
+from dpfed.stages.chain import Stages
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
@@ -61,8 +54,8 @@ class Experiment:
     """
 
     config: Config
+    facts: MethodFacts
     method: Method
-    parts: Parts
     seeds: Seeds
     model: FlatModel
     readout: Readout
@@ -77,8 +70,8 @@ class Experiment:
     downlink_bits: int
 
 
-def check(config: Config, ranks: Ranks | None = None) -> Method:
-    """The method, after everything that can be refused without the data: ConfigError as in `build`."""
+def check(config: Config, ranks: Ranks | None = None) -> MethodFacts:
+    """What is true of the method, after everything that can be refused without the data: ConfigError as in `build`."""
     load_own_code()
     check_ranks(config, ranks or Alone())
     chosen = method(config.method.name)
@@ -99,7 +92,7 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     for one that no account of privacy covers.
     """
     ranks = Alone() if ranks is None else ranks
-    chosen = check(config, ranks)
+    facts = check(config, ranks)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
     whole = data.load(config.data.name, config.data.root, classes=config.data.classes)
@@ -110,40 +103,27 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     model = network_of(config, dataset)
     models.check_outputs(config.model.name, model, torch.from_numpy(dataset.test_inputs[:2]), dataset.classes)
     check_statistics(config, model)
-    network = frozen_network(config, model, seeds, device) if chosen.coins else None
-    who = sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort)
+    network = frozen_network(config, model, seeds, device) if facts.coins else None
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
-    local = local_training(config, course(config, model, network, device), dataset, model, division, device)
+    clients = local_training(config, course(config, model, network, device), dataset, model, division, device)
     records: RecordGoal | None = None
     if config.local.record is not None:
-        local, records = private_records(config, local, randomness)
-    map_ = signs_map(config, chosen, local) if signs_by_coins(config, chosen) else map_of(config, local, public)
-    goal = goal_of(config, chosen, map_.sent) if config.privacy is not None else None
-    canaries = _canaries(config, local, goal, seeds)
-    code = code_of(config, chosen, goal, map_, model, device, randomness, seeds)
-    if isinstance(code, Coins) and canaries is not None:
-        code = replace(code, canaries=canaries.present_in)
-    whole_numbers = isinstance(code, IntegerUpload)
-    parts = Parts(
-        sampler=who,
+        clients, records = private_records(config, clients, randomness)
+    settings = Settings(
+        config=config,
+        facts=facts,
+        clients=clients,
+        sampler=sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort),
         randomness=randomness,
-        map=map_,
-        local=local,
-        privacy=privacy_of(config, goal, who, randomness, code),
-        code=code,
-        sums=sums_of(config, code, goal, seeds),
-        server=_server(config, chosen, model, device),
-        group=group_of(config, model),
-        client_weights=_weights(config, chosen, goal, code, local),
-        divisor=who.expected if goal else None,
-        slots=slots_of(goal) if goal else None,
-        fill=filled_to(config, goal),
-        weigh_first=whole_numbers,
-        canaries=canaries,
-        ranks=ranks,
-        decode_first=goal is not None and _decodes_first(config, chosen, code),
+        seeds=seeds,
+        model=model,
+        device=device,
+        public=public,
     )
-    bits, beside = code.fixed_bits(map_.sent), parts.sums.overhead_bits(most_uploads(config, goal))
+    stages = facts.stages(settings)
+    goal = _charged(settings.goal(stages.project.sent), stages)
+    method = _method(settings, stages, goal, ranks)
+    beside = method.aggregation.overhead_bits(most_uploads(config, goal))
     stated = goal or records
     readout: Readout
     if network is None:
@@ -152,8 +132,8 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         broadcast, readout = _masks(config, network, dataset, seeds)
     return Experiment(
         config=config,
-        method=chosen,
-        parts=parts,
+        facts=facts,
+        method=method,
         seeds=seeds,
         model=model,
         readout=readout,
@@ -163,44 +143,47 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         goal=stated,
         validation=validation,
         not_protected=not_protected(
-            [one.note for one in (public, validation) if one is not None], config, parts.decode_first
+            [one.note for one in (public, validation) if one is not None], config, stages.decodes_before_the_clip
         ),
-        uplink_bits=None if bits is None else bits + beside,
+        uplink_bits=None if stages.fixed_bits is None else stages.fixed_bits + beside,
         secure_sum_bits=beside,
-        downlink_bits=downlink_bits(config, map_, who),
+        downlink_bits=_downlink_bits(settings, stages),
     )
 
 
-def _canaries(config: Config, local: LocalTraining, goal: PrivacyGoal | None, seeds: Seeds) -> Canaries | None:
-    if not config.audit.canaries:
-        return None
-    if goal is None or seen(config) == "uploads":
-        raise ConfigError(
-            "audit.canaries: are found in a private sum; here is none. Set [privacy] with release 'sum', or audit "
-            "single uploads with `dpfed audit upload`."
-        )
-    return Canaries(
-        count=config.audit.canaries,
-        first=config.federation.clients,
-        rounds=config.federation.rounds,
-        size=local.course.size,
-        seeds=seeds,
+def _charged(goal: PrivacyGoal | None, stages: Stages) -> PrivacyGoal | None:
+    """The goal with the mechanism that the stage charges which makes rounds private: nothing else says what a run is
+    charged for."""
+    private = stages.private
+    return None if goal is None or private is None else replace(goal, mechanism=private.mechanism(goal.least))
+
+
+def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks: Ranks) -> Method:
+    config = settings.config
+    return Method(
+        stages=stages,
+        sampler=settings.sampler,
+        randomness=settings.randomness,
+        clients=settings.clients,
+        aggregation=sums_of(config, stages, goal, settings.seeds),
+        server=_server(config, settings.facts, settings.model, settings.device),
+        group=group_of(config, settings.model),
+        divisor=settings.sampler.expected if goal else None,
+        slots=slots_of(goal) if goal else None,
+        fill=filled_to(config, goal),
+        canaries=settings.canaries(goal),
+        ranks=ranks,
     )
 
 
-def _weights(
-    config: Config, chosen: Method, goal: PrivacyGoal | None, code: Code, local: LocalTraining
-) -> NDArray[np.float64] | None:
-    """Numbers of examples; None where every client counts the same: private, votes, masks, sums of symbols."""
-    if goal is not None or chosen.coins or config.method.purge == "clients" or isinstance(code, SummedSymbols):
-        return None
-    sizes = local.partition.sizes.astype(np.float64)
-    return sizes / max(sizes.max(), 1.0) if isinstance(code, IntegerUpload) else sizes
-
-
-def _decodes_first(config: Config, chosen: Method, code: Code) -> bool:
-    """Whether a private sum needs a trusted server that decodes every upload before it clips."""
-    return isinstance(code, Upload) and not is_linear(config, chosen) and seen(config) == "sum"
+def _downlink_bits(settings: Settings, stages: Stages) -> int:
+    """After a reset in every round the probabilities are whole numbers of K-ths, if K is fixed."""
+    config, choice = settings.config, stages.project.choice
+    server = config.server
+    counted = server.rule == "posterior" and server.reset_every == 1 and server.prior == 1
+    if counted and config.privacy is None and config.federation.sampling != "poisson":
+        return int(settings.sampler.expected).bit_length() * choice.sent
+    return choice.downlink_bits
 
 
 def _device(name: str, ranks: Ranks) -> torch.device:
@@ -217,7 +200,7 @@ def _device(name: str, ranks: Ranks) -> torch.device:
     return device
 
 
-def _server(config: Config, chosen: Method, model: FlatModel, device: torch.device) -> ServerRule:
+def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
     server, edge = config.server, (config.mask or Mask()).edge
     if server.rule == "posterior":
         kept = edge if config.privacy is not None else 0.0

@@ -20,7 +20,6 @@ from accounting.errors import AccountingError, BudgetSpent
 from accounting.ledger import Header, population_key
 from accounting.ledger.project import Project
 from dpfed import __version__
-from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.summed import Closing
 from dpfed.config.own_code import words_of
 from dpfed.data.population import fingerprint
@@ -28,7 +27,7 @@ from dpfed.data.samples import require_samples_here
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
-from dpfed.round import NO_RESULT, RoundFacts, begin_round, draw_cohort, end_round, take_part
+from dpfed.round import NO_RESULT, OpenRound, RoundFacts, begin_round, cohort_of, end_round, open_round, take_part
 from dpfed.run import exceeded
 from dpfed.run.binding import Binding, Heads, start_hash
 from dpfed.run.book import Book
@@ -38,9 +37,9 @@ from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
-from dpfed.sending import Sent, Uploading
 from dpfed.server.readout import Masked
 from dpfed.server.state import ServerState
+from dpfed.stages.stage import Round
 
 OnRound = Callable[[Mapping[str, Any]], None]
 
@@ -90,19 +89,21 @@ def run(
 
 def follow(experiment: Experiment) -> None:
     """What the other processes of a run do: train their part of every round that rank 0 leads."""
-    parts = experiment.parts
+    method = experiment.method
     with _training("a round"):
-        for task in parts.ranks.follow(experiment.start):
-            take_part(task, parts, seeds=experiment.seeds)
+        for task in method.ranks.follow(experiment.start):
+            now = method.announce(task, experiment.seeds)
+            take_part(open_round(now, method, method.aggregation), seeds=experiment.seeds)
 
 
 def _all_rounds(run: Run, experiment: Experiment, stop: Callable[[], bool]) -> Outcome:
-    parts, seeds = experiment.parts, experiment.seeds
-    while (task := run.next_task(stop)) is not None:
-        parts.ranks.lead(task)
-        with _training(f"round {task.state.round + 1}"):
-            uploading, sent = take_part(task, parts, seeds=seeds)
-        run.finish_round(uploading, sent)
+    method = experiment.method
+    while (now := run.next_round(stop)) is not None:
+        method.ranks.lead(now.task)
+        with _training(f"round {now.number + 1}"):
+            opened = open_round(now, method, method.aggregation)
+            take_part(opened, seeds=experiment.seeds)
+        run.finish_round(opened)
     return run.close()
 
 
@@ -123,13 +124,13 @@ def _training(what: str) -> Iterator[None]:
 def _let_go(experiment: Experiment) -> None:
     """The other processes end; one that has died already cannot be told."""
     with suppress(RuntimeError):
-        experiment.parts.ranks.stop()
+        experiment.method.ranks.stop()
 
 
 class Run:
     """A run, round by round, whoever trains the clients: this process, or the nodes of another engine.
 
-    `next_task`, somebody's work on it, `finish_round`, and again until there is no task; then `close`. The claims are
+    `next_round`, somebody's work on it, `finish_round`, and again until there is none; then `close`. The claims are
     those of `run`.
     """
 
@@ -151,7 +152,7 @@ class Run:
         self._uplink = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
-        self._task: Task | None = None
+        self._now: Round | None = None
         if saved.told:  # whatever kept it out of the other files
             self._tell(saved.told, self._spent.charge(None))
 
@@ -174,8 +175,6 @@ class Run:
             binding = _binding_of(experiment, folder, project)
             folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)
-            if resume:
-                experiment.parts.code.restore(saved.clients)
             return cls(experiment, folder, saved, on_round, binding, project)
         except BaseException:
             folder.release()
@@ -190,42 +189,41 @@ class Run:
         """Whether all rounds are done, or no budget pays for another."""
         return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
 
-    def next_task(self, stop: Callable[[], bool] = lambda: False) -> Task | None:
+    def next_round(self, stop: Callable[[], bool] = lambda: False) -> Round | None:
         """The next round's; None where all rounds are done or no budget pays for another. RunInterrupted where `stop`
         says that this is the end for now."""
         experiment, state = self.experiment, self.state
-        self._task = None
+        self._now = None
         if self.finished:
             return None
         if stop():
             raise RunInterrupted(
                 f"interrupted after round {state.round} of {experiment.config.federation.rounds}, which is saved."
             )
-        cohort = draw_cohort(experiment.parts, state.round)
+        cohort = cohort_of(experiment.method, state.round)
         if not self._affordable(cohort):
             self._stopped_by = "budget"
             return None
         self._started = time.monotonic()
         try:
-            self._task = begin_round(state, experiment.parts, cohort, ledger=self._book)
+            self._now = begin_round(state, experiment.method, cohort, seeds=experiment.seeds, ledger=self._book)
         except BudgetSpent:  # another run was faster
             self._project_refuses()
-        return self._task
+        return self._now
 
-    def finish_round(self, uploading: Uploading[Closing], sent: Sent) -> Mapping[str, Any] | None:
-        """Charge, step and save what came of the task. The line of metrics.jsonl; None if nothing could be released."""
-        assert self._task is not None
+    def finish_round(self, opened: OpenRound[Closing]) -> Mapping[str, Any] | None:
+        """Charge, step and save what came of the round. The line of metrics.jsonl; None if nothing was released."""
+        assert self._now is not None
         try:
-            self.state, facts = end_round(self._task, uploading, sent, ledger=self._book)
+            self.state, facts = end_round(opened, ledger=self._book)
         except BudgetSpent:  # another run was faster
             self._project_refuses()
             return None
         seconds = time.monotonic() - self._started
         uplink = self._uplink + (facts.uplink_bytes or 0)
         told = _told(self.state, facts, uplink, seconds)
-        kept = self.experiment.parts.code.keep()
         heads = self._book.heads if self._book is not None else Heads()
-        self._folder.save_checkpoint(Checkpoint(state=self.state, clients=kept, told=told, heads=heads))
+        self._folder.save_checkpoint(Checkpoint(state=self.state, told=told, heads=heads))
         return self._tell(told, self._spent.charge(facts.release))
 
     def _tell(self, told: Mapping[str, Any], epsilon: float) -> Mapping[str, Any]:
@@ -313,7 +311,7 @@ def _binding_of(experiment: Experiment, folder: RunFolder, project: Project | No
     def new_key() -> bytes:
         if project is not None:
             return project.key()
-        simulated = experiment.parts.randomness.name == "simulated"
+        simulated = experiment.method.randomness.name == "simulated"
         return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
 
     readout = experiment.readout
@@ -322,7 +320,7 @@ def _binding_of(experiment: Experiment, folder: RunFolder, project: Project | No
         population=fingerprint(
             folder.key(new_key),
             experiment.dataset,
-            experiment.parts.local.partition,
+            experiment.method.clients.partition,
             unit=experiment.goal.unit if experiment.goal is not None else "none",
             on_nodes=experiment.config.data.partition == "nodes",
         ),
@@ -336,14 +334,14 @@ def _open_book(
     experiment: Experiment, folder: RunFolder, saved: Checkpoint, binding: Binding, project: Project | None
 ) -> Book:
     goal = _goal(experiment)
-    about = {"package": f"dpfed {__version__}", "method": experiment.method.name, "delta": goal.delta}
+    about = {"package": f"dpfed {__version__}", "method": experiment.facts.name, "delta": goal.delta}
     if project is not None:
         about["run"] = f"{folder.path.name}-{secrets.token_hex(4)}"
         about["project_head"] = project.ledger.head
     header = Header(
         unit=goal.unit,
         clients=experiment.config.federation.clients,
-        randomness=experiment.parts.randomness.name,
+        randomness=experiment.method.randomness.name,
         about=about,
         population=binding.population,
         binding=binding.to_header(),

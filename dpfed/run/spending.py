@@ -99,7 +99,7 @@ class OfRecords:
     """Every client is charged for its own steps; the worst one counts."""
 
     def __init__(self, experiment: Experiment, goal: RecordGoal, before: list[Release | LocalRelease]) -> None:
-        self._local, self._goal, self._histories = experiment.parts.local, goal, Histories()
+        self._local, self._goal, self._histories = experiment.method.clients, goal, Histories()
         for release in before:
             if isinstance(release, LocalRelease):
                 self._histories.add(release.steps)

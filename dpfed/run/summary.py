@@ -43,13 +43,13 @@ def summary_of(
         against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
         charged = delta_for_failures(ledger)
     return {
-        "method": experiment.method.name,
+        "method": experiment.facts.name,
         "dataset": config.data.name,
         "model": config.model.name,
         "parameters": experiment.model.size,
-        "local_training": asdict(experiment.parts.local.plan) | {"precision": experiment.parts.local.precision},
+        "local_training": asdict(experiment.method.clients.plan) | {"precision": experiment.method.clients.precision},
         "clients": config.federation.clients,
-        "cohort": int(experiment.parts.sampler.expected),
+        "cohort": int(experiment.method.sampler.expected),
         "sampling": config.federation.sampling,
         "rounds": state.round,
         "test_accuracy": accuracies[-1] if accuracies else None,
@@ -72,8 +72,8 @@ def summary_of(
         "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
         "aggregation": config.aggregation.kind,
         "aborted_rounds": sum("aborted" in record for record in metrics),
-        "randomness": experiment.parts.randomness.name,
-        "for_release": experiment.parts.randomness.name == "secure" if goal else None,
+        "randomness": experiment.method.randomness.name,
+        "for_release": experiment.method.randomness.name == "secure" if goal else None,
         "interrupted_charges": book.interrupted(state.round) if book else 0,
         "not_protected": list(experiment.not_protected),
         "notes": list(stated.notes) if stated else [],
@@ -84,7 +84,7 @@ def summary_of(
         "downlink_bytes_per_client_round": math.ceil(experiment.downlink_bits / 8),
         "seconds": seconds,
         "device": str(experiment.device),
-        "processes": experiment.parts.ranks.count,
+        "processes": experiment.method.ranks.count,
         "seed": config.run.seed,
         "population": binding.population,
         "ledger_head": ledger.head if ledger else None,
@@ -105,7 +105,7 @@ def delta_for_failures(ledger: Ledger) -> float:
 
 def _records(experiment: Experiment) -> int | None:
     """How many records there are, where they are what is private."""
-    return experiment.parts.local.partition.total if isinstance(experiment.goal, RecordGoal) else None
+    return experiment.method.clients.partition.total if isinstance(experiment.goal, RecordGoal) else None
 
 
 def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:
@@ -118,7 +118,7 @@ def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> floa
 
 def uploads_of_a_round(experiment: Experiment) -> float:
     """Uploads of a round: those expected, or always so many."""
-    return experiment.parts.fill or experiment.parts.sampler.expected
+    return experiment.method.fill or experiment.method.sampler.expected
 
 
 def _placement(book: Book | None) -> str | None:

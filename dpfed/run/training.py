@@ -18,7 +18,8 @@ from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
 from dpfed.config.tables import Config, Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
-from dpfed.methods.catalogue import Method, method
+from dpfed.methods.catalogue import method
+from dpfed.methods.facts import MethodFacts
 from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
@@ -67,7 +68,7 @@ def course(config: Config, model: FlatModel, network: FrozenNetwork | None, devi
 
 
 def _masked_noise(
-    config: Config, chosen: Method, model: FlatModel, descent: dict[str, float], device: torch.device
+    config: Config, chosen: MethodFacts, model: FlatModel, descent: dict[str, float], device: torch.device
 ) -> MaskedNoise:
     table, made = config.method, scheme(config, chosen, model.size)
     assert isinstance(made, FedMrn | FedMrnSigned)

@@ -33,7 +33,7 @@ class Averaging:
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"server.momentum={self.momentum}: must be in [0, 1).")
 
-    def apply(self, state: ServerState, mean_move: Tensor, *, count: float, clip_norm: float) -> ServerState:
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         """The state that the next round starts from."""
         velocity = mean_move
         if self.momentum and "velocity" in state.memory:
@@ -46,5 +46,4 @@ class Averaging:
             round=state.round + 1,
             broadcast=moved if self.edge is None else moved.clamp_(self.edge, 1 - self.edge),
             memory={"velocity": velocity} if self.momentum else {},
-            clip_norm=clip_norm,
         )

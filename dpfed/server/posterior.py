@@ -32,7 +32,7 @@ class BetaPosterior:
         if self.reset_every < 0:
             raise ConfigError(f"server.reset_every={self.reset_every}: must be 0 (never) or a number of rounds.")
 
-    def apply(self, state: ServerState, mean_move: Tensor, *, count: float, clip_norm: float) -> ServerState:
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         """The state that the next round starts from; mean_move is the mean mask minus the broadcast theta."""
         fresh = self.reset_every and state.round % self.reset_every == 0
         if fresh or "alpha" not in state.memory:
@@ -48,5 +48,4 @@ class BetaPosterior:
             round=state.round + 1,
             broadcast=theta.clamp_(self.edge, 1 - self.edge),
             memory={"alpha": alpha, "beta": beta},
-            clip_norm=clip_norm,
         )

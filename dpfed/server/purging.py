@@ -22,10 +22,10 @@ class Purging:
     prunable: Tensor
     sparsity: Sparsity
 
-    def apply(self, state: ServerState, mean_move: Tensor, *, count: float, clip_norm: float) -> ServerState:
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         """The state that the next round starts from."""
         gone = self.prunable[state.broadcast[self.prunable] == 0]
-        state = self.rule.apply(state, mean_move, count=count, clip_norm=clip_norm)
+        state = self.rule.step(state, mean_move, count=count)
         model = state.broadcast.index_fill(0, gone, 0.0)
         return replace(state, broadcast=purge(model[None], self.prunable, self.sparsity(state.round))[0])
 

@@ -15,6 +15,7 @@ class ServerState:
 
     broadcast: [n], what clients start from: weights, or the probabilities of a mask
     memory:    what the server's rule keeps from round to round, by name (velocity, alpha, beta), each [n]
+    stages:    what the method's stages remember from round to round, by name (errors, a row a client)
     clip_norm: the bound of the next round; infinite where nothing is clipped
     """
 
@@ -22,10 +23,11 @@ class ServerState:
     broadcast: Tensor
     clip_norm: float
     memory: Mapping[str, Tensor] = field(default_factory=dict)
+    stages: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class ServerRule(Protocol):
     """State in, state out: post-processing of the sum that the round released."""
 
-    def apply(self, state: ServerState, mean_move: Tensor, *, count: float, clip_norm: float) -> ServerState:
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         """The state after a round whose (noisy) mean over `count` clients was mean_move [n]."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.errors import ConfigError
+from dpfed.randomness import Randomness
 
 _FARTHEST = 100.0
 """From any clip norm, a factor e^100 leads to the largest one."""
@@ -20,12 +21,14 @@ class AdaptiveClip:
     and zero-out and by 1 under replace-one: half of what a vector of norm 1 does. With Gaussian noise of standard
     deviation `count_noise_std` that sum is a Gaussian release of noise multiplier 2 count_noise_std, about the same
     cohort as the update sum. Both together are to cost what one release of `noise_multiplier` costs, so the update sum
-    gets the larger multiplier of `update_noise_multiplier`.
+    gets the larger multiplier of `update_noise_multiplier`. `cohort`: the expected number of clients of a round.
     """
 
     quantile: float
     rate: float
     count_noise_std: float
+    cohort: float
+    randomness: Randomness
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile < 1:
@@ -52,11 +55,17 @@ class AdaptiveClip:
             )
         return float((noise_multiplier**-2 - self.count_noise_multiplier**-2) ** -0.5)
 
-    def next_norm(self, norm: float, centred_count: float, noise: float, cohort: float) -> float:
-        """The clip norm of the next round, from sum of (b_i - 1/2), a standard normal, and the expected cohort.
+    def next_norm(self, norm: float, centred_count: float, number: int) -> float:
+        """The clip norm of the round after this one, from the sum of (b_i - 1/2) and the noise of round `number`."""
+        return self.moved(norm, centred_count + self.count_noise_std * self._draw(number))
 
-        It stops at the ends of what float32 holds: post-processing of the noisy count, like the rest.
-        """
-        fraction = (centred_count + self.count_noise_std * noise) / cohort + 0.5
+    def moved(self, norm: float, noisy_count: float) -> float:
+        """The clip norm after `norm`. It stops at the ends of what float32 holds: post-processing of the noisy count,
+        like the rest."""
+        fraction = noisy_count / self.cohort + 0.5
         power = min(max(-self.rate * (fraction - self.quantile), -_FARTHEST), _FARTHEST)
         return min(max(norm * math.exp(power), SMALLEST_CLIP), LARGEST_CLIP)
+
+    def _draw(self, number: int) -> float:
+        """A standard normal."""
+        return float(self.randomness.normal(1, "noise.count", number)[0])

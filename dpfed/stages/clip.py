@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.errors import ConfigError
+from dpfed.server.state import ServerState
+from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.stage import Round
 
 # What the bound is lowered by, so that the exact norm of a row of floats keeps to it. Relative errors: of the factor
 # and of each scaled entry 2^-24, twice over where it is scaled by a root twice, 2.4e-7 in all; of the norm, summed in
@@ -20,6 +25,53 @@ ROOM_FOR_ROUNDING = 1e-6
 _SMALLEST_FACTOR = 1e-30
 
 
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """Every row has L2 norm at most the round's clip norm C: the sensitivity of the sum (`clip_rows` has the claim).
+
+    adaptive: C moves from round to round by a noisy count of the rows inside it, which is part of what is charged
+              (`dpfed.stages.gaussian_noise`)
+    """
+
+    adaptive: AdaptiveClip | None = None
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        return counted(clip_rows(rows, now.clip_norm), now)
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        return total
+
+    def next_state(self, state: ServerState, now: Round) -> ServerState:
+        if self.adaptive is None:
+            return state
+        centred = now.tally.inside - now.tally.counted / 2
+        return replace(state, clip_norm=self.adaptive.next_norm(now.clip_norm, centred, now.number))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedClip:
+    """Every row has L2 norm at most `norm`: what integers have room for where nothing is private."""
+
+    norm: float
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        return counted(clip_rows(rows, self.norm), now)
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        return total
+
+
+@dataclass(frozen=True)
+class DropNotFinite:
+    """No bound: a row holding NaN or infinity becomes zero, so that no client can stop a round without privacy."""
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        return counted(drop_not_finite(rows), now)
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        return total
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clipped:
     """Bounded rows [c, k], whether each was inside the bound already [c], and how many were not finite."""
@@ -27,6 +79,13 @@ class Clipped:
     rows: Tensor
     inside: Tensor
     not_finite: int
+
+
+def counted(clipped: Clipped, now: Round) -> Tensor:
+    """The rows, after the round has counted them."""
+    now.tally.inside += int(clipped.inside.sum())
+    now.tally.not_finite += clipped.not_finite
+    return clipped.rows
 
 
 def clip_rows(rows: Tensor, norm: float) -> Clipped:

@@ -1,117 +1,95 @@
-"""Integer noise for sums in a ring: the discrete Gaussian and the symmetric Skellam law, drawn exactly."""
+"""Integer noise on sums of integers: drawn by the server, or in shares of the clients."""
 
 from __future__ import annotations
 
-import decimal
 import math
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from dpfed.errors import ConfigError
+from accounting.ledger import Release
+from accounting.mechanisms import DiscreteGaussian, Sampling, SingleRelease, Skellam, subsample
 from dpfed.randomness import Randomness
-from dpfed.stages import inversion
+from dpfed.stages.integer_laws import IntegerLaw, law_of
+from dpfed.stages.stage import Round
 
-LARGEST_VARIANCE = 1 << 34
 
+@dataclass(frozen=True, kw_only=True)
+class IntegerNoise:
+    """Integer noise of the law that `noise` describes, on every row of integers, or on their sum.
 
-class IntegerLaw(Protocol):
-    """A law on the integers, symmetric about 0. `variance`: its parameter, in squared integer units."""
+    Claim: a round is `noise` on a cohort of the law `sampling`, if rows are integer vectors that keep to its `l2_bound`
+    (`dpfed.stages.integers.Integers` after `dpfed.stages.clip.Clip`; `dpfed.stages.chain` holds them together). What is
+    drawn has the description's own `share_variance`: what is charged is what is drawn. Everything after the sum is
+    post-processing: the modulus, scaling and rotating back.
+
+    `server` may be given a sum that was reduced modulo 2^b already, if what it returns is reduced again before anything
+    else is done with it (`Integers.server` does): that is the noisy sum reduced, wherever either wraps around. So
+    whatever residues others send, they move a client's own integers and noise, and hide none of the noise
+    (docs/theory.md, section 7). With placement "clients" the noise is that of the clients which add theirs.
+
+    charged: ledger lines say how many uploads arrived, which is what they charge; otherwise they hold no such count
+    steps_per_unit, detail: what a ledger line says of the integers
+    """
+
+    noise: DiscreteGaussian | Skellam
+    sampling: Sampling
+    placement: Literal["server", "clients"]
+    randomness: Randomness
+    steps_per_unit: float
+    detail: Mapping[str, Any]
+    charged: bool = False
 
     @property
-    def variance(self) -> int: ...
+    def in_rows(self) -> bool:
+        return self.placement == "clients"
 
-    def sample(self, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
-        """Independent draws, int64 [count]."""
+    @property
+    def in_every_upload(self) -> bool:
+        return False
 
+    def mechanism(self, uploads: int | None = None) -> SingleRelease:
+        """One round, for the accountant; where that is charged, with the shares of `uploads`."""
+        return subsample(self._arrived(uploads), self.sampling)
 
-@dataclass(frozen=True)
-class DiscreteGaussianLaw:
-    """N_Z(0, σ²): P(k) = exp(-k² / 2σ²) / Σ_j exp(-j² / 2σ²), for an integer σ² = `variance`.
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        if self.placement == "clients":
+            for row, client in zip(rows, ids, strict=True):
+                row += self._drawn(row, "noise.share", now.number, int(client))
+        return rows
 
-    Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy" (NeurIPS 2020). Its own variance is
-    less than σ², by under 1e-6 of it. A sum of draws is not of this law, but near it: Kairouz, Liu, Steinke, "The
-    Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation" (ICML 2021). `sample` has
-    exactly this law where the random bits are fair; see `inversion`. ConfigError unless σ² is from 1 to 2^34.
-    """
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        if self.placement != "server":
+            return total
+        noise = self._drawn(total, "noise.sum", now.number)
+        now.observer.noise(noise)
+        return total.to(torch.int64) + noise
 
-    variance: int
-
-    def __post_init__(self) -> None:
-        _check(self.variance)
-
-    def weights(self, bits: int) -> list[int]:
-        """2^b exp(-k² / 2σ²), k = 0 ... n, as `inversion.SymmetricLaw` asks; b = bits + 96.
-
-        w_{k+1} = w_k s_k, s_k = r^{2k+1}, r = exp(-1/2σ²), every product rounded down. r is known to 2 units of 2^-b,
-        and a product of factors at most 1 errs by the sum of their errors and 1; so s_k errs by 2 + 6k and w_k by
-        3k² units, a sum of up to 2n + 1 of them by 2 (n+1)³. n² >= 2σ² b log 2 leaves out less than 2σ²/n <= 2n
-        units, and the sum is at least 2^b. Together |C_k / S - P(|X| <= k)| <= (4 (n+1)³ + 2n) 2^-b, which is less
-        than 2^-bits, as n < 2^30.
-        """
-        places = bits + 96
-        last = math.isqrt(7 * places * self.variance // 5) + 1  # 7/5 > 2 log 2
-        with decimal.localcontext(prec=places // 3 + 10):  # exp is correctly rounded in this precision
-            ratio = int((Decimal(-1) / (2 * self.variance)).exp() * 2**places)
-        step, squared = ratio, ratio * ratio >> places
-        weights = [1 << places]
-        for _ in range(last):
-            weights.append(weights[-1] * step >> places)
-            step = step * squared >> places
-        return weights
-
-    def sample(self, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
-        return inversion.draw_short(self, count, randomness, purpose, *path)
-
-
-@dataclass(frozen=True)
-class SkellamLaw:
-    """The difference of two independent Poisson(V/2): P(k) = e^-V I_k(V), for an integer V = `variance`.
-
-    Its variance is V, and a sum of r independent draws is Skellam of variance r V: exactly closed under sums. Agarwal,
-    Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning" (NeurIPS 2021). `sample` has
-    exactly this law where the random bits are fair; see `inversion`. ConfigError unless V is an integer from 1 to 2^34.
-    """
-
-    variance: int
-
-    def __post_init__(self) -> None:
-        _check(self.variance)
-
-    def weights(self, bits: int) -> list[int]:
-        """Proportional to I_k(V), k = 0 ... n, as `inversion.SymmetricLaw` asks, by Miller's backward recurrence.
-
-            f_{n+1} = f_n = 2^b,    f_{k-1} = f_{k+1} + (2k/V) f_k rounded down,    b = bits + 64
-
-        The recurrence is that of I_k and of (-1)^k K_k. Without rounding f_k / A = I_k ± B K_k with A > 0 and
-        B = (I_n - I_{n+1}) / (K_n + K_{n+1}), so that I_k is met to I_n, for K_k grows with k: with e^-V, to P(n).
-        A rounding by u < 1 at index m subtracts u times the solution that is 1 at m and 0 at m + 1, which is at most
-        f_j / f_m at j <= m, since every solution here is positive; and f_m >= 2^b: n roundings take less than the
-        share n 2^-b of f_j. Last, V (cosh t - 1) <= (V t²/2) / (1 - t/3) gives Bernstein's
-        P(|X| >= n) <= 2 exp(-n² / 2(V + n/3)), at most 2^-b with n as below. Together
-        |C_k / S - P(|X| <= k)| <= 8 (n+1) 2^-b, less than 2^-bits.
-        """
-        places = bits + 64
-        nats = (7 * (places + 1) + 9) // 10  # > (b + 1) log 2
-        last = math.isqrt(2 * nats * self.variance + nats * nats) + nats
-        weights = [0] * (last + 1)
-        weights[last] = above = 1 << places
-        for k in range(last, 0, -1):
-            weights[k - 1] = above + 2 * k * weights[k] // self.variance
-            above = weights[k]
-        return weights
-
-    def sample(self, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
-        return inversion.draw_short(self, count, randomness, purpose, *path)
-
-
-def _check(variance: int) -> None:
-    if not isinstance(variance, int) or isinstance(variance, bool) or not 1 <= variance <= LARGEST_VARIANCE:
-        raise ConfigError(
-            f"variance={variance!r} of integer noise: must be a whole number from 1 to {LARGEST_VARIANCE} (a table of "
-            "nine standard deviations is held in memory). Use more or fewer steps per unit: the variance is "
-            "(noise std x steps per unit)², shared among the clients and rounded up."
+    def release(self, now: Round) -> Release:
+        detail = {"dimension": now.projection.sent, **self.detail}
+        if self.charged:
+            detail["uploads"] = now.uploads
+        return Release(
+            round=now.number,
+            mechanism=self.mechanism(now.uploads),
+            clip_norm=now.clip_norm,
+            noise_std=math.sqrt(self._arrived(now.uploads).variance) / self.steps_per_unit,
+            noise_placement=self.placement,
+            detail=detail,
         )
+
+    @property
+    def law(self) -> IntegerLaw:
+        """The law of every draw."""
+        return law_of(self.noise)
+
+    def _arrived(self, uploads: int | None) -> DiscreteGaussian | Skellam:
+        return replace(self.noise, shares=uploads) if self.charged and uploads is not None else self.noise
+
+    def _drawn(self, like: Tensor, purpose: str, *path: int) -> Tensor:
+        return torch.from_numpy(self.law.sample(len(like), self.randomness, purpose, *path)).to(like.device)

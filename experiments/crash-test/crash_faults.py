@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from crash_points import How
+from dpfed.stages.upload import Upload
 
 from accounting.ledger import Ledger, kept_head
 from accounting.ledger.hash_chain import sealed
@@ -16,7 +17,6 @@ from dpfed.randomness import Simulated
 from dpfed.run import durable_files
 from dpfed.run.book import Book
 from dpfed.run.folder import RunFolder
-from dpfed.stages.upload import Upload
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ FIELDS = ("row", "x", "seed", "rounds", "training_loss", "training_accuracy", "t
 def training_loss(folder: Path, config: Mapping[str, Any]) -> tuple[float, float]:
     """Loss and accuracy of the folder's model on what the clients hold."""
     experiment = build(parse(config, source=str(folder)))
-    dataset, rows = experiment.dataset, experiment.parts.local.partition.indices
+    dataset, rows = experiment.dataset, experiment.method.clients.partition.indices
     weights = flat_weights(experiment.model, folder / "model.safetensors")
     inputs, labels = torch.from_numpy(dataset.train_inputs[rows]), torch.from_numpy(dataset.train_labels[rows])
     found = evaluate(experiment.model, weights, inputs, labels)

@@ -100,7 +100,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 def measure(row: str, config: Config, times: int) -> dict[str, str | float]:
     """Means and deviations over `times` measurements, after one that does not count."""
     experiment = build(config)
-    parts, weights, client = experiment.parts, experiment.start.broadcast, np.zeros(1, dtype=np.int64)
+    parts, weights, client = experiment.method, experiment.start.broadcast, np.zeros(1, dtype=np.int64)
     training, coding = [], []
     for number in range(times + 1):
         moves: list[torch.Tensor] = []

@@ -55,7 +55,7 @@ def covariance_trace(updates: Tensor, vectors: str) -> float:
 def variance_rows(experiment: Experiment, weights: Tensor, draws: int) -> list[dict[str, Any]]:
     """Measured and exact variance of one round's step at `weights`, both kinds of directions on the same updates."""
     clients = np.arange(experiment.config.federation.clients)
-    updates = experiment.parts.local.train(weights, clients, round=0, seeds=experiment.seeds)
+    updates = experiment.method.clients.train(weights, clients, round=0, seeds=experiment.seeds)
     mean, rows = updates.mean(dim=0), []
     for name, vectors in DECODED_WITH.items():
         scheme = compress.get("fedscalar", vectors=vectors)
@@ -107,7 +107,7 @@ def train(experiment: Experiment, row: str, seed: int) -> Iterable[dict[str, Any
             }
         if state.round == config.federation.rounds:
             return
-        state, _ = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=None)
+        state, _ = run_round(state, experiment.method, seeds=experiment.seeds, ledger=None)
 
 
 def experiments(profile: str) -> dict[tuple[str, int], Config]:

@@ -25,7 +25,7 @@ def with_updates(experiment, updates):
     """The experiment with local training replaced by given updates [clients, d]."""
 
     class Given:
-        labels = experiment.parts.local.labels
+        labels = experiment.method.clients.labels
 
         def train(self, weights, clients, *, round, seeds):
             return updates[clients].clone()
@@ -33,14 +33,14 @@ def with_updates(experiment, updates):
         def release(self, clients, *, round):
             return None
 
-    return replace(experiment.parts, local=Given())
+    return replace(experiment.method, local=Given())
 
 
 def sum_of(experiment, updates, state=None):
     """The released mean times the divisor."""
     state = state or experiment.start
     after, _ = run_round(state, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book())
-    return (after.broadcast - state.broadcast) * experiment.parts.sampler.expected
+    return (after.broadcast - state.broadcast) * experiment.method.sampler.expected
 
 
 def random_updates(experiment, scale=1.0, seed=0):
@@ -54,7 +54,7 @@ QUIET = "privacy.noise_multiplier=1e-9"
 def test_dp_fedavg_is_the_sum_of_clipped_updates_over_the_expected_cohort(tiny_config):
     experiment = build(tiny_config(QUIET))
     updates = random_updates(experiment)
-    cohort = experiment.parts.sampler.sample(experiment.parts.randomness, 0)
+    cohort = experiment.method.sampler.sample(experiment.method.randomness, 0)
     expected = torch.zeros(experiment.model.size, dtype=torch.float64)
     for client in cohort:
         row = updates[client].double()
@@ -66,7 +66,7 @@ def test_fedavg_is_the_mean_weighted_by_examples(tiny_config):
     config = tiny_config("method.name=fedavg", "federation.sampling=all", "federation.cohort=60", without=["privacy"])
     experiment = build(config)
     updates = random_updates(experiment)
-    sizes = experiment.parts.local.partition.sizes
+    sizes = experiment.method.clients.partition.sizes
     expected = torch.from_numpy(sizes / sizes.sum()) @ updates.double()
     after, _ = run_round(experiment.start, with_updates(experiment, updates), seeds=experiment.seeds, ledger=None)
     torch.testing.assert_close((after.broadcast - experiment.start.broadcast).double(), expected, atol=1e-5, rtol=1e-4)
@@ -75,11 +75,11 @@ def test_fedavg_is_the_mean_weighted_by_examples(tiny_config):
 def test_fed_smp_randk_moves_only_masked_coordinates_by_the_clipped_scaled_values(tiny_config):
     experiment = build(tiny_config(QUIET, "method.name=fed-smp-randk", "method.keep=0.1"))
     updates = random_updates(experiment)
-    chosen = experiment.parts.map.for_round(experiment.start.broadcast, 0, experiment.seeds)
+    chosen = experiment.method.map.for_round(experiment.start.broadcast, 0, experiment.seeds)
     kept = chosen.indices.numpy()
     size = experiment.model.size
     expected = np.zeros(size)
-    for client in experiment.parts.sampler.sample(experiment.parts.randomness, 0):
+    for client in experiment.method.sampler.sample(experiment.method.randomness, 0):
         row = updates[client].double().numpy()[kept] * size / len(kept)
         expected[kept] += row / max(1.0, np.linalg.norm(row))
     moved = sum_of(experiment, updates).double().numpy()
@@ -101,7 +101,7 @@ def test_one_client_moves_the_sum_by_at_most_the_clip_norm(tiny_config, chosen, 
     name, *settings = chosen
     experiment = build(tiny_config(QUIET, f"method.name={name}", *settings, "privacy.clip_norm=0.5"))
     updates = random_updates(experiment, seed=1)
-    client = int(experiment.parts.sampler.sample(experiment.parts.randomness, 0)[0])
+    client = int(experiment.method.sampler.sample(experiment.method.randomness, 0)[0])
     zeroed, loud, opposite = updates.clone(), updates.clone(), updates.clone()
     zeroed[client] = 0
     loud[client] = scale * random_updates(experiment, seed=2)[0]
@@ -118,7 +118,7 @@ def test_a_nan_client_adds_zero_is_counted_and_never_stops_the_round(tiny_config
     name, *settings = chosen
     experiment = build(tiny_config(QUIET, f"method.name={name}", *settings))
     updates = random_updates(experiment)
-    client = int(experiment.parts.sampler.sample(experiment.parts.randomness, 0)[0])
+    client = int(experiment.method.sampler.sample(experiment.method.randomness, 0)[0])
     zeroed, broken = updates.clone(), updates.clone()
     zeroed[client], broken[client] = 0, float("nan")
     torch.testing.assert_close(sum_of(experiment, broken), sum_of(experiment, zeroed))
@@ -132,16 +132,16 @@ def test_the_divisor_is_public_whatever_the_realised_cohort(tiny_config):
     updates[:, 0] = 1.0
     for round in range(5):
         state = replace(experiment.start, round=round)
-        size = len(experiment.parts.sampler.sample(experiment.parts.randomness, round))
+        size = len(experiment.method.sampler.sample(experiment.method.randomness, round))
         assert float(sum_of(experiment, updates, state)[0]) == pytest.approx(size, rel=1e-4)
 
 
 def test_an_empty_cohort_releases_only_noise_and_is_charged(tiny_config):
     experiment = build(tiny_config("federation.cohort=1", "federation.clients=60"))
-    rounds = [t for t in range(40) if not len(experiment.parts.sampler.sample(experiment.parts.randomness, t))]
+    rounds = [t for t in range(40) if not len(experiment.method.sampler.sample(experiment.method.randomness, t))]
     book = Book()
     state = replace(experiment.start, round=rounds[0])
-    after, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book)
+    after, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=book)
     assert facts.cohort == 0
     assert len(book.releases) == 1
     noise = (after.broadcast - state.broadcast).double()
@@ -156,20 +156,20 @@ def test_a_round_that_cannot_be_charged_is_not_released(tiny_config):
 
     experiment = build(tiny_config())
     with pytest.raises(LedgerError):
-        run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=Full())
+        run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Full())
 
 
 def test_groups_do_not_change_the_result(tiny_config):
     experiment = build(tiny_config())
-    whole, _ = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=Book())
-    small, _ = run_round(experiment.start, replace(experiment.parts, group=5), seeds=experiment.seeds, ledger=Book())
+    whole, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
+    small, _ = run_round(experiment.start, replace(experiment.method, group=5), seeds=experiment.seeds, ledger=Book())
     torch.testing.assert_close(whole.broadcast, small.broadcast, atol=1e-6, rtol=1e-5)
 
 
 def test_the_release_states_what_was_drawn(tiny_config):
     experiment = build(tiny_config("method.name=fed-smp-randk", "method.k=50", "privacy.clip_norm=0.25"))
     book = Book()
-    run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=book)
+    run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     (release,) = book.releases
     assert release.noise_std == pytest.approx(0.5)
     assert release.detail == {"dimension": 50, "divided_by": 12.0}
@@ -180,7 +180,7 @@ def test_the_release_states_what_was_drawn(tiny_config):
 def test_nan_in_one_clients_data_reaches_nobody_else(tiny_config, strategy):
     """Through real local training: side by side or in turn, the others' updates stay what they were."""
     experiment = build(tiny_config(f"local.strategy={strategy}"))
-    local = experiment.parts.local
+    local = experiment.method.clients
     clients = np.arange(10)
     before = local.train(experiment.start.broadcast, clients, round=0, seeds=experiment.seeds)
     poisoned = local.inputs.clone()

@@ -70,7 +70,7 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
     instruction = read_instruction(
         message,
         start=experiment.start,
-        clip_moves=getattr(experiment.parts.privacy, "adaptive", None) is not None,
+        clip_moves=getattr(experiment.method.privacy, "adaptive", None) is not None,
         fingerprint=fingerprint(experiment.config),
     )
     _once(client, instruction.round, experiment.config.federation.rounds, context)
@@ -78,7 +78,7 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
     if load_data is not None and instruction.train:
         experiment = with_own_samples(experiment, client, load_data(context))
     upload = upload_of(experiment, client, instruction)
-    if isinstance(experiment.parts.sums, SecureSums):
+    if isinstance(experiment.method.aggregation, SecureSums):
         hidden = masked(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
         upload = replace(upload, payload=hidden, padding=b"")
     _remember(experiment, client, context)
@@ -95,7 +95,7 @@ def answer(config: str, step: Callable[..., bytes], message: Message, context: C
 
 def upload_of(experiment: Experiment, client: int, instruction: Instruction) -> Upload:
     """Train (or not), bound, noise, code: what this client sends."""
-    parts, state = experiment.parts, instruction.state
+    parts, state = experiment.method, instruction.state
     chosen = parts.map.for_round(state.broadcast, state.round, experiment.seeds)
     total = Elsewhere(client)
     uploading = Uploading(
@@ -153,7 +153,7 @@ def _experiment(config: str) -> Experiment:
 
 def _recall(experiment: Experiment, client: int, context: Context) -> None:
     """What this client remembers from earlier rounds, back into the code; zeros at first."""
-    code, clients = experiment.parts.code, experiment.config.federation.clients
+    code, clients = experiment.method.code, experiment.config.federation.clients
     kept = context.state.array_records.get(_MEMORY, ArrayRecord())
     rows = {name: torch.from_numpy(array.numpy().copy()).to(experiment.device) for name, array in kept.items()}
     code.restore({name: row.new_zeros(clients, len(row)) for name, row in rows.items() if name not in code.keep()})
@@ -162,7 +162,7 @@ def _recall(experiment: Experiment, client: int, context: Context) -> None:
 
 
 def _remember(experiment: Experiment, client: int, context: Context) -> None:
-    memories = experiment.parts.code.keep()
+    memories = experiment.method.code.keep()
     rows = {name: Array(memory[client].cpu().numpy().copy()) for name, memory in memories.items()}
     if rows:
         context.state[_MEMORY] = ArrayRecord(rows)

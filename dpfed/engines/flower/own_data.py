@@ -74,16 +74,16 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
     offsets = np.zeros(clients + 1, dtype=np.int64)
     offsets[client + 1 :] = count
     local = replace(
-        experiment.parts.local,
+        experiment.method.clients,
         inputs=torch.from_numpy(own.train_inputs).to(experiment.device),
         labels=torch.from_numpy(own.train_labels).to(experiment.device),
         partition=Partition(indices=np.arange(count, dtype=np.int64), offsets=offsets),
     )
-    return replace(experiment, parts=replace(experiment.parts, local=local))
+    return replace(experiment, parts=replace(experiment.method, local=local))
 
 
 def equal_weights(experiment: Experiment) -> Experiment:
     """Without privacy, too, every client counts the same where nobody knows how many samples another has."""
     if experiment.config.data.partition != "nodes":
         return experiment
-    return replace(experiment, parts=replace(experiment.parts, client_weights=None))
+    return replace(experiment, parts=replace(experiment.method, client_weights=None))

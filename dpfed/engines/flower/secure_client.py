@@ -62,7 +62,7 @@ def unmask(experiment: Experiment, client: int, round: int, message: bytes, cont
 
 
 def _agreement(experiment: Experiment, round: int, terms: bytes) -> Agreement:
-    parts = experiment.parts
+    parts = experiment.method
     assert isinstance(parts.sums, SecureSums)
     if len(terms) < _SESSION or len(terms) % 8:
         raise WireError(f"terms of {len(terms)} bytes: must be participants of 8 bytes each and a session of 16.")

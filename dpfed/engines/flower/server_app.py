@@ -76,7 +76,7 @@ def serve(
     config = experiment.config
     check_engine(config)
     experiment = equal_weights(experiment)
-    if isinstance(experiment.parts.sums, SecureSums):
+    if isinstance(experiment.method.aggregation, SecureSums):
         experiment = replace(experiment, not_protected=tuple(_on_nodes(note) for note in experiment.not_protected))
     if resume and config.method.error_feedback:
         raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")

@@ -35,7 +35,7 @@ def simulate(
 ) -> Outcome:
     """The run with one node a client, as many at a time as there are processors; its folder is that of the in-process
     engine. The server is a thread of this process: its errors are raised here as they are."""
-    if experiment.parts.ranks.count > 1:
+    if experiment.method.ranks.count > 1:
         raise ConfigError("--engine flower under torchrun: Flower starts its own processes. Start without torchrun.")
     require_samples_here(experiment.config)
     outcomes: list[Outcome] = []

@@ -53,7 +53,7 @@ class PrivateStrategy(Strategy):
         self._fingerprint, self._timeout = fingerprint, timeout
         self._task: Task | None = None
         self._uploading: Uploading[NodesTotal] | None = None
-        self._sums = _sums_of(run.experiment.parts)
+        self._sums = _sums_of(run.experiment.method)
         self._asked: dict[int, int] = {}
 
     def configure_train(
@@ -65,10 +65,10 @@ class PrivateStrategy(Strategy):
             return []
         self._directory.look_again(timeout=self._timeout)
         experiment = self._run.experiment
-        self._uploading = open_into(self._sums, self._task, experiment.parts, seeds=experiment.seeds)
+        self._uploading = open_into(self._sums, self._task, experiment.method, seeds=experiment.seeds)
         if isinstance(self._uploading.total, NodeSum):
             self._uploading.total.begin(partial(self._ask, grid), self._task.participants)
-        clients = [int(one) for one in self._uploading.total.senders if one < experiment.parts.sampler.clients]
+        clients = [int(one) for one in self._uploading.total.senders if one < experiment.method.sampler.clients]
         nodes = {client: self._directory.node_of(client) for client in clients}
         self._asked = {node: client for client, node in nodes.items() if node is not None}
         cohort = set(self._task.cohort.tolist())
@@ -89,8 +89,8 @@ class PrivateStrategy(Strategy):
         if task is None or uploading is None:
             return None, None
         experiment = self._run.experiment
-        present = canaries_of(experiment.parts, task.state.round)[0]
-        inbox = Inbox(uploading, task.cohort[task.cohort < experiment.parts.sampler.clients].tolist())
+        present = canaries_of(experiment.method, task.state.round)[0]
+        inbox = Inbox(uploading, task.cohort[task.cohort < experiment.method.sampler.clients].tolist())
         if sees_rows(uploading):
             uploading.canaries(np.intersect1d(uploading.total.senders, present))
         nowhere = np.setdiff1d(uploading.total.senders, [*self._asked.values(), *present.tolist()])
@@ -116,7 +116,7 @@ class PrivateStrategy(Strategy):
 
     def summary(self) -> None:
         """What Flower shows at the start."""
-        config, drawn = self._run.experiment.config, self._run.experiment.parts.sampler
+        config, drawn = self._run.experiment.config, self._run.experiment.method.sampler
         log(INFO, "\t├── dpfed: %s on %s", config.method.name, config.data.name)
         log(INFO, "\t└── %s clients, %g a round", drawn.clients, drawn.expected)
 

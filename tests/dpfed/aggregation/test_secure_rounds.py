@@ -57,7 +57,7 @@ def secure_config(tiny_config):
 
 
 def after_one_round(experiment, sums=None):
-    parts = experiment.parts if sums is None else replace(experiment.parts, sums=sums)
+    parts = experiment.method if sums is None else replace(experiment.method, sums=sums)
     state, facts = run_round(experiment.start, parts, seeds=experiment.seeds, ledger=Book())
     return state.broadcast, facts
 
@@ -66,7 +66,7 @@ def after_one_round(experiment, sums=None):
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_masked_sum_is_the_trusted_sum_of_the_same_integers(secure_config, name, lost):
     experiment = build(secure_config(name, *lost))
-    trusted = PlainSums(dropouts=experiment.parts.sums.dropouts)
+    trusted = PlainSums(dropouts=experiment.method.aggregation.dropouts)
     masked, facts = after_one_round(experiment)
     plain, expected = after_one_round(experiment, trusted)
     assert facts.aborted is None
@@ -108,7 +108,7 @@ def test_a_lost_clients_update_is_not_in_the_sum_and_one_lost_at_the_end_is(secu
     quiet = ("privacy.noise_multiplier=1e-3", "federation.sampling=all", "federation.cohort=60")
     for step, included in (("upload", False), ("late", False), ("share", False), ("unmask", True)):
         experiment = build(secure_config("dp-fedavg", *quiet, f"aggregation.lost.{step}=1"))
-        (loser,) = experiment.parts.sums.dropouts.draw(np.arange(60), 0)
+        (loser,) = experiment.method.aggregation.dropouts.draw(np.arange(60), 0)
         updates = torch.zeros(60, experiment.model.size)
         updates[loser, 0] = 1.0
         state, _ = run_round(experiment.start, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book())
@@ -120,7 +120,7 @@ def test_a_round_below_the_threshold_leaves_the_state_and_is_not_charged(secure_
     config = secure_config("dp-fedavg", "aggregation.lost.upload=8", "federation.sampling=fixed")
     experiment = build(config)
     book = Book()
-    state, facts = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=book)
+    state, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     assert torch.equal(state.broadcast, experiment.start.broadcast)
     assert state.round == 1
     assert "4 of 12" in facts.aborted
@@ -179,11 +179,11 @@ def test_a_private_sum_under_poisson_sampling_has_as_many_uploads_whatever_was_d
     asked = set()
     for round in range(12):
         state = replace(experiment.start, round=round)
-        cohort = draw_cohort(experiment.parts, round)
-        _, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
+        cohort = draw_cohort(experiment.method, round)
+        _, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
         asked.add(facts.participants)
         assert facts.cohort == len(cohort) < facts.participants
-    assert asked == {experiment.parts.fill}
+    assert asked == {experiment.method.fill}
 
 
 REFUSED = {

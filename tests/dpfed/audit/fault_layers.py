@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from dpfed.parts import Parts
 
 from accounting import gaussian
 from accounting.compose import profiles
@@ -26,7 +27,6 @@ from dpfed.audit.thresholds import Thresholds, claimed_gaussian
 from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.audit.upload import Share, claimed, pairs_of
 from dpfed.audit.whole_round import WholeRounds
-from dpfed.parts import Parts
 from dpfed.randomness import Simulated
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds

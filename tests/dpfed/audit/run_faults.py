@@ -74,7 +74,7 @@ def having(**makers):
     """Parts made from the sound ones."""
 
     def broken(experiment):
-        parts = experiment.parts
+        parts = experiment.method
         return replace(experiment, parts=replace(parts, **{name: make(parts) for name, make in makers.items()}))
 
     return broken
@@ -207,7 +207,7 @@ REAL_MASK = PublicTopMask.for_round
 
 
 def private_public_set(experiment):
-    local = experiment.parts.local
+    local = experiment.method.clients
     private = {"inputs": local.inputs[:200], "labels": local.labels[:200]}
     return having(map=lambda parts: replace(parts.map, **private))(experiment)
 

@@ -131,8 +131,8 @@ class EveryRoundAlike:
 def test_one_seed_for_the_noise_of_all_rounds_is_found(tmp_path, settings):
     """Differences of float32 sums have other fingerprints though the noise is the same; their lengths tell."""
     experiment = build(parse(override(TABLES, ["federation.sampling=all", *settings]), source="test"))
-    privacy = replace(experiment.parts.privacy, randomness=EveryRoundAlike(experiment.parts.randomness))
-    federation.run(replace(experiment, parts=replace(experiment.parts, privacy=privacy)), tmp_path / "run")
+    privacy = replace(experiment.method.privacy, randomness=EveryRoundAlike(experiment.method.randomness))
+    federation.run(replace(experiment, parts=replace(experiment.method, privacy=privacy)), tmp_path / "run")
     failed = run_folders.failed(tmp_path / "run", confidence=0.99)
     assert "noise is fresh in every round" in failed
     assert failed <= {"noise is fresh in every round", "noise is shaped as charged"}  # four times the same draws

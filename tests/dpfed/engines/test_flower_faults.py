@@ -89,14 +89,14 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
     """As in process with this client lost in every round: weights, ledger, who arrived."""
     chosen = tables("dp-fedavg", "federation.sampling=fixed", privacy=PRIVATE)
     experiment = build(checked(chosen))
-    client = int(experiment.parts.sampler.sample(experiment.parts.randomness, 0)[2])
+    client = int(experiment.method.sampler.sample(experiment.method.randomness, 0)[2])
 
     class Lost:
         def draw(self, participants, round):
             return {client: Step.UPLOAD} if client in participants else {}
 
-    sums = replace(experiment.parts.sums, dropouts=Lost())
-    lost = replace(experiment, parts=replace(experiment.parts, sums=sums))
+    sums = replace(experiment.method.aggregation, dropouts=Lost())
+    lost = replace(experiment, parts=replace(experiment.method, sums=sums))
     federation.run(lost, tmp_path / "here")
     outcome = serve(grid(chosen, faults={client: FAULTS[case]}), chosen, tmp_path / "there")
     rounds = [lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")]
@@ -354,7 +354,7 @@ def test_forged_bytes_are_refused_or_are_a_row(tables, checked, method, privacy)
     experiment = build(checked(tables(method, privacy=privacy)))
     group = np.array([3])
     task = Task(state=experiment.start, cohort=group, participants=group)
-    uploading = open_uploads(task, experiment.parts, seeds=experiment.seeds)
+    uploading = open_uploads(task, experiment.method, seeds=experiment.seeds)
     _, (good,) = uploading.messages(uploading.trained(group), group)
     chance, refused = random.Random(5), 0
     for _ in range(200):
@@ -369,7 +369,7 @@ def test_forged_bytes_are_refused_or_are_a_row(tables, checked, method, privacy)
         except WireError:
             refused += 1
         else:
-            assert arrived.rows.shape == (1, experiment.parts.code.width(uploading.map.sent))
+            assert arrived.rows.shape == (1, experiment.method.code.width(uploading.map.sent))
             assert bool(arrived.rows.double().isfinite().all())
     assert refused > 60
 

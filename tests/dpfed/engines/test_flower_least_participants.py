@@ -32,7 +32,7 @@ class Hostile:
 
     def sum(self, named, *, keys=None, shares=None, uploads=None):
         """The sum that it gets: of `named`, of whom it lets go on at each step only those given."""
-        parts = self.experiment.parts
+        parts = self.experiment.method
         sums = parts.sums
         agreement = agree(
             np.array(sorted(named)),
@@ -131,7 +131,7 @@ def test_over_a_graph_of_few_neighbours_the_sum_is_refused_by_those_who_lack_nob
     server = hostile("aggregation.neighbours=8")
     graph = agree(
         np.arange(20), size=1, bits=8, threshold=0.6, neighbours=8,
-        graph_seed=server.experiment.parts.sums.seeds.integer("secagg.graph", 0),
+        graph_seed=server.experiment.method.aggregation.seeds.integer("secagg.graph", 0),
     ).graph  # fmt: skip
     gone = {graph.circle[0], graph.circle[6], graph.circle[12]}
     with pytest.raises(SecureSumAborted, match=r"17 of 20 clients came, 18 are needed"):

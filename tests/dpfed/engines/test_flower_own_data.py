@@ -48,7 +48,7 @@ def serve(grid, tables, out):
 
 def share_of(experiment):
     """What the partition in process gives to the client that a node is."""
-    local = experiment.parts.local
+    local = experiment.method.clients
 
     def load_data(context):
         rows = local.partition.of(context.node_config["partition-id"])

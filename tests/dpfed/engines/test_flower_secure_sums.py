@@ -256,7 +256,7 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
 
     def hostile(experiment, client, round, message, payload, context):
         if client == 3:
-            parts = experiment.parts
+            parts = experiment.method
             words = unpack(memoryview(payload), parts.code.width(parts.map.sent), parts.sums.bits)
             moved = words.astype(np.uint32) + (1 << parts.sums.bits - 3)
             payload = pack((moved % (1 << parts.sums.bits)).astype(words.dtype), parts.sums.bits)

@@ -201,7 +201,7 @@ def test_what_the_number_of_aborts_would_have_told():
 def one_round(experiment, cohort, round=0):
     book = Book()
     state = replace(experiment.start, round=round)
-    after, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort))
+    after, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort))
     return after, facts, book.releases
 
 
@@ -226,7 +226,7 @@ def test_a_plain_sum_is_released_and_charged_alike_whoever_came(name, cohort, dr
     clip = ("privacy.clip_norm=0.5",) if name == "coins" else ()
     lost = (f"aggregation.dropout={dropout}", "aggregation.dropout_at=upload") if dropout else ()
     experiment = build(config_with(*NEVER_END[name], *clip, *lost, "privacy.delta=1e-3", without=without))
-    cohort = min(cohort, experiment.parts.slots or 60)
+    cohort = min(cohort, experiment.method.slots or 60)
     after, facts, entries = one_round(experiment, range(cohort))
     _, _, others = one_round(experiment, range(10))
     assert facts.aborted is None
@@ -255,7 +255,7 @@ def test_a_sum_that_may_end_does_so_for_every_cohort_alike(name):
     experiment = build(config_with(*SECURE[name], *lost))
     seen = {}
     for round in range(6):
-        for cohort in ([], [3], list(range(12)), list(range(experiment.parts.slots))):
+        for cohort in ([], [3], list(range(12)), list(range(experiment.method.slots))):
             _, facts, entries = one_round(experiment, cohort, round)
             said = (facts.participants, facts.arrived, facts.aborted, *(str(one.to_dict()) for one in entries))
             seen.setdefault(round, set()).add(said)
@@ -340,9 +340,9 @@ def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
 def test_more_clients_than_slots_are_cut_down_to_them():
     experiment = build(config_with("aggregation.kind=masked"))
     everybody = SimpleNamespace(clients=60, sample=lambda randomness, round: np.arange(60))
-    crowded = replace(experiment.parts, sampler=everybody)
+    crowded = replace(experiment.method, sampler=everybody)
     drawn = draw_cohort(crowded, 0)
-    assert len(drawn) == experiment.parts.slots == experiment.parts.fill < 60
+    assert len(drawn) == experiment.method.slots == experiment.method.fill < 60
     assert sampler_of(experiment.config).expected == 12
 
 

@@ -78,7 +78,7 @@ def _sum(experiment, cohort):
     from dataclasses import replace
 
     class Huge:
-        labels = experiment.parts.local.labels
+        labels = experiment.method.clients.labels
 
         def train(self, broadcast, clients, *, round, seeds):
             generator = torch.Generator().manual_seed(4)
@@ -90,12 +90,12 @@ def _sum(experiment, cohort):
             return None
 
     class Given:
-        law, expected, clients = experiment.parts.sampler.law, 12.0, experiment.parts.sampler.clients
+        law, expected, clients = experiment.method.sampler.law, 12.0, experiment.method.sampler.clients
 
         def sample(self, randomness, round):
             return np.array(cohort)
 
-    parts = replace(experiment.parts, local=Huge(), sampler=Given(), server=Averaging())
+    parts = replace(experiment.method, local=Huge(), sampler=Given(), server=Averaging())
     state, _ = run_round(experiment.start, parts, seeds=experiment.seeds, ledger=None)
     return (state.broadcast - experiment.start.broadcast) * 12
 
@@ -105,7 +105,7 @@ def test_clipping_before_a_compressor_would_not_bound_the_sum():
     from dataclasses import replace
 
     experiment = build(config("stochastic-sign", privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
-    faulty = replace(experiment, parts=replace(experiment.parts, decode_first=False))
+    faulty = replace(experiment, parts=replace(experiment.method, decode_first=False))
     distance = float((_sum(faulty, range(5)) - _sum(faulty, range(4))).norm())
     assert distance > 0.6
 
@@ -128,7 +128,7 @@ def test_the_noise_of_uploads_is_on_every_row_before_the_code():
     privacy = {"clip_norm": 0.5, "noise_multiplier": 3.0, "release": "uploads"}
     experiment = build(config("dp-fedavg", privacy=privacy))
     rows = torch.zeros(40, SIZE)
-    noised = experiment.parts.privacy.share(rows, np.arange(40), 0.5, 0)
+    noised = experiment.method.privacy.share(rows, np.arange(40), 0.5, 0)
     total = float((noised.double() ** 2).sum()) / 1.5**2
     assert chi2.ppf(5e-7, 40 * SIZE) < total < chi2.isf(5e-7, 40 * SIZE)
     assert not chi2.ppf(5e-7, 40 * SIZE) < total * 0.97**2 < chi2.isf(5e-7, 40 * SIZE)
@@ -138,7 +138,7 @@ def test_the_noise_of_uploads_is_on_every_row_before_the_code():
 @pytest.mark.parametrize("method", ["dp-fedavg", "fedscalar", "qsgd", "terngrad", "drive"])
 def test_the_counted_size_is_never_exceeded(method):
     experiment = build(config(method, privacy=PRIVATE))
-    scheme = experiment.parts.code.scheme
+    scheme = experiment.method.code.scheme
     generator = torch.Generator().manual_seed(0)
     for scale in (0.0, 1.0, 1e20):
         rows = scale * torch.randn(5, SIZE, generator=generator)
@@ -149,7 +149,7 @@ def test_the_counted_size_is_never_exceeded(method):
 def test_one_seed_a_round_is_the_same_for_all_and_another_next_round():
     """FedMRNS sends signs of noise: its magnitudes tell whose noise it was."""
     experiment = build(config("fedmrns", "method.shared=true"))
-    code, clients = experiment.parts.code, np.array([3, 9])
+    code, clients = experiment.method.code, np.array([3, 9])
     rows = 1e-3 * torch.randn(1, SIZE, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
     first, later = (code.send(rows, rows[0], clients, round).rows.abs() for round in (0, 1))
     assert torch.equal(first[0], first[1])
@@ -172,7 +172,7 @@ def test_a_client_that_diverged_counts_as_zero_through_every_code():
 def test_error_feedback_sends_everything_in_the_end(tmp_path):
     """Sum of what arrived + what is remembered = sum of what was to be sent; and it survives a resume."""
     experiment = build(config("signsgd", "method.error_feedback=true"))
-    code = experiment.parts.code
+    code = experiment.method.code
     generator = torch.Generator().manual_seed(0)
     sent, arrived = torch.zeros(2, SIZE), torch.zeros(2, SIZE)
     for round in range(5):
@@ -271,7 +271,7 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
     updates = 0.02 * torch.randn(SIZE, generator=torch.Generator().manual_seed(1)).sign().repeat(12, 1)
 
     class Given:
-        labels = experiment.parts.local.labels
+        labels = experiment.method.clients.labels
 
         def train(self, broadcast, clients, *, round, seeds):
             return updates[clients].clone()
@@ -280,12 +280,12 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
             return None
 
     class Twelve:
-        law, expected, clients = experiment.parts.sampler.law, 12.0, experiment.parts.sampler.clients
+        law, expected, clients = experiment.method.sampler.law, 12.0, experiment.method.sampler.clients
 
         def sample(self, randomness, round):
             return np.arange(12)
 
-    parts = replace(experiment.parts, local=Given(), sampler=Twelve())
+    parts = replace(experiment.method, local=Given(), sampler=Twelve())
     total, rounds = torch.zeros(SIZE, dtype=torch.float64), 300
     for round in range(rounds):
         start = replace(experiment.start, round=round)
@@ -319,7 +319,7 @@ def test_shared_directions_put_the_bound_and_the_noise_on_the_numbers_that_are_s
     experiment = build(config("fedscalar", *settings, privacy=PRIVATE))
     outcome = federation.run(experiment, tmp_path / "run")
     assert Ledger.read(tmp_path / "run" / "ledger.jsonl").releases[0].detail["dimension"] == 6
-    assert not experiment.parts.decode_first
+    assert not experiment.method.decode_first
     assert outcome.summary["uplink_bytes_per_client_round"] == most_bytes(compress.get("dense"), 6)
     quiet = build(config("fedscalar", *settings, privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
     chosen = quiet.parts.map.for_round(quiet.start.broadcast, 0, quiet.seeds)
@@ -373,7 +373,7 @@ def test_floats_of_16_bits_are_clipped_after_their_rounding():
     assert float(growth.max()) > 1 + 1e-4  # the fault is real
     quiet = {"clip_norm": 0.5, "noise_multiplier": 1e-9}
     experiment = build(config("dp-fedavg", "method.options.bits=16", privacy=quiet))
-    assert experiment.parts.decode_first
+    assert experiment.method.decode_first
     assert float((_sum(experiment, range(5)) - _sum(experiment, range(4))).double().norm()) <= 0.5 * (1 + 1e-4)
     settings = ("method.options.bits=16", "federation.sampling=fixed", "privacy.placement=clients")
     with pytest.raises(ConfigError, match="do not add up"):

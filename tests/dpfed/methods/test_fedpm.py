@@ -60,7 +60,7 @@ def test_a_mask_costs_less_than_a_bit_and_the_file_is_the_model(tmp_path):
 
 def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():
     experiment = build(plain())
-    state, facts = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
+    state, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     counts = state.broadcast * facts.cohort
     torch.testing.assert_close(counts, counts.round(), atol=1e-4, rtol=0)
     assert facts.uplink_bytes is not None
@@ -68,8 +68,8 @@ def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():
 
 def test_fedmask_sends_thresholds():
     experiment = build(plain("method.name=fedmask"))
-    one, _ = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
-    two, _ = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
+    one, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    two, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     assert torch.equal(one.broadcast, two.broadcast)
 
 
@@ -121,7 +121,7 @@ def test_each_private_way_has_its_ledger_event(tmp_path, settings, kind):
 
 def test_the_bound_holds_in_both_norms_for_what_the_coins_get():
     experiment = build(config("privacy.linf_clip=0.05", "local.learning_rate=100.0"))
-    privacy, norm = experiment.parts.privacy, experiment.start.clip_norm
+    privacy, norm = experiment.method.privacy, experiment.start.clip_norm
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(20, SIZE, generator=generator)
     rows[3] *= 1e30
@@ -149,7 +149,7 @@ def test_the_largest_move_stays_at_or_below_the_clip_where_the_norm_does_not_bin
 def test_what_a_client_does_changes_the_sum_of_probabilities_by_no_more_than_the_clip():
     """The sensitivity of what the coins are tossed for, through the real local training, map and bound."""
     experiment = build(config("local.learning_rate=1000.0", "federation.sampling=all", "federation.cohort=60"))
-    parts, state = experiment.parts, experiment.start
+    parts, state = experiment.method, experiment.start
     moves = parts.local.train(state.broadcast, np.arange(60), round=0, seeds=experiment.seeds)
     assert float(torch.linalg.vector_norm(moves, dim=1).max()) > 0.8  # the clip is needed
     bounded = parts.privacy.bound(moves, state.clip_norm).rows.double()
@@ -171,23 +171,23 @@ class Recorder:
 def test_the_sum_holds_exactly_the_accounted_number_of_coins(drawn):
     """Any cohort, empty or larger than the slots: S has K coins a coordinate; its variance does not tell the size."""
     experiment = build(config("local.learning_rate=0.0001", "server.learning_rate=0.1"))  # no edge is reached
-    parts = replace(experiment.parts, sampler=Recorder(experiment.parts.sampler, range(drawn)))
+    parts = replace(experiment.method, sampler=Recorder(experiment.method.sampler, range(drawn)))
     seen = []
 
     class Spy:
         slots = 30
 
         def __getattr__(self, name):
-            return getattr(experiment.parts.code, name)
+            return getattr(experiment.method.code, name)
 
         def send(self, *arguments):
-            arrived = experiment.parts.code.send(*arguments)
+            arrived = experiment.method.code.send(*arguments)
             seen.append(len(arrived.rows))
             return arrived
 
         def decode(self, total, origin, uploads, round):
             assert uploads == min(drawn, 30)
-            return experiment.parts.code.decode(total, origin, uploads, round)
+            return experiment.method.code.decode(total, origin, uploads, round)
 
     state, _ = run_round(experiment.start, replace(parts, code=Spy()), seeds=experiment.seeds, ledger=None)
     assert sum(seen) == min(drawn, 30)
@@ -201,7 +201,7 @@ def test_only_selected_coordinates_send_coins_and_the_others_keep_the_broadcast_
     experiment = build(config("method.k=40", "data.public=137"))
     assert isinstance(experiment.goal.mechanism, Subsampled)
     assert experiment.goal.mechanism.mechanism.dimension == 40
-    state, _ = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
+    state, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     moved = state.broadcast != experiment.start.broadcast
     assert 30 < int(moved.sum()) <= 40
     assert experiment.uplink_bits == 40 * 5  # sums up to 30

@@ -72,21 +72,21 @@ def test_canaries_are_found_and_the_ledger_is_that_of_a_run_without_them(tiny_co
 def test_coins_are_padded_to_the_slots_and_the_canaries(tiny_config, drawn):
     """S holds K + m coins a coordinate whatever was drawn: the accounted K, and the m canaries on top."""
     experiment = build(without_noise(tiny_config)(*WAYS["coins"], "audit.canaries=9", "federation.rounds=1"))
-    present = experiment.parts.canaries.present_in(0)
+    present = experiment.method.canaries.present_in(0)
     seen = []
 
     class Spy:
         def __getattr__(self, name):
-            return getattr(experiment.parts.code, name)
+            return getattr(experiment.method.code, name)
 
         def decode(self, total, origin, uploads, round):
             before = total.clone()
-            decoded = experiment.parts.code.decode(total, origin, uploads, round)
+            decoded = experiment.method.code.decode(total, origin, uploads, round)
             seen.append((uploads, decoded + (30 + present) * origin.clamp(0.1, 0.9) - before))
             return decoded
 
-    cohort = np.concatenate([np.arange(drawn), experiment.parts.canaries.of_round(0)[0]])
-    parts = replace(experiment.parts, code=Spy())
+    cohort = np.concatenate([np.arange(drawn), experiment.method.canaries.of_round(0)[0]])
+    parts = replace(experiment.method, code=Spy())
     run_round(experiment.start, parts, seeds=experiment.seeds, ledger=None, cohort=cohort)
     ((uploads, padding),) = seen
     assert uploads == drawn + present

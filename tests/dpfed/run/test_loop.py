@@ -235,10 +235,10 @@ def test_clients_without_samples_run(tiny_config, tmp_path):
     import numpy as np
 
     experiment = build(tiny_config())
-    partition = experiment.parts.local.partition
+    partition = experiment.method.clients.partition
     sizes = partition.sizes.copy()
     sizes[1] += sizes[0]
     sizes[0] = 0
     emptied = replace(partition, offsets=np.concatenate([[0], np.cumsum(sizes)]))
-    parts = replace(experiment.parts, local=replace(experiment.parts.local, partition=emptied))
+    parts = replace(experiment.method, local=replace(experiment.method.clients, partition=emptied))
     assert federation.run(replace(experiment, parts=parts), tmp_path / "run").summary["rounds"] == 3

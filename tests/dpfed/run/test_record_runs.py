@@ -49,7 +49,7 @@ class Killed(Exception):
 
 def with_secure_randomness(experiment):
     """`build` refuses it for floating-point noise; what is charged must be right all the same."""
-    parts, secure = experiment.parts, Secure()
+    parts, secure = experiment.method, Secure()
     local = replace(parts.local, record=replace(parts.local.record, randomness=secure))
     return replace(experiment, parts=replace(parts, randomness=secure, local=local))
 
@@ -104,10 +104,10 @@ def test_training_under_noise_learns(config, tmp_path):
 def test_each_client_is_charged_for_its_own_rounds(config, tmp_path):
     """Epsilon from the cohorts that the seed draws, counted by hand."""
     experiment = build(config("federation.rounds=6"))
-    sizes = experiment.parts.local.partition.sizes
+    sizes = experiment.method.clients.partition.sizes
     taken = np.zeros(60, dtype=int)
     for round in range(6):
-        taken[experiment.parts.sampler.sample(experiment.parts.randomness, round)] += 1
+        taken[experiment.method.sampler.sample(experiment.method.randomness, round)] += 1
     outcome = federation.run(experiment, tmp_path / "run")
     book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     steps = {}

@@ -5,13 +5,13 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from dpfed.stages.client_level import ClientLevelGaussian
 
 from dpfed.config.tables import override, parse
 from dpfed.randomness import Simulated
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.client_level import ClientLevelGaussian
 from dpfed.stages.integer_noise import DiscreteGaussianLaw
 
 TABLES = {

@@ -23,7 +23,7 @@ def test_no_client_holds_a_validation_sample(tiny_config):
     assert len(experiment.dataset.train_labels) == len(whole.train_labels) - 200 - 100
     assert not held & training
     assert held <= rows(whole.train_inputs)
-    assert experiment.parts.local.partition.sizes.sum() == len(experiment.dataset.train_labels)
+    assert experiment.method.clients.partition.sizes.sum() == len(experiment.dataset.train_labels)
     assert np.array_equal(experiment.dataset.test_labels, whole.test_labels)
     assert any("200 training samples are set aside for validation" in note for note in experiment.not_protected)
 

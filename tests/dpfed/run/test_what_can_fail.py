@@ -175,14 +175,14 @@ def test_a_folder_that_is_made_at_the_same_time_has_one_run(tmp_path):
 def test_a_gpu_that_is_lost_in_a_round_is_one_error_and_the_run_goes_on(tmp_path, monkeypatch, error):
     experiment = tiny("federation.rounds=3")
     federation.run(experiment, tmp_path / "whole")
-    real = type(experiment.parts.local).train
+    real = type(experiment.method.clients).train
 
     def train(self, broadcast, clients, *, round, seeds):
         if round == 1:
             raise error
         return real(self, broadcast, clients, round=round, seeds=seeds)
 
-    monkeypatch.setattr(type(experiment.parts.local), "train", train)
+    monkeypatch.setattr(type(experiment.method.clients), "train", train)
     with pytest.raises(TrainingFailed, match=r"round 2: training failed \(.*Nothing of it was released") as caught:
         federation.run(experiment, tmp_path / "run")
     assert len(str(caught.value).splitlines()) == 1

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from dpfed.stages.client_level import ClientLevelGaussian
 from scipy import stats
 
 from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
@@ -13,7 +14,6 @@ from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 from dpfed.stages.adaptive_clip import AdaptiveClip
-from dpfed.stages.client_level import ClientLevelGaussian
 
 SIZE = 100_000
 # Seeded; the rate at which a right implementation would fail for another seed.

@@ -162,7 +162,7 @@ def test_a_run_at_the_ends_is_finite_and_noised(value):
     from ..test_round import Book, run_round
 
     book = Book()
-    after, facts = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=book)
+    after, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     assert bool(torch.isfinite(after.broadcast).all())
     assert facts.largest_norm <= 1.0
     assert facts.noise["mean_square"] ** 0.5 == pytest.approx(2.0 * float(value), rel=0.1)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from dpfed.stages.upload import Upload
 
 from dpfed import compress
 from dpfed.seeds import Seeds
-from dpfed.stages.upload import Upload
 
 SIZE = 12
 EXEMPT = {

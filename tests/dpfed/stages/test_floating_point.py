@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from dpfed.sending import Sent
 
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.config.tables import override, parse
@@ -19,7 +20,6 @@ from dpfed.randomness import Secure, Simulated
 from dpfed.round import noisy_sum
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.sending import Sent
 from dpfed.stages.coins import Coins
 from dpfed.stages.integer_noise import DiscreteGaussianLaw, SkellamLaw
 from dpfed.stages.inversion import draw
@@ -110,7 +110,7 @@ def released(settings, value):
     """The noisy sum of a round as it leaves the server, when one client's first coordinate is `value` and nothing else
     was sent."""
     experiment = build(parse(override(TABLES, settings), source="test"))
-    parts, state = experiment.parts, experiment.start
+    parts, state = experiment.method, experiment.start
     row = torch.zeros(1, experiment.model.size)
     row[0, 0] = value
     rows = parts.privacy.bound(row, 1.0).rows
@@ -124,7 +124,7 @@ def test_a_release_of_the_whole_package_is_on_a_public_grid_in_secure_mode_alone
     discrete = ("privacy.noise=discrete-gaussian", "aggregation.rotation=false", "aggregation.steps=1024")
     for value in (0.0, 1.0):
         experiment, seen = released([*discrete, "run.randomness=secure"], value)
-        steps = seen * experiment.parts.code.fixed_point.steps_per_unit
+        steps = seen * experiment.method.code.fixed_point.steps_per_unit
         np.testing.assert_array_equal(steps, np.rint(steps))
         _, floats = released([], value)
         assert (floats * 1024 != np.rint(floats * 1024)).mean() > 0.99

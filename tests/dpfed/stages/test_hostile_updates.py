@@ -5,12 +5,12 @@ import math
 
 import pytest
 import torch
+from dpfed.stages.coin_moves import ClientLevelCoins
+from dpfed.stages.integer_upload import IntegerUpload
 
 from dpfed.config.tables import override, parse
 from dpfed.round import draw_cohort, run_round
 from dpfed.run.experiment import build
-from dpfed.stages.coin_moves import ClientLevelCoins
-from dpfed.stages.integer_upload import IntegerUpload
 
 from ..test_round import Book, random_updates, with_updates
 
@@ -78,14 +78,14 @@ def built(way):
 
 
 def drawn(experiment):
-    return int(draw_cohort(experiment.parts, 0)[0])
+    return int(draw_cohort(experiment.method, 0)[0])
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_hostile_client_moves_the_sum_by_at_most_its_bound(way):
     """The noise, coins and rounding of both rounds are the same, so that only the client's part differs."""
     experiment = built(way)
-    parts, client = experiment.parts, drawn(experiment)
+    parts, client = experiment.method, drawn(experiment)
     updates = random_updates(experiment, scale=0.05, seed=1)
     updates = updates[:, : parts.local.course.size]
     sums = {}
@@ -125,7 +125,7 @@ def _stretched(way, experiment):
     """From the space that is sent, where the bound is, back to weights: only a projection on one vector changes norms;
     and compression after the bound, which is post-processing of every upload."""
     if way == "projection":
-        chosen = experiment.parts.map.for_round(experiment.start.broadcast, 0, experiment.seeds)
+        chosen = experiment.method.map.for_round(experiment.start.broadcast, 0, experiment.seeds)
         return float(chosen.adjoint(torch.ones(1)).norm())
     return math.inf if way == "qsgd-uploads" else 1.0
 
@@ -135,10 +135,10 @@ def _stretched(way, experiment):
 def test_the_bound_itself_holds_exactly(way, hostile):
     """In rational arithmetic's stead: float64 sums of float32 squares, whose error is far below ROOM_FOR_ROUNDING."""
     experiment = built(way)
-    row = HOSTILE[hostile](random_updates(experiment, seed=2)[:1, : experiment.parts.map.sent][0])
-    bounded = experiment.parts.privacy.bound(row[None].clone(), CLIP).rows[0].double()
+    row = HOSTILE[hostile](random_updates(experiment, seed=2)[:1, : experiment.method.map.sent][0])
+    bounded = experiment.method.privacy.bound(row[None].clone(), CLIP).rows[0].double()
     assert float(bounded.square().sum().sqrt()) <= CLIP
-    linf = getattr(experiment.parts.privacy, "linf_clip", None)
+    linf = getattr(experiment.method.privacy, "linf_clip", None)
     assert linf is None or float(bounded.abs().max()) <= linf
     if not bool(torch.isfinite(row).all()):
         assert not bounded.any()

@@ -23,7 +23,7 @@ FIXED = ("federation.sampling=fixed", *SHARES)
 def released(experiment, updates=None, rounds=1):
     """What the rounds' sums were, in integer steps before they are scaled back, and what the ledger was told."""
     sums, book, state = [], Book(), experiment.start
-    parts = experiment.parts if updates is None else with_updates(experiment, updates)
+    parts = experiment.method if updates is None else with_updates(experiment, updates)
 
     code = parts.code
 
@@ -85,9 +85,9 @@ def test_shares_sized_for_losses_leave_at_least_the_noise_that_is_charged(tiny_c
 def test_noise_that_is_too_small_is_seen(tiny_config):
     """The planted fault of the test above: shares of 1/(number who should come) where fewer come."""
     experiment = build(tiny_config("privacy.noise=discrete-gaussian", *FIXED, "aggregation.lost.upload=3"))
-    law = experiment.parts.privacy.law
-    short = replace(experiment.parts.privacy, law=DiscreteGaussianLaw(law.variance * 9 // 12))
-    faulty = replace(experiment, parts=replace(experiment.parts, privacy=short))
+    law = experiment.method.privacy.law
+    short = replace(experiment.method.privacy, law=DiscreteGaussianLaw(law.variance * 9 // 12))
+    faulty = replace(experiment, parts=replace(experiment.method, privacy=short))
     sums, releases = released(faulty, nothing(experiment), rounds=8)
     assert variance_is_off(sums, [inside(one).variance for one in releases])
 
@@ -131,7 +131,7 @@ def test_a_sum_with_less_noise_than_is_charged_is_not_released(tiny_config, law)
     experiment = build(
         tiny_config(f"privacy.noise={law}", *FIXED, "aggregation.tolerance=0.1", "aggregation.lost.upload=2")
     )
-    _, facts = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=Book())
+    _, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
     assert "10 of 12" in facts.aborted
 
 
@@ -159,7 +159,7 @@ def test_at_most_so_many_are_drawn_as_there_are_slots(tiny_config):
     )
     for round in range(10):
         state = replace(experiment.start, round=round)
-        _, facts = run_round(state, experiment.parts, seeds=experiment.seeds, ledger=Book())
+        _, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
         assert facts.cohort <= 12 == facts.participants
 
 
@@ -180,10 +180,10 @@ def test_one_client_moves_the_sum_of_integers_by_at_most_the_bound_that_is_charg
             "aggregation.steps=50",
         )
     )
-    quiet = replace(experiment, parts=replace(experiment.parts, privacy=Silent(experiment.parts.privacy)))
+    quiet = replace(experiment, parts=replace(experiment.method, privacy=Silent(experiment.method.privacy)))
     _, releases = released(experiment)
     bound = inside(releases[0]).l2_bound
-    client = int(experiment.parts.sampler.sample(experiment.parts.randomness, 0)[0])
+    client = int(experiment.method.sampler.sample(experiment.method.randomness, 0)[0])
     updates = random_updates(experiment, seed=1)
     worlds = {}
     for world, scale in (("nothing", 0.0), ("loud", 1e3), ("opposite", -1e3)):
@@ -206,7 +206,7 @@ def test_the_servers_noise_on_a_secure_sum_is_charged_with_the_bound_of_rounded_
             "federation.cohort=60",
         )
     )
-    code = experiment.parts.code
+    code = experiment.method.code
     longest = math.sqrt(code.fixed_point.largest_squared_norm(1.0)) / code.fixed_point.steps_per_unit
     assert longest > 1.2
     book = Book()

@@ -1,10 +1,10 @@
 """In one process nothing is read back from bytes, and rows go a few at a time: with the same result."""
 
+import dpfed.sending
 import numpy as np
 import pytest
 import torch
 
-import dpfed.sending
 from dpfed import compress, data
 from dpfed.compress.largest import largest_indices
 from dpfed.config.tables import override, parse
@@ -95,7 +95,7 @@ def test_what_arrives_is_what_the_bytes_say(case):
 @pytest.mark.parametrize("case", ["masks", "thresholds", "exempt entries"])
 def test_what_arrives_is_what_the_bytes_say_where_rows_are_small(case):
     experiment = experiment_of(case)
-    code, origin = experiment.parts.code, experiment.start.broadcast
+    code, origin = experiment.method.code, experiment.start.broadcast
     rows = 0.02 * torch.randn(5, len(origin), generator=torch.Generator().manual_seed(3))
     here = code.send(rows.clone(), origin, GROUP, 1)
     there = code.arrived(code.messages(rows.clone(), origin, GROUP, 1), origin, GROUP, 1)
@@ -117,7 +117,7 @@ def test_a_round_is_the_same_in_pieces(case, monkeypatch):
     for at_once in (1, 3000, 1 << 30):
         monkeypatch.setattr(dpfed.sending, "_AT_ONCE", at_once)
         experiment = experiment_of(case)
-        state, facts = run_round(experiment.start, experiment.parts, seeds=experiment.seeds, ledger=None)
+        state, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
         ends.append((state.broadcast, facts.clipped, facts.uplink_bytes, facts.arrived))
     for other in ends[1:]:
         torch.testing.assert_close(other[0], ends[0][0], rtol=1e-5, atol=1e-6)

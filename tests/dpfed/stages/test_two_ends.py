@@ -34,7 +34,7 @@ def code_and_rows(case):
     experiment = build(parse(override({**TABLES, "method": {"name": method}}, settings), source="test"))
     origin = experiment.start.broadcast
     moves = 0.02 * torch.randn(3, len(origin), generator=torch.Generator().manual_seed(3))
-    return experiment.parts.code, moves, origin
+    return experiment.method.code, moves, origin
 
 
 @pytest.mark.parametrize("case", sorted(CODES))

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from dpfed.sending import Sent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,6 @@ from dpfed.round import draw_cohort, noisy_sum, run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.sending import Sent
 from dpfed.stages.coins import Coins
 
 from .test_round import Book
@@ -46,7 +46,7 @@ def secure(*settings, preset="fed-smp-randk-digits"):
 
 
 def one_round(experiment, clients, seed):
-    one = OneRound(parts=experiment.parts, state=experiment.start, seeds=experiment.seeds, clients=clients)
+    one = OneRound(parts=experiment.method, state=experiment.start, seeds=experiment.seeds, clients=clients)
     return one.with_randomness(OneStream(seed))
 
 
@@ -93,7 +93,7 @@ def test_neighbouring_sums_on_both_sides_of_the_end_keep_the_claim(sampling):
     A sound round fails with probability at most 3e-6 (Clopper-Pearson, ALPHA over two orders and the three events).
     """
     experiment = secure(*AT_THE_END[sampling])
-    one = one_round(experiment, clients=experiment.parts.fill or int(experiment.parts.sampler.expected), seed=7)
+    one = one_round(experiment, clients=experiment.method.fill or int(experiment.method.sampler.expected), seed=7)
     row, trials = aligned_row(one), 1000
     worlds = [residues(total, one.parts.code.bits) for total in neighbours_at_the_end(one)]
     negative = [int((released(one, total.expand(trials, -1)) @ row < 0).sum()) for total in worlds]
@@ -188,16 +188,16 @@ def test_what_others_send_only_moves_a_clients_integers_and_their_noise(seed, no
     Own integers and noise that only have the same sum are released alike, to the bit; another sum is not.
     """
     experiment = malicious_setting(noise_law, kind)
-    code, random = experiment.parts.code, np.random.default_rng(seed)
-    size, modulus = code.width(experiment.parts.map.sent), 1 << code.bits
+    code, random = experiment.method.code, np.random.default_rng(seed)
+    size, modulus = code.width(experiment.method.map.sent), 1 << code.bits
     others = random.choice([0, 1, modulus // 2 - 1, modulus // 2, modulus - 1, *random.integers(0, modulus, 3)], size)
     own, noise = random.integers(-100, 101, size), random.integers(-300, 301, size)
     exchanged = random.integers(-200, 201, size)
 
     def released(own, noise):
-        parts = replace(experiment.parts, privacy=replace(experiment.parts.privacy, law=GivenNoise(noise)))
+        parts = replace(experiment.method, privacy=replace(experiment.method.privacy, law=GivenNoise(noise)))
         total = torch.from_numpy((own + others) % modulus)
-        origin = torch.zeros(experiment.parts.map.sent)
+        origin = torch.zeros(experiment.method.map.sent)
         return noisy_sum(experiment.start, parts, total, origin, 60, Sent())[0]
 
     assert torch.equal(released(own, noise), released(own + exchanged, noise - exchanged))
@@ -282,12 +282,12 @@ def test_more_clients_than_slots_do_not_show_and_are_charged(tiny_config, tmp_pa
     """14 slots for 12 expected of 60 overfill in a fifth of the rounds: the sum holds 14 uploads all the same."""
     settings = ("aggregation.kind=masked", "privacy.slots=14", "privacy.delta=0.95", "federation.rounds=4")
     experiment = build(tiny_config(*settings))
-    drawn = [len(experiment.parts.sampler.sample(experiment.parts.randomness, round)) for round in range(30)]
+    drawn = [len(experiment.method.sampler.sample(experiment.method.randomness, round)) for round in range(30)]
     assert max(drawn) > 14
     for round in range(30):
-        assert len(draw_cohort(experiment.parts, round)) == min(drawn[round], 14)
+        assert len(draw_cohort(experiment.method, round)) == min(drawn[round], 14)
         _, facts = run_round(
-            replace(experiment.start, round=round), experiment.parts, seeds=experiment.seeds, ledger=Book()
+            replace(experiment.start, round=round), experiment.method, seeds=experiment.seeds, ledger=Book()
         )
         assert facts.participants == 14
     # Of 61: under add-remove a client more than there are might be drawn.

@@ -1,9 +1,9 @@
-"""A scheme of `dpfed.compress` as the code of a round: every row really goes through bytes."""
+"""Encode: every row goes through a scheme of `dpfed.compress`, in bytes where there is a wire."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from dpfed.compress.payload import Payload, Payloads, Scheme, most_bytes
 from dpfed.compress.threads import one_thread
 from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
-from dpfed.stages.code import Arrived, OnIntegers
+from dpfed.stages.stage import Round
 
 _LARGEST_ENTRY = 1e20  # sums over a model's entries stay below what any field may carry
 _LARGEST_HALF = 65_000.0
@@ -30,10 +30,10 @@ _MOST_ERRORS = 250_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Upload:
+class Encode:
     """Rows are encoded, written to bytes and decoded; the sum of what was decoded needs no decoding.
 
-    `arrived` reads the bytes of `messages`. In one process `send` decodes what it has encoded, which is the same, as
+    `read` decodes the bytes of `messages`. In one process `client` decodes what it has encoded, which is the same, as
     bytes lose nothing; they are written there for their number only, and not where that is fixed beforehand.
 
     A row of zeros arrives as zeros whatever the scheme makes of it: a client without samples sends no update.
@@ -42,10 +42,11 @@ class Upload:
                   has a `shared_seed`
     dense:        entries [k] that are sent beside the scheme as float32 (statistics and scales of normalisation layers)
     scheme_of:    the scheme of a round where it changes (FedSparsify's sparsity); `scheme` is then that of round 0
-    model:        what travels is origin + row, the client's model, not its move (FedSparsify)
+    model:        what travels is reference + row, the client's model, not its move (FedSparsify)
     majority:     an entry of the models that fewer than half of them hold becomes 0 (FedSparsify's local variant)
     sizes_secret: a payload's length would tell about private data: it is counted with the largest it can have
-    feedback:     error feedback (`dpfed.compress.error_feedback`) over so many clients
+    feedback:     error feedback (`dpfed.compress.error_feedback`) over so many clients, whose errors are what this
+                  stage remembers: memory["errors"], [feedback, k]
     """
 
     scheme: Scheme
@@ -57,19 +58,6 @@ class Upload:
     majority: bool = False
     sizes_secret: bool = False
     feedback: int | None = None
-    _errors: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    _votes: list[Tensor] = field(default_factory=list, repr=False)
-
-    @property
-    def slots(self) -> None:
-        return None
-
-    @property
-    def summed_as(self) -> torch.dtype:
-        return torch.float32
-
-    def width(self, size: int) -> int:
-        return size
 
     def fixed_bits(self, size: int) -> int | None:
         if not self.sizes_secret:
@@ -77,59 +65,57 @@ class Upload:
         exempt = 0 if self.dense is None else len(self.dense)
         return 8 * (most_bytes(self.scheme, size - exempt) + (most_bytes(Dense(), exempt) if exempt else 0))
 
-    def send(self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+    @property
+    def lossless(self) -> bool:
+        """Whether what arrives is the row itself."""
+        as_it_is = isinstance(self.scheme, Dense) and self.scheme.bits == 32
+        return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         with one_thread():
             wrong, comes = self._sorted_out(rows)
-            if self._bare:
+            if self.lossless:
                 rows = rows if bool(comes.all()) else torch.where(comes[:, None], rows, 0.0)
                 size = int(comes.sum()) * most_bytes(self.scheme, rows.shape[1])
             else:
-                made = self._encoded(rows, wrong, origin, clients, round)
+                made = self._encoded(rows, wrong, ids, now)
                 size = 0 if self.sizes_secret else made.size(comes)
-                rows = self._moves(made.decoded(comes), comes, origin)
-        size += int((~comes).sum())
-        return Arrived(rows=rows, uplink_bytes=None if self.sizes_secret else size, not_finite=int(wrong.sum()))
+                rows = self._moves(made.decoded(comes), comes, now)
+        self._count(size + int((~comes).sum()), int(wrong.sum()), now)
+        return rows
 
-    def messages(
-        self, rows: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int, noise: OnIntegers | None = None
-    ) -> list[bytes]:
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        if not self.majority or not now.votes:
+            return total
+        return torch.where(2 * now.votes[0] < now.uploads, -now.uploads * now.reference, total)
+
+    def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
         """A payload each, the exempt entries' in front; one byte in place of a row that cannot be sent or is zero."""
         with one_thread():
             wrong, comes = self._sorted_out(rows)
-            made = self._encoded(rows, wrong, origin, clients, round)
+            made = self._encoded(rows, wrong, ids, now)
             verdicts = zip(comes.tolist(), wrong.tolist(), strict=True)
             return [
                 made.message(place) if sent else (NOT_SENT if lost else ZEROS)
                 for place, (sent, lost) in enumerate(verdicts)
             ]
 
-    def arrived(self, messages: Sequence[bytes], origin: Tensor, clients: NDArray[np.int64], round: int) -> Arrived:
+    def read(self, messages: Sequence[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
         came = [place for place, message in enumerate(messages) if message not in (NOT_SENT, ZEROS)]
-        rows = torch.zeros(len(messages), len(origin), device=origin.device)
+        rows = torch.zeros(len(messages), len(now.reference), device=now.reference.device)
         if came:
             with one_thread():
-                decoded = self._parsed([messages[place] for place in came], clients[came], origin, round)
-                comes = torch.zeros(len(messages), dtype=torch.bool, device=origin.device)
+                decoded = self._parsed([messages[place] for place in came], ids[came], now)
+                comes = torch.zeros(len(messages), dtype=torch.bool, device=rows.device)
                 comes[came] = True
-                rows = self._moves(decoded, comes, origin)
-        size = sum(map(len, messages))
-        lost = sum(message == NOT_SENT for message in messages)
-        return Arrived(rows=rows, uplink_bytes=None if self.sizes_secret else size, not_finite=lost)
+                rows = self._moves(decoded, comes, now)
+        self._count(sum(map(len, messages)), sum(message == NOT_SENT for message in messages), now)
+        return rows
 
-    def decode(self, total: Tensor, origin: Tensor, uploads: int, round: int) -> Tensor:
-        if not self.majority or not self._votes:
-            return total
-        votes = self._votes.pop()
-        return torch.where(2 * votes < uploads, -uploads * origin, total)
-
-    def near_the_ends(self, total: Tensor) -> None:
-        return None
-
-    def keep(self) -> Mapping[str, Tensor]:
-        return self._errors
-
-    def restore(self, kept: Mapping[str, Tensor]) -> None:
-        self._errors.update(kept)
+    def _count(self, size: int, not_finite: int, now: Round) -> None:
+        now.tally.not_finite += not_finite
+        if not self.sizes_secret:
+            now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + size
 
     @property
     def _largest(self) -> float:
@@ -137,21 +123,15 @@ class Upload:
         half = isinstance(self.scheme, Dense) and self.scheme.bits == 16
         return _LARGEST_HALF if half else _LARGEST_ENTRY
 
-    def _for_round(self, round: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
-        seeds = [self.seeds.integer(self.seed_purpose, round, int(client)) for client in clients]
+    def _for_round(self, number: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
+        seeds = [self.seeds.integer(self.seed_purpose, number, int(client)) for client in clients]
         if self.scheme_of is not None:
-            return self.scheme_of(round), seeds
+            return self.scheme_of(number), seeds
         if getattr(self.scheme, "shared_seed", None) is None:
             return self.scheme, seeds
-        shared = self.seeds.integer(self.seed_purpose, round)
+        shared = self.seeds.integer(self.seed_purpose, number)
         # Schemes are dataclasses, which a Protocol cannot say.
         return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
-
-    @property
-    def _bare(self) -> bool:
-        """Whether what arrives is the row itself."""
-        as_it_is = isinstance(self.scheme, Dense) and self.scheme.bits == 32
-        return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
 
     def _sorted_out(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Which rows [c] cannot be sent, and which are: of the others those that are not zero, or all models."""
@@ -159,44 +139,45 @@ class Upload:
         fits = largest <= self._largest
         return ~fits, fits if self.model else fits & (largest > 0)
 
-    def _encoded(self, rows: Tensor, wrong: Tensor, origin: Tensor, clients: NDArray[np.int64], round: int) -> _Encoded:
+    def _encoded(self, rows: Tensor, wrong: Tensor, ids: NDArray[np.int64], now: Round) -> _Encoded:
         if bool(wrong.any()):
             rows = torch.where(wrong[:, None], 0.0, rows)
-        rows = rows + origin if self.model else rows
-        scheme, seeds = self._for_round(round, clients)
+        rows = rows + now.reference if self.model else rows
+        scheme, seeds = self._for_round(now.number, ids)
         if self.dense is None:
-            return _Encoded(rest=self._payloads(scheme, rows, clients, seeds))
+            return _Encoded(rest=self._payloads(scheme, rows, ids, seeds, now))
         between = _between(self.dense, rows.shape[1])
         return _Encoded(
-            rest=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), clients, seeds),
+            rest=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), ids, seeds, now),
             between=between,
             dense=Dense().encode(rows[:, self.dense], seed=seeds),
             dense_places=self.dense,
         )
 
-    def _payloads(self, scheme: Scheme, rows: Tensor, clients: NDArray[np.int64], seeds: list[int]) -> Payloads:
+    def _payloads(self, scheme: Scheme, rows: Tensor, ids: NDArray[np.int64], seeds: list[int], now: Round) -> Payloads:
         if self.feedback is None:
             return scheme.encode(rows, seed=seeds)
-        errors = self._remembered(rows)
-        places = torch.from_numpy(clients).to(rows.device)
+        errors = self._remembered(rows, now)
+        places = torch.from_numpy(ids).to(rows.device)
         payloads, error = ErrorFeedback(scheme=scheme).encode(rows, errors[places], seed=seeds)
         errors[places] = error
         return payloads
 
-    def _moves(self, decoded: Tensor, comes: Tensor, origin: Tensor) -> Tensor:
+    def _moves(self, decoded: Tensor, comes: Tensor, now: Round) -> Tensor:
         """Rows [c, k] of all, from those that came; zeros for the others."""
         if self.majority:
             votes = (decoded != 0).sum(dim=0)
-            self._votes[:] = [self._votes[0] + votes] if self._votes else [votes]
-        moves = decoded - origin if self.model else decoded
+            now.votes[:] = [now.votes[0] + votes] if now.votes else [votes]
+        moves = decoded - now.reference if self.model else decoded
         if bool(comes.all()):
             return moves
-        rows = moves.new_zeros(len(comes), len(origin))
+        rows = moves.new_zeros(len(comes), len(now.reference))
         rows[comes] = moves
         return rows
 
-    def _parsed(self, messages: list[bytes], clients: NDArray[np.int64], origin: Tensor, round: int) -> Tensor:
-        scheme, _ = self._for_round(round, clients)
+    def _parsed(self, messages: list[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
+        origin = now.reference
+        scheme, _ = self._for_round(now.number, ids)
         if self.dense is None:
             return _parsed(scheme, messages, len(origin)).to(origin.device)
         exempt = most_bytes(Dense(), len(self.dense))
@@ -206,17 +187,17 @@ class Upload:
         _put(rest, rows, _between(self.dense, len(origin)))
         return rows
 
-    def _remembered(self, rows: Tensor) -> Tensor:
+    def _remembered(self, rows: Tensor, now: Round) -> Tensor:
         assert self.feedback is not None
-        if "errors" not in self._errors:
+        if "errors" not in now.memory:
             count = self.feedback * rows.shape[1]
             if count > _MOST_ERRORS:
                 raise ConfigError(
                     f"method.error_feedback with {self.feedback} clients and {rows.shape[1]} coordinates: remembers "
                     f"{count:.1e} numbers, more than {_MOST_ERRORS:.1e}. Use fewer clients or a smaller model."
                 )
-            self._errors["errors"] = torch.zeros(self.feedback, rows.shape[1], device=rows.device)
-        return self._errors["errors"]
+            now.memory["errors"] = torch.zeros(self.feedback, rows.shape[1], device=rows.device)
+        return now.memory["errors"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,0 +1,87 @@
+"""What is true of a method, in plain values: asked by tables, commands and refusals, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from dpfed.methods.settings import Settings
+    from dpfed.stages.chain import Stages
+
+NOISED_SUM = "gaussian noise on the sum"
+SHARES = "noise shares of the clients"
+DECODED = "gaussian noise on the sum of uploads that a trusted server decodes and clips"
+NOISED_UPLOADS = "gaussian noise before the compression, every upload seen"
+SHARED_SUM = "gaussian noise on the sum, if method.shared"
+COINS_SUMMED = "coins under a sum of fixed size"
+COINS_SEEN = "noise and coins, every upload seen"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodFacts:
+    """What is true of a method: one row of `dpfed methods`.
+
+    `stages` makes its chain of stages from the settings of a run (`dpfed.methods.settings.Settings`).
+    `nominal_bits_per_parameter` is what a client sends over d, at the preset's compression, without headers. `linear`
+    says that the server can decode a sum of uploads without seeing one (what secure aggregation needs). `scheme` is
+    the compressor's name in `dpfed.compress`, None for coins. `sparse` methods take method.keep or method.k, and must
+    unless `sparse` is "optional". `coins_possible`: privacy.noise may be "coins". `needs_public_data`: the coordinates
+    come from data that must be public. `privacy`: whether a [privacy] table is required, optional or never possible.
+    """
+
+    name: str
+    paper: str
+    local_training: str
+    unbiased: bool
+    nominal_bits_per_parameter: float
+    linear: bool
+    private_with: tuple[str, ...]
+    what: str
+    scheme: str | None
+    privacy: Literal["never", "required", "optional"]
+    stages: Callable[[Settings], Stages]
+    sparse: Literal["no", "yes", "optional"] = "no"
+    needs_public_data: bool = False
+    coins_possible: bool = False
+
+    @property
+    def coins(self) -> bool:
+        """Whether what is trained and sent is a mask."""
+        return self.local_training == "masks"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of `dpfed methods --json`."""
+        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "stages"}
+        return record | {"private_with": list(self.private_with)}
+
+
+def compressed(
+    name: str,
+    scheme: str,
+    paper: str,
+    *,
+    bits: float,
+    unbiased: bool,
+    what: str,
+    stages: Callable[[Settings], Stages],
+    training: str = "sgd",
+    coins: bool = False,
+    summed: bool = False,
+) -> MethodFacts:
+    """An update through a compressor that a sum does not commute with."""
+    return MethodFacts(
+        name=name,
+        paper=paper,
+        local_training=training,
+        unbiased=unbiased,
+        nominal_bits_per_parameter=bits,
+        linear=False,
+        private_with=(DECODED, NOISED_UPLOADS, *([COINS_SUMMED] if coins else []), *([SHARED_SUM] if summed else [])),
+        what=what,
+        scheme=scheme,
+        privacy="optional",
+        stages=stages,
+        coins_possible=coins,
+    )

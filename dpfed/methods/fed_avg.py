@@ -1,0 +1,82 @@
+"""FedAvg and DP-FedAvg: the whole update; and, as baselines, each client's own choice of coordinates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpfed import stages
+from dpfed.methods.facts import NOISED_SUM, NOISED_UPLOADS, SHARES, MethodFacts
+
+if TYPE_CHECKING:
+    from dpfed.methods.settings import Settings
+    from dpfed.stages.chain import Stages
+
+_FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation"
+
+
+def whole_update(s: Settings) -> Stages:
+    """All d coordinates; clipped and noised in dp-fedavg."""
+    return s.updates(stages.SendAll(size=s.size))
+
+
+def own_coordinates(s: Settings) -> Stages:
+    """k coordinates that each client chooses by itself, so that the sum of uploads is not sparse."""
+    return s.updates(stages.SendAll(size=s.size))
+
+
+METHODS = (
+    MethodFacts(
+        name="fedavg",
+        paper="McMahan et al. 2017: Communication-Efficient Learning of Deep Networks",
+        local_training="sgd",
+        unbiased=True,
+        nominal_bits_per_parameter=32.0,
+        linear=True,
+        private_with=(),
+        what="the whole update",
+        scheme="dense",
+        privacy="never",
+        stages=whole_update,
+    ),
+    MethodFacts(
+        name="dp-fedavg",
+        paper="McMahan et al. 2018: Learning Differentially Private Recurrent Language Models",
+        local_training="sgd",
+        unbiased=True,
+        nominal_bits_per_parameter=32.0,
+        linear=True,
+        private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
+        what="the whole update, clipped",
+        scheme="dense",
+        privacy="required",
+        stages=whole_update,
+    ),
+    MethodFacts(
+        name="fedavg-topk",
+        paper=_FED_SMP + " (baseline)",
+        local_training="sgd",
+        unbiased=False,
+        nominal_bits_per_parameter=0.05 * 32 + 0.29,
+        linear=False,
+        private_with=(),
+        what="each client's own k largest coordinates, with their indices",
+        scheme="topk",
+        privacy="never",
+        sparse="yes",
+        stages=own_coordinates,
+    ),
+    MethodFacts(
+        name="fedavg-randk",
+        paper=_FED_SMP + " (baseline)",
+        local_training="sgd",
+        unbiased=True,
+        nominal_bits_per_parameter=0.4 * 32,
+        linear=False,
+        private_with=(),
+        what="each client's own k random coordinates times d/k, with the seed",
+        scheme="randk",
+        privacy="never",
+        sparse="yes",
+        stages=own_coordinates,
+    ),
+)

@@ -1,0 +1,57 @@
+"""Fed-SMP: all clients of a round send the same k coordinates, so that their sum has k, and so has the noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpfed import stages
+from dpfed.methods.facts import NOISED_SUM, NOISED_UPLOADS, SHARES, MethodFacts
+
+if TYPE_CHECKING:
+    from dpfed.methods.settings import Settings
+    from dpfed.stages.chain import Stages
+
+_FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation"
+
+
+def random_mask(s: Settings) -> Stages:
+    """Coordinates from the round's public seed, times d/k."""
+    return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept))
+
+
+def public_mask(s: Settings) -> Stages:
+    """The coordinates that move most when the server trains on public data."""
+    return s.updates(s.largest_in_public(s.kept))
+
+
+METHODS = (
+    MethodFacts(
+        name="fed-smp-randk",
+        paper=_FED_SMP,
+        local_training="sgd",
+        unbiased=True,
+        nominal_bits_per_parameter=0.4 * 32,
+        linear=True,
+        private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
+        what="k coordinates that the round's public seed draws, times d/k, clipped",
+        scheme="dense",
+        privacy="required",
+        sparse="yes",
+        stages=random_mask,
+    ),
+    MethodFacts(
+        name="fed-smp-topk",
+        paper=_FED_SMP,
+        local_training="sgd",
+        unbiased=False,
+        nominal_bits_per_parameter=0.005 * 32,
+        linear=True,
+        private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
+        what="k coordinates that a public data set ranks highest, clipped",
+        scheme="dense",
+        privacy="required",
+        sparse="yes",
+        needs_public_data=True,
+        stages=public_mask,
+    ),
+)

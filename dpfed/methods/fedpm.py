@@ -1,0 +1,50 @@
+"""FedPM and FedMask: clients train the probabilities of a mask over fixed random weights, and send a mask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpfed import stages
+from dpfed.methods.facts import COINS_SEEN, COINS_SUMMED, MethodFacts
+
+if TYPE_CHECKING:
+    from dpfed.methods.settings import Settings
+    from dpfed.stages.chain import Stages
+
+_FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient Federated Learning"
+
+
+def masks(s: Settings) -> Stages:
+    """Coins of the trained probabilities; under [privacy] their randomness is the noise."""
+    return s.coins(s.largest_in_public(s.kept) if s.sparse else stages.SendAll(size=s.size))
+
+
+METHODS = (
+    MethodFacts(
+        name="fedpm",
+        paper=_FEDPM,
+        local_training="masks",
+        unbiased=True,
+        nominal_bits_per_parameter=1.0,
+        linear=True,
+        private_with=(COINS_SUMMED, COINS_SEEN),
+        what="coins of each weight's probability: a mask, range-coded; integers under a sum",
+        scheme=None,
+        privacy="optional",
+        sparse="optional",
+        stages=masks,
+    ),
+    MethodFacts(
+        name="fedmask",
+        paper="Li et al. 2021: FedMask (as a baseline of FedPM: no pruning, one global mask)",
+        local_training="masks",
+        unbiased=False,
+        nominal_bits_per_parameter=1.0,
+        linear=True,
+        private_with=(),
+        what="the mask of probabilities above 1/2, range-coded",
+        scheme=None,
+        privacy="never",
+        stages=masks,
+    ),
+)

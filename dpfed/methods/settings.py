@@ -1,0 +1,351 @@
+"""What a method's function makes its chain of stages from, and the orders that chains have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accounting.mechanisms import DiscreteGaussian, FullParticipation, Sampling, Skellam, Subsampled
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from dpfed import compress
+from dpfed.aggregation.summed import least_uploads
+from dpfed.clients.masked_noise import NOISE_PURPOSE
+from dpfed.clients.training import LocalTraining
+from dpfed.compress.masked_noise import FedMrnSigned
+from dpfed.compress.projection import FedScalar
+from dpfed.config.tables import Config
+from dpfed.data.samples import Public
+from dpfed.errors import ConfigError
+from dpfed.methods.facts import MethodFacts
+from dpfed.methods.goals import PrivacyGoal, goal_of, seen, signs_by_coins, tolerance_of
+from dpfed.methods.schemes import is_linear, scheme, sparse_scheme
+from dpfed.methods.sums import in_integers, integers_of, most_uploads
+from dpfed.models.flat import FlatModel
+from dpfed.participation.canaries import Canaries
+from dpfed.participation.sampling import Sampler
+from dpfed.randomness import Randomness
+from dpfed.seeds import Seeds
+from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.coins import Coins, PrivateCoins
+from dpfed.stages.encode import Encode
+from dpfed.stages.gaussian_noise import GaussianNoise
+from dpfed.stages.integer_noise import IntegerNoise
+from dpfed.stages.integers import Integers
+from dpfed.stages.mask_wire import MaskWire
+from dpfed.stages.masks import MapChoice, PublicSigns, PublicTopMask, kept_coordinates
+from dpfed.stages.project import Project
+from dpfed.stages.shared_projection import SharedProjection
+from dpfed.stages.symbols import Symbols, alphabet_of
+from dpfed.stages.weigh import Weigh
+from dpfed.stages.words import Words
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Settings:
+    """The settings of a run, as a method's function sees them (there: `s`)."""
+
+    config: Config
+    facts: MethodFacts
+    clients: LocalTraining
+    sampler: Sampler
+    randomness: Randomness
+    seeds: Seeds
+    model: FlatModel
+    device: torch.device
+    public: Public | None
+
+    @property
+    def size(self) -> int:
+        """d, numbers in an update."""
+        return self.clients.course.size
+
+    @property
+    def sparse(self) -> bool:
+        """Whether method.keep or method.k says how many coordinates are sent."""
+        return self.config.method.keep is not None or self.config.method.k is not None
+
+    @property
+    def kept(self) -> int:
+        """How many."""
+        return kept_coordinates(self.size, keep=self.config.method.keep, k=self.config.method.k)
+
+    @property
+    def linear(self) -> bool:
+        """Whether a sum of uploads can be decoded, and what is summed is what was clipped."""
+        return is_linear(self.config, self.facts)
+
+    @property
+    def whole_numbers(self) -> bool:
+        """Whether rows become integers before they are summed."""
+        return in_integers(self.config)
+
+    @property
+    def signs_are_coins(self) -> bool:
+        """Whether an update's signs are private by their own coins."""
+        return signs_by_coins(self.config, self.facts)
+
+    def updates(self, choice: MapChoice) -> Stages:
+        """A chain for updates. Its order follows from where they are bounded and what their noise is added to:
+
+        nothing private          Project > DropNotFinite > Encode > Weigh
+        private, linear          Project > Clip > GaussianNoise > Encode
+        every upload a release   Project > Clip > GaussianNoise > Encode
+        a trusted server decodes Project > Encode > Clip > GaussianNoise
+        sums of integers         Project > Clip > Weigh > Integers > IntegerNoise > Words
+        sums of symbols          Project > DropNotFinite > Symbols > Words
+        """
+        project = Project(choice=choice)
+        goal = self.goal(choice.sent)
+        if self.whole_numbers and self.linear:
+            return self._integers(project, goal)
+        if self.whole_numbers:
+            return self._symbols(project, goal)
+        if goal is None:
+            return Stages(project, DropNotFinite(), self._encode(choice, goal), *self._weigh())
+        noise = self._gaussian(goal)
+        clip, encode = Clip(adaptive=noise.adaptive), self._encode(choice, goal)
+        if self.linear or noise.in_every_upload:
+            return Stages(project, clip, noise, encode)
+        return Stages(project, encode, clip, noise)
+
+    def coins(self, choice: MapChoice) -> Stages:
+        """A chain for masks, or signs as coins:
+
+        nothing private   Project > DropNotFinite > Coins > MaskWire (Words under a secure sum)
+        private           Project > ClipMoves > PrivateCoins > MaskWire (Words for sums)
+        """
+        project, goal = Project(choice=choice), self.goal(choice.sent)
+        secure = self.config.aggregation.kind != "plain"
+        bits = most_uploads(self.config, goal).bit_length() if secure else None
+        if goal is None:
+            stochastic = self.facts.name != "fedmask"
+            tossed = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
+            return Stages(project, DropNotFinite(), tossed, self._mask_wire(choice.sent, bits))
+        coins, table = _unsampled(goal), self.config.privacy
+        assert table is not None
+        assert isinstance(coins, BernoulliAggregate | BernoulliChannel)
+        canaries = self.canaries(goal)
+        private = PrivateCoins(
+            coins=coins,
+            sampling=_sampling(goal),
+            randomness=self.randomness,
+            correction=table.correction or "linear",
+            canaries=None if canaries is None else canaries.present_in,
+            bits=bits,
+        )
+        an_entry = bits or (None if private.slots is None else private.slots.bit_length())
+        return Stages(project, ClipMoves(linf=table.linf_clip), private, self._mask_wire(choice.sent, an_entry))
+
+    def largest_in_public(self, kept: int) -> MapChoice:
+        """Fed-SMP's top-k: the coordinates that move most in training on public data."""
+        assert self.public is not None
+        period = public_period(self.config, self.clients, len(self.public.labels))
+        trainer = replace(self.clients, epochs=None, steps=period)
+        inputs, labels = self.public.inputs, self.public.labels
+        return PublicTopMask(size=self.size, kept=kept, trainer=trainer, inputs=inputs, labels=labels)
+
+    def shared_directions(self) -> MapChoice:
+        """FedScalar with directions of the round, in place of each client's."""
+        made = scheme(self.config, self.facts, self.size)
+        assert isinstance(made, FedScalar)
+        return SharedProjection(size=self.size, scheme=made, purpose="code")
+
+    def public_signs(self) -> MapChoice:
+        """A public size of the signs: never one that comes from the data."""
+        options, name = self.config.method.options, self.facts.name
+        if name == "fedmrns":
+            if not self.config.method.shared or options.get("noise") != "bernoulli":
+                raise ConfigError(
+                    "privacy.noise='coins' with fedmrns: needs method.shared=true and method.options.noise="
+                    "'bernoulli', one noise of one size a round, or the sum of masks could not be decoded. Set both."
+                )
+            bound: Any = options.get("alpha", FedMrnSigned.alpha)
+        else:
+            bound = options.get("bound")
+        if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 < bound < math.inf:
+            raise ConfigError(
+                f"privacy.noise='coins' with method.options bound={bound!r}: needs a public number; 'linf' and 'l2' "
+                "are computed from private data."
+            )
+        purpose = NOISE_PURPOSE if name == "fedmrns" else None
+        return PublicSigns(size=self.size, bound=float(bound), noise_purpose=purpose)
+
+    def goal(self, sent: int) -> PrivacyGoal | None:
+        """What rounds in which clients send `sent` values promise; None if nothing is private."""
+        if self.config.privacy is None:
+            return None
+        if sent not in self._goals:
+            self._goals[sent] = goal_of(self.config, self.facts, sent)
+        return self._goals[sent]
+
+    @cached_property
+    def _goals(self) -> dict[int, PrivacyGoal]:
+        """Calibrated once."""
+        return {}
+
+    def canaries(self, goal: PrivacyGoal | None) -> Canaries | None:
+        """ConfigError where they could not be found."""
+        config = self.config
+        if not config.audit.canaries:
+            return None
+        if goal is None or seen(config) == "uploads":
+            raise ConfigError(
+                "audit.canaries: are found in a private sum; here is none. Set [privacy] with release 'sum', or audit "
+                "single uploads with `dpfed audit upload`."
+            )
+        return Canaries(
+            count=config.audit.canaries,
+            first=config.federation.clients,
+            rounds=config.federation.rounds,
+            size=self.size,
+            seeds=self.seeds,
+        )
+
+    def _integers(self, project: Project, goal: PrivacyGoal | None) -> Stages:
+        integers = integers_of(self.config, goal, project.sent, self.randomness, self.seeds)
+        words = Words(size=integers.fixed_point.padded, bits=integers.bits)
+        if goal is None or goal.integers is None:
+            largest = self._weights()
+            weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
+            return Stages(project, FixedClip(norm=integers.clip_norm), *weigh, integers, words)
+        inside = _unsampled(goal)
+        assert isinstance(inside, DiscreteGaussian | Skellam)
+        noise = IntegerNoise(
+            noise=inside,
+            sampling=_sampling(goal),
+            placement=goal.integers.placement,
+            randomness=self.randomness,
+            steps_per_unit=integers.fixed_point.steps_per_unit,
+            detail=self._of_integers(goal, integers),
+            charged=goal.varies,
+        )
+        return Stages(project, Clip(), integers, noise, words)
+
+    def _of_integers(self, goal: PrivacyGoal, integers: Integers) -> Mapping[str, Any]:
+        assert goal.integers is not None
+        return {
+            "divided_by": self.sampler.expected,
+            "noise": goal.integers.kind,
+            "steps_per_unit": integers.fixed_point.steps_per_unit,
+            "integers": integers.fixed_point.padded,
+            "bits": integers.bits,
+        }
+
+    def _symbols(self, project: Project, goal: PrivacyGoal | None) -> Stages:
+        """ConfigError for a method whose sums cannot be decoded."""
+        kind, name = self.config.aggregation.kind, self.facts.name
+        if goal is not None:
+            raise ConfigError(
+                f"aggregation.kind={kind!r} or integer noise with method.name={name!r} and [privacy]: its uploads "
+                "cannot be decoded from their sum, so the clip would not bound it. Use dp-fedavg, fed-smp-randk, "
+                "fed-smp-topk, fedpm, fedscalar with method.shared=true, or privacy.noise='coins' where signs are "
+                "coins."
+            )
+        if len(self.model.dense):
+            raise ConfigError(
+                f"aggregation.kind={kind!r} with method.name={name!r} and BatchNorm: its statistics are sent as "
+                "floats. Use a model without BatchNorm, or kind 'plain'."
+            )
+        made = scheme(self.config, self.facts, project.sent)
+        alphabet = alphabet_of(made, project.sent)
+        bits = ((alphabet - 1) * most_uploads(self.config, goal)).bit_length()
+        symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self._seed_purpose)
+        return Stages(project, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1))
+
+    def _gaussian(self, goal: PrivacyGoal) -> GaussianNoise:
+        table, expected = self.config.privacy, self.sampler.expected
+        assert table is not None
+        assert goal.noise_multiplier is not None
+        adaptive = None
+        if table.adaptive is not None:
+            # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would use it all.
+            std = table.adaptive.count_noise_std or max(expected / 20, goal.noise_multiplier)
+            adaptive = AdaptiveClip(
+                quantile=table.adaptive.quantile,
+                rate=table.adaptive.rate,
+                count_noise_std=std,
+                cohort=expected,
+                randomness=self.randomness,
+            )
+        shares = least_uploads(int(expected), tolerance_of(self.config) or 0.0)
+        return GaussianNoise(
+            noise_multiplier=goal.noise_multiplier,
+            adjacency=goal.mechanism.adjacency,
+            sampler=self.sampler,
+            randomness=self.randomness,
+            placement="uploads" if seen(self.config) == "uploads" else table.placement,
+            adaptive=adaptive,
+            shares=shares if table.placement == "clients" and not goal.varies else None,
+            charged=goal.varies,
+        )
+
+    def _encode(self, choice: MapChoice, goal: PrivacyGoal | None) -> Encode:
+        config, pruned = self.config, self.facts.local_training == "pruned"
+        dense = self.model.indices("bias", "normalisation", "statistic") if pruned else self.model.dense
+        if self.facts.scheme == "dense" or isinstance(choice, SharedProjection):
+            dense = dense[:0]  # everything is
+        if pruned:
+            made = sparse_scheme(config, 0)
+        elif isinstance(choice, SharedProjection):
+            made = compress.get("dense")
+        else:
+            made = scheme(config, self.facts, choice.sent - len(dense))
+        return Encode(
+            scheme=made,
+            scheme_of=partial(sparse_scheme, config) if pruned else None,
+            dense=dense.to(self.device) if len(dense) else None,
+            seeds=self.seeds,
+            seed_purpose=self._seed_purpose,
+            model=pruned,
+            majority=pruned and config.method.purge == "clients",
+            sizes_secret=goal is not None and seen(config) == "sum",
+            feedback=config.federation.clients if config.method.error_feedback else None,
+        )
+
+    def _weigh(self) -> tuple[Weigh, ...]:
+        weights = self._weights()
+        return () if weights is None else (Weigh(weights=weights),)
+
+    def _weights(self) -> NDArray[np.float64] | None:
+        """Numbers of examples; None where every client counts the same: private, votes."""
+        if self.config.privacy is not None or self.config.method.purge == "clients":
+            return None
+        return self.clients.partition.sizes.astype(np.float64)
+
+    def _mask_wire(self, size: int, bits: int | None) -> MaskWire | Words:
+        return MaskWire() if bits is None else Words(size=size, bits=bits, largest=1, dtype=torch.float32)
+
+    @property
+    def _seed_purpose(self) -> str:
+        return NOISE_PURPOSE if self.facts.local_training == "masked noise" else "code"
+
+
+def public_period(config: Config, clients: LocalTraining, samples: int) -> int:
+    """Steps of the server on its public samples: the clients' local update period, where that is public.
+
+    Under local.epochs the period is that of the client with most samples. Their number follows from the settings where
+    data are dealt evenly. Where it is private, one client's would show in the mask: there the server goes through its
+    own samples as often.
+    """
+    if clients.epochs is None or config.privacy is None or config.data.partition in ("iid", "resampled"):
+        return clients.period
+    return clients.epochs * -(-samples // clients.batch_size)
+
+
+def _unsampled(goal: PrivacyGoal) -> Any:
+    """What a round adds, without its sampling."""
+    return goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
+
+
+def _sampling(goal: PrivacyGoal) -> Sampling:
+    return goal.mechanism.sampling if isinstance(goal.mechanism, Subsampled) else FullParticipation()

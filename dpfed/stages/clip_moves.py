@@ -1,0 +1,41 @@
+"""Clip of a mask's moves: the bound on how far one client moves the probabilities of its coins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.stages.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows, counted
+from dpfed.stages.stage import Round
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipMoves:
+    """A client's move of theta has at most `linf` in each coordinate (None: no such bound) and the L2 norm C.
+
+    Claim: both bounds hold in exact arithmetic. With them the coins (`dpfed.stages.coins.Coins`) are what is charged.
+    """
+
+    linf: float | None
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        return counted(self.clipped(rows, now.clip_norm), now)
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        return total
+
+    def clipped(self, rows: Tensor, norm: float) -> Clipped:
+        """Rows within both bounds, in place."""
+        if self.linf is None:
+            return clip_rows(rows, norm)
+        # NaN stays NaN and infinity is kept for clip_rows to find: a wrong row counts as zero, not as a large move.
+        infinite = rows.isinf().any(dim=1)
+        within = rows.abs().amax(dim=1) <= self.linf if rows.shape[1] else infinite.logical_not()
+        largest = self.linf * (1 - ROOM_FOR_ROUNDING)  # float32 might round the clip itself upwards
+        rows.clamp_(-largest, largest)
+        rows[infinite] = float("nan")
+        clipped = clip_rows(rows, norm)
+        return replace(clipped, inside=clipped.inside & within)

@@ -1,0 +1,147 @@
+"""Gaussian noise on a sum of clipped rows, drawn by the server, in shares of the clients, or on every upload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.ledger import Release
+from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, simultaneous, subsample
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.errors import ConfigError
+from dpfed.participation.sampling import Sampler
+from dpfed.randomness import Randomness
+from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.stage import Round
+
+Placement = Literal["server", "clients", "uploads"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise:
+    """N(0, (z C)^2) on every coordinate of a sum of rows of L2 norm at most C, the round's clip norm.
+
+    Claim: after a stage that clips, a round is the Gaussian mechanism of noise multiplier `noise_multiplier` on the
+    sampler's cohort, under `adjacency` with the client as the unit. placement "server" adds the noise once to the sum;
+    "clients" adds a share of it to each of exactly r rows, which needs a cohort of known size: with Poisson sampling
+    the noise would grow and shrink with the secret cohort, so that is refused, and so is add-remove, where a client
+    more is a share more; "uploads" adds N(0, (z C)^2) to every row, whatever is done to it afterwards, so each upload
+    by itself is the Gaussian mechanism: it may be seen, sampling hides nothing, and a round is charged to every client
+    as if it took part. With `adaptive`, the noisy count of clients inside the bound is part of the same release and is
+    charged inside `noise_multiplier`.
+
+    The sum must be one of numbers that nothing has reduced: noise that is added after a reduction modulo 2^b hides no
+    wrap-around. So secure sums take `dpfed.stages.integer_noise` instead.
+
+    shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
+               (more of it is post-processing). The caller releases no sum of fewer.
+    charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
+               is lost does not depend on data, and every released round is charged. The number that arrived then is
+               in the ledger, as a part of the charge: of a number that is fixed, and so a count of dropouts alone.
+    """
+
+    noise_multiplier: float
+    adjacency: Adjacency
+    sampler: Sampler
+    randomness: Randomness
+    placement: Placement = "server"
+    adaptive: AdaptiveClip | None = None
+    shares: int | None = None
+    charged: bool = False
+
+    def __post_init__(self) -> None:
+        if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling):
+            raise ConfigError(
+                "privacy.placement='clients' with federation.sampling='poisson': the noise of the sum would depend on "
+                "the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', or "
+                "privacy.noise='discrete-gaussian', whose sums always hold as many shares."
+            )
+        if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
+            raise ConfigError(
+                "privacy.placement='clients' with privacy.adjacency='add-remove': a client more or less is a share of "
+                "noise more or less, which no account covers. Use adjacency 'zero-out' or 'replace-one'."
+            )
+        if self.placement == "uploads" and (self.adaptive is not None or self.adjacency is Adjacency.ADD_REMOVE):
+            raise ConfigError(
+                "privacy.release='uploads': who sends is seen, so adjacency is zero-out or replace-one, and there is "
+                "no secret count for privacy.adaptive. Change them, or use release='sum'."
+            )
+        self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
+
+    @property
+    def update_noise_multiplier(self) -> float:
+        """Noise on the update sum over C: `noise_multiplier`, or more where a count shares the budget."""
+        if self.adaptive is None:
+            return self.noise_multiplier
+        return self.adaptive.update_noise_multiplier(self.noise_multiplier)
+
+    def mechanism(self, uploads: int | None = None) -> SingleRelease:
+        """One round, for the accountant, from the noise that is really drawn, or that of `uploads` shares of it."""
+        noise = self._arrived(uploads)
+        multipliers = [noise * self.update_noise_multiplier]
+        if self.adaptive is not None:
+            multipliers.append(self.adaptive.count_noise_multiplier)
+        joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
+        plain = Gaussian(noise_multiplier=noise * self.noise_multiplier, adjacency=self.adjacency)
+        if self.placement == "uploads":
+            return plain
+        return subsample(joint or plain, self.sampler.law)
+
+    @property
+    def in_rows(self) -> bool:
+        return self.placement != "server"
+
+    @property
+    def in_every_upload(self) -> bool:
+        return self.placement == "uploads"
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        if self.placement != "server":
+            std = self._share_std(now.clip_norm)
+            for row, client in zip(rows, ids, strict=True):
+                row.add_(self._normal(row, "noise.share", now.number, int(client)), alpha=std)
+        return rows
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        if self.placement != "server":
+            return total
+        noise = self._normal(total, "noise.sum", now.number).mul_(self.update_noise_multiplier * now.clip_norm)
+        now.observer.noise(noise)
+        return total + noise
+
+    def release(self, now: Round) -> Release:
+        norm, uploads = now.clip_norm, now.uploads
+        detail: dict[str, float] = {"dimension": now.projection.sent, "divided_by": self.sampler.expected}
+        if self.adaptive is not None:
+            detail["count_noise_std"] = self.adaptive.count_noise_std
+        if self.placement == "clients":
+            shares = uploads if self.charged else self._shares
+            detail |= {"shares": shares, "share_std": self._share_std(norm)}
+        return Release(
+            round=now.number,
+            mechanism=self.mechanism(uploads),
+            clip_norm=norm,
+            noise_std=self.update_noise_multiplier * norm * self._arrived(uploads),
+            noise_placement=self.placement,
+            detail=detail,
+        )
+
+    def _arrived(self, uploads: int | None) -> float:
+        """The noise of so many uploads over the whole noise, where that is what is charged."""
+        return (uploads / self.sampler.expected) ** 0.5 if self.charged and uploads is not None else 1.0
+
+    def _share_std(self, norm: float) -> float:
+        shares = self._shares if self.placement == "clients" else 1.0
+        return float(self.update_noise_multiplier * norm / shares**0.5)
+
+    @property
+    def _shares(self) -> int:
+        """Shares that are the whole noise."""
+        return self.shares or int(self.sampler.expected)
+
+    def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
+        return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))

@@ -1,0 +1,33 @@
+"""Project: a client sends the k values that the round's public linear map makes of its update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.stages.masks import MapChoice
+from dpfed.stages.stage import Round
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Project:
+    """[c, d] -> [c, k] by the map that `choice` fixes before any client trains; its adjoint takes the sum back to R^d.
+
+    Linear and public, so post-processing at the sum; what is clipped after it is what is sent.
+    """
+
+    choice: MapChoice
+
+    @property
+    def sent(self) -> int:
+        """k."""
+        return self.choice.sent
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        return now.projection.forward(rows, ids)
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        return now.projection.adjoint(total)

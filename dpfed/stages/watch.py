@@ -1,0 +1,150 @@
+"""What an operator keeps of a round for diagnostics.jsonl: enough for an audit to work the round out again."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.aggregation.ranks import Ranks
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip, DropNotFinite, FixedClip, row_norms
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.integers import Integers
+from dpfed.stages.noise_facts import noise_facts
+from dpfed.stages.probes import number, probe, probe_of
+from dpfed.stages.project import Project
+from dpfed.stages.stage import Round
+
+
+class Watch:
+    """An observer of one round. No epsilon covers what it holds.
+
+    arriving:      clients whose rows come in time
+    largest_norm:  of a clipped row, over the clip norm; None: only clients have seen rows
+    longest_added: the L2 norm of the longest row where it goes into the sum (or, with noise in rows, where that comes
+                   on), in the units it is added in; None: only clients have seen it
+    shares, draws: the sum of the noise in the rows that arrive, in their units, and of how many draws; None: no such
+                   noise, or (noise_known false) only clients have seen it
+    added:         the probe (`dpfed.stages.probes`) of the rows that go into the sum and arrive; None: none was seen
+    near_the_ends: entries of a sum of integers that have probably wrapped around
+    released:      [k], the noisy sum that is released; drawn: the server's noise in it, in the units it was added in
+    """
+
+    def __init__(self, stages: Stages, clip_norm: float, arriving: NDArray[np.int64]) -> None:
+        self._stages, self._clip_norm, self._bounded = stages, clip_norm, math.isfinite(clip_norm)
+        self.arriving = arriving
+        self.largest_norm: float | None = 0.0
+        self.longest_added: float | None = 0.0
+        self.noise_known = self.clipping_known = True
+        self.shares: Tensor | None = None
+        self.draws = 0
+        self.added_probe: Tensor | None = None
+        self.near_the_ends: int | None = None
+        self.released: Tensor | None = None
+        self.drawn: Tensor | None = None
+        self._before = torch.empty(0)
+        self._summed: int | float | None = None
+
+    def entering(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        if self._noises_rows(stage):
+            self._measure(rows)
+            self._before = self._arrived_sum(rows, ids).clone()
+
+    def left(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        if isinstance(stage, Clip | ClipMoves | FixedClip | DropNotFinite) and self._bounded and len(rows):
+            largest = float(row_norms(rows).max()) / self._clip_norm
+            self.largest_norm = max(self.largest_norm or 0.0, largest)
+        if self._noises_rows(stage):
+            noise = torch.sub(self._arrived_sum(rows, ids), self._before, out=self._before)
+            self.shares = noise if self.shares is None else self.shares.add_(noise)
+            self.draws += int(np.isin(ids, self.arriving).sum())
+            self._before = torch.empty(0)
+
+    def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        if not self._bounded:
+            return
+        comes = np.isin(ids, self.arriving)
+        seen = probe(rows if comes.all() else rows[torch.from_numpy(comes).to(rows.device)])
+        self.added_probe = seen if self.added_probe is None else self.added_probe + seen
+        if not self._stages.noise_in_rows:
+            self._measure(rows)
+
+    def noise(self, noise: Tensor) -> None:
+        self.drawn = noise
+
+    def summed(self, stage: Any, total: Tensor) -> None:
+        if self._summed is None and self._bounded:
+            self._summed = probe_of(total)
+        if self.near_the_ends is None and (integers := self._stages.find(Integers)) is not None:
+            self.near_the_ends = integers.near_the_ends(total)
+        if isinstance(stage, Project):
+            self.released = total
+
+    def gather(self, ranks: Ranks, now: Round) -> None:
+        """What every rank has counted and seen, added up; noise too, if there are several."""
+        if ranks.count == 1:
+            return
+        tally, at = now.tally, now.reference.device
+        counts = [tally.trained, tally.inside, tally.not_finite, self.draws, tally.uplink_bytes or 0]
+        measured = ranks.largest(float(tally.uplink_bytes is not None)) > 0
+        totals = ranks.total(torch.tensor(counts)).tolist()
+        tally.trained, tally.inside, tally.not_finite, self.draws, uplink = totals
+        tally.uplink_bytes = uplink if measured else None
+        self.largest_norm = ranks.largest(self.largest_norm or 0.0)
+        dtype = self._stages.summed_as
+        if self._stages.noise_in_rows:
+            none = torch.zeros(self._stages.width, dtype=dtype, device=at)
+            self.shares = ranks.total(none if self.shares is None else self.shares)
+        if self._bounded:
+            self.longest_added = ranks.largest(self.longest_added or 0.0)
+            kind = torch.float64 if dtype.is_floating_point else torch.int64
+            mine = torch.zeros((), dtype=kind) if self.added_probe is None else self.added_probe
+            self.added_probe = ranks.total(mine.to(at))
+
+    def noise_facts(self) -> dict[str, Any] | None:
+        """Of the noise in the sum; None where none was seen."""
+        own = self.shares if self._stages.noise_in_rows else self.drawn
+        draws = self.draws if self._stages.noise_in_rows else 1
+        return None if own is None else noise_facts(own, draws)
+
+    def probes(self, now: Round, moved: Tensor) -> dict[str, Any] | None:
+        """From the rows in the sum to `moved` [d], what the server steps by; None where nothing is bounded.
+
+        added:    of the rows where they go into the sum
+        summed:   of their sum, equal to it, modulo 2^bits if there are bits
+        released: of what the round releases, in the units of updates
+        moved:    of the same as a move of the model
+        before, before_norm: of what the clients started from
+        """
+        if not self._bounded or self.released is None:
+            return None
+        return {
+            "added": None if self.added_probe is None else number(self.added_probe),
+            "summed": self._summed,
+            "bits": self._stages.bits,
+            "released": probe_of(self.released),
+            "moved": probe_of(moved),
+            "before": probe_of(now.broadcast),
+            "before_norm": float(torch.linalg.vector_norm(now.broadcast, dtype=torch.float64)),
+        }
+
+    def _noises_rows(self, stage: Any) -> bool:
+        return self._stages.noise_in_rows and stage is self._stages.private
+
+    def _measure(self, rows: Tensor) -> None:
+        """The norms of rows without noise on them."""
+        if len(rows):
+            longest = float(row_norms(rows if rows.is_floating_point() else rows.double()).max())
+            self.longest_added = max(self.longest_added or 0.0, longest)
+
+    def _arrived_sum(self, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
+        """The sum [k] of the rows that arrive; not to be written to."""
+        comes = np.isin(ids, self.arriving)
+        if len(rows) == 1 and comes.all():
+            return rows[0]
+        return rows[torch.from_numpy(comes).to(rows.device)].sum(dim=0)
