@@ -36,7 +36,7 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     from dpfed import data
     from dpfed.config.tables import parse
     from dpfed.data.dataset import Dataset
-    from dpfed.round import draw_cohort, take_part
+    from dpfed.round import cohort_of, take_part
     from dpfed.run.experiment import build
     from dpfed.run.loop import Run
 
@@ -63,7 +63,7 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
             record: Any = run.finish_round(*take_part(task, experiment.method, seeds=experiment.seeds))
             task = run.next_task()
         ended = time.process_time()
-        draws = [_seconds(lambda: draw_cohort(experiment.method, 0)) for _ in range(5)]
+        draws = [_seconds(lambda: cohort_of(experiment.method, 0)) for _ in range(5)]
     return {
         "clients": clients,
         "cohort": cohort,

@@ -33,7 +33,7 @@ def with_updates(experiment, updates):
         def release(self, clients, *, round):
             return None
 
-    return replace(experiment.method, local=Given())
+    return replace(experiment.method, clients=Given())
 
 
 def sum_of(experiment, updates, state=None):
@@ -75,7 +75,7 @@ def test_fedavg_is_the_mean_weighted_by_examples(tiny_config):
 def test_fed_smp_randk_moves_only_masked_coordinates_by_the_clipped_scaled_values(tiny_config):
     experiment = build(tiny_config(QUIET, "method.name=fed-smp-randk", "method.keep=0.1"))
     updates = random_updates(experiment)
-    chosen = experiment.method.map.for_round(experiment.start.broadcast, 0, experiment.seeds)
+    chosen = experiment.method.stages.project.choice.for_round(experiment.start.broadcast, 0, experiment.seeds)
     kept = chosen.indices.numpy()
     size = experiment.model.size
     expected = np.zeros(size)

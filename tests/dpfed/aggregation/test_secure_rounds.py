@@ -9,7 +9,7 @@ import torch
 from accounting import Aborted, Ledger
 from dpfed.aggregation.plain import PlainSums
 from dpfed.errors import ConfigError
-from dpfed.round import NO_RESULT, draw_cohort, run_round
+from dpfed.round import NO_RESULT, cohort_of, run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 
@@ -179,7 +179,7 @@ def test_a_private_sum_under_poisson_sampling_has_as_many_uploads_whatever_was_d
     asked = set()
     for round in range(12):
         state = replace(experiment.start, round=round)
-        cohort = draw_cohort(experiment.method, round)
+        cohort = cohort_of(experiment.method, round)
         _, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
         asked.add(facts.participants)
         assert facts.cohort == len(cohort) < facts.participants

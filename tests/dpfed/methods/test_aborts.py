@@ -21,7 +21,7 @@ from dpfed.methods import aborts, goals
 from dpfed.methods.goals import tolerance_of
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
-from dpfed.round import NO_RESULT, begin_round, draw_cohort, run_round
+from dpfed.round import NO_RESULT, begin_round, cohort_of, run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
@@ -90,7 +90,7 @@ def participants(config, promise, clients):
     asked = set()
     for round in range(25):
         state = SimpleNamespace(round=round)
-        asked.add(len(begin_round(state, parts, draw_cohort(parts, round), ledger=None).participants))
+        asked.add(len(begin_round(state, parts, cohort_of(parts, round), ledger=None).participants))
     return asked
 
 
@@ -341,7 +341,7 @@ def test_more_clients_than_slots_are_cut_down_to_them():
     experiment = build(config_with("aggregation.kind=masked"))
     everybody = SimpleNamespace(clients=60, sample=lambda randomness, round: np.arange(60))
     crowded = replace(experiment.method, sampler=everybody)
-    drawn = draw_cohort(crowded, 0)
+    drawn = cohort_of(crowded, 0)
     assert len(drawn) == experiment.method.slots == experiment.method.fill < 60
     assert sampler_of(experiment.config).expected == 12
 

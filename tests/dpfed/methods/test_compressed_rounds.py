@@ -105,7 +105,7 @@ def test_clipping_before_a_compressor_would_not_bound_the_sum():
     from dataclasses import replace
 
     experiment = build(config("stochastic-sign", privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
-    faulty = replace(experiment, parts=replace(experiment.method, decode_first=False))
+    faulty = replace(experiment, method=replace(experiment.method, decode_first=False))
     distance = float((_sum(faulty, range(5)) - _sum(faulty, range(4))).norm())
     assert distance > 0.6
 
@@ -322,7 +322,7 @@ def test_shared_directions_put_the_bound_and_the_noise_on_the_numbers_that_are_s
     assert not experiment.method.decode_first
     assert outcome.summary["uplink_bytes_per_client_round"] == most_bytes(compress.get("dense"), 6)
     quiet = build(config("fedscalar", *settings, privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
-    chosen = quiet.parts.map.for_round(quiet.start.broadcast, 0, quiet.seeds)
+    chosen = quiet.method.stages.project.choice.for_round(quiet.start.broadcast, 0, quiet.seeds)
     moved = _sum(quiet, range(5)) - _sum(quiet, range(4))
     numbers = chosen.forward(moved[None], np.zeros(1))[0]  # v v^T / p is the identity only up to the other directions
     assert float(moved.norm()) <= 0.5 * math.sqrt(SIZE / 6) * 1.5
@@ -331,7 +331,9 @@ def test_shared_directions_put_the_bound_and_the_noise_on_the_numbers_that_are_s
 
 def test_forward_and_adjoint_of_shared_directions_are_a_pair():
     """<forward(x), r> = p <x, adjoint(r)>, and a row that is not finite stays one for the bound to find."""
-    chosen = build(config("fedscalar", "method.shared=true", "method.options.projections=5")).parts.map
+    chosen = build(
+        config("fedscalar", "method.shared=true", "method.options.projections=5")
+    ).method.stages.project.choice
     from dpfed.seeds import Seeds
 
     chosen = chosen.for_round(torch.zeros(SIZE), 3, Seeds(root=1))

@@ -241,4 +241,4 @@ def test_clients_without_samples_run(tiny_config, tmp_path):
     sizes[0] = 0
     emptied = replace(partition, offsets=np.concatenate([[0], np.cumsum(sizes)]))
     parts = replace(experiment.method, local=replace(experiment.method.clients, partition=emptied))
-    assert federation.run(replace(experiment, parts=parts), tmp_path / "run").summary["rounds"] == 3
+    assert federation.run(replace(experiment, method=parts), tmp_path / "run").summary["rounds"] == 3

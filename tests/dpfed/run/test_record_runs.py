@@ -51,7 +51,7 @@ def with_secure_randomness(experiment):
     """`build` refuses it for floating-point noise; what is charged must be right all the same."""
     parts, secure = experiment.method, Secure()
     local = replace(parts.local, record=replace(parts.local.record, randomness=secure))
-    return replace(experiment, parts=replace(parts, randomness=secure, local=local))
+    return replace(experiment, method=replace(parts, randomness=secure, local=local))
 
 
 def killed(experiment, folder, monkeypatch, *, before_checkpoint):

@@ -12,7 +12,7 @@ from dpfed.randomness import Simulated
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_noise import DiscreteGaussianLaw
+from dpfed.stages.integer_laws import DiscreteGaussianLaw
 
 TABLES = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
