@@ -57,8 +57,8 @@ def secure_config(tiny_config):
 
 
 def after_one_round(experiment, sums=None):
-    parts = experiment.method if sums is None else replace(experiment.method, sums=sums)
-    state, facts = run_round(experiment.start, parts, seeds=experiment.seeds, ledger=Book())
+    method = experiment.method if sums is None else replace(experiment.method, aggregation=sums)
+    state, facts = run_round(experiment.start, method, seeds=experiment.seeds, ledger=Book())
     return state.broadcast, facts
 
 

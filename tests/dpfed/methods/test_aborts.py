@@ -78,19 +78,20 @@ def participants(config, promise, clients):
     federation_ = config.federation
     cohort = min(federation_.cohort, clients)
     randomness = Simulated(seeds=Seeds(root=clients))
-    parts = SimpleNamespace(
+    method = SimpleNamespace(
         sampler=sampler(federation_.sampling, clients=clients, cohort=cohort),
         randomness=randomness,
         slots=promise.slots,
         fill=promise.fill,
         canaries=None,
-        local=SimpleNamespace(release=lambda cohort, round: None),
-        privacy=SimpleNamespace(in_every_upload=False),
+        announce=lambda task, seeds: SimpleNamespace(task=task),
+        release_of_uploads=lambda now: None,
     )
     asked = set()
     for round in range(25):
         state = SimpleNamespace(round=round)
-        asked.add(len(begin_round(state, parts, cohort_of(parts, round), ledger=None).participants))
+        now = begin_round(state, method, cohort_of(method, round), seeds=None, ledger=None)
+        asked.add(len(now.task.participants))
     return asked
 
 

@@ -51,7 +51,7 @@ def test_a_stronger_prior_pulls_to_one_half():
 
 def test_no_masks_and_a_flat_prior_leave_theta():
     """Mode 0/0: theta stays, no NaN."""
-    after = BetaPosterior().apply(state(), torch.zeros(3), count=0, clip_norm=1.0)
+    after = BetaPosterior().step(state(), torch.zeros(3), count=0)
     assert torch.equal(after.broadcast, THETA)
 
 
@@ -63,10 +63,10 @@ def test_edges_hold_in_both_rules():
 
 def test_momentum_adds_up_and_is_part_of_the_state():
     rule = Averaging(learning_rate=0.5, momentum=0.5)
-    first = rule.apply(state(), torch.ones(3), count=1, clip_norm=1.0)
+    first = rule.step(state(), torch.ones(3), count=1)
     second = rule.step(first, torch.ones(3), count=1)
     torch.testing.assert_close(second.broadcast - THETA, torch.full((3,), 0.5 + 0.75))
-    forgot = rule.apply(replace(first, memory={}), torch.ones(3), count=1, clip_norm=1.0)
+    forgot = rule.step(replace(first, memory={}), torch.ones(3), count=1)
     assert not torch.equal(second.broadcast, forgot.broadcast)
 
 

@@ -12,6 +12,7 @@ from dpfed.errors import ConfigError
 from dpfed.round import run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
 
@@ -26,7 +27,8 @@ def released(experiment, updates=None, rounds=1):
     """What the rounds' sums were, in integer steps before they are scaled back, and what the ledger was told."""
     book, state = Book(), experiment.start
     method, seen = experiment.method if updates is None else with_updates(experiment, updates), Recorder()
-    method = replace(method, stages=method.stages.with_after(Integers, seen))
+    kind = GaussianNoise if method.stages.find(Integers) is None else Integers
+    method = replace(method, stages=method.stages.with_after(kind, seen))
     for _ in range(rounds):
         state, _ = run_round(state, method, seeds=experiment.seeds, ledger=book)
     return seen.totals, book.releases
@@ -200,8 +202,8 @@ def test_the_servers_noise_on_a_secure_sum_is_charged_with_the_bound_of_rounded_
             "federation.cohort=60",
         )
     )
-    code = experiment.method.code
-    longest = math.sqrt(code.fixed_point.largest_squared_norm(1.0)) / code.fixed_point.steps_per_unit
+    point = experiment.method.stages.find(Integers).fixed_point
+    longest = math.sqrt(point.largest_squared_norm(1.0)) / point.steps_per_unit
     assert longest > 1.2
     book = Book()
     after, _ = run_round(
