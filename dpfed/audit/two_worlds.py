@@ -234,10 +234,9 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
     assert mechanism is not None
     coins = BiasOfCoins(edge=stage.edge, noise_std=stage.coins.noise_std)
     assert pair.other is not None
-    client = np.zeros(1, dtype=np.int64)
+    client, start = np.zeros(1, dtype=np.int64), one.reference.double()
     ends = [
-        one.reference.double() + one.upload(update[None], client).bounded[0].double()
-        for update in (pair.one, pair.other, pair.rest)
+        start + one.upload(update[None], client).bounded[0].double() for update in (pair.one, pair.other, pair.rest)
     ]
     others = one.clients - 1 if claim.seen == "sum" else 0
     moved = ends[0].clamp(coins.edge, 1 - coins.edge) - ends[1].clamp(coins.edge, 1 - coins.edge)
@@ -259,7 +258,5 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
         ratio=ratio,
         count=None,
         gap=max(gaps),
-        laws={
-            "ratio": CoinLaw(coins=coins, ends=(ends[0], ends[1], ends[2]), origin=one.reference.double(), ratio=ratio)
-        },
+        laws={"ratio": CoinLaw(coins=coins, ends=(ends[0], ends[1], ends[2]), origin=start, ratio=ratio)},
     )

@@ -61,11 +61,9 @@ class WholeRounds:
     @cached_property
     def pull(self) -> Tensor:
         """[n, sent]: from a move of the model to the sum that the map's adjoint made it of (its pseudo-inverse)."""
-        sent, unit = (
-            self.one.projection.sent,
-            torch.eye(self.one.projection.sent, device=self.one.state.broadcast.device),
-        )
-        there = torch.stack([self.one.projection.adjoint(unit[k].clone()) for k in range(sent)]).double()
+        projection = self.one.projection
+        sent, unit = projection.sent, torch.eye(projection.sent, device=self.one.state.broadcast.device)
+        there = torch.stack([projection.adjoint(unit[k].clone()) for k in range(sent)]).double()
         squares = there @ there.T
         length = float(squares.diagonal().mean())
         if torch.allclose(squares, length * torch.eye(sent, dtype=squares.dtype), atol=1e-6 * length):
