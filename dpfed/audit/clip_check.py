@@ -41,7 +41,7 @@ def _longest(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> 
     bounded = rounds.one.upload(update[None], np.full(1, client)).bounded
     lengths = [_norm(bounded)]
     if claim.seen == "sum" and not claim.coins:
-        moves = torch.zeros(rounds.one.parts.sampler.clients, len(update))
+        moves = torch.zeros(rounds.one.method.sampler.clients, len(update))
         moves[client] = update
         done = rounds.run(moves, rounds.together())
         lengths.append(_norm(rounds.released(done, by_state=False)))
@@ -59,7 +59,7 @@ def around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor
     """Updates [d] whose rows have a norm just above the bound, or ten times the bound."""
     normal = torch.randn(size, generator=torch.Generator().manual_seed(4))
     length = float(
-        torch.linalg.vector_norm(one.map.forward(normal[None].clone(), np.zeros(1, dtype=np.int64)).double())
+        torch.linalg.vector_norm(one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64)).double())
     )
     return {f"{1 + excess:g} C": normal * (claim.bound * (1 + excess) / length) for excess in _ABOVE if length}
 
@@ -68,7 +68,7 @@ def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
     """Updates [d] that bounds get wrong: huge, tiny, not finite, all in one entry, in some entries only."""
     generator = torch.Generator().manual_seed(3)
     normal = torch.randn(size, generator=generator)
-    along = one.map.adjoint(torch.ones(one.map.sent))
+    along = one.projection.adjoint(torch.ones(one.projection.sent))
     entry = torch.zeros(size)
     entry[int(along.abs().argmax())] = 1.0
     broken = normal.clone()

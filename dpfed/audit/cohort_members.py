@@ -83,14 +83,14 @@ class Seen:
     _before: deque[NDArray[np.int64]] = field(default_factory=lambda: deque(maxlen=LAGS))
     _drawn: list[NDArray[np.int64]] = field(default_factory=list)
 
-    def take(self, round: int, ids: NDArray[np.int64]) -> None:
+    def take(self, number: int, ids: NDArray[np.int64]) -> None:
         """The next cohort: sorted, without repeats."""
         self._drawn.append(ids)
         for lag, earlier in enumerate(self._before, 1):
             self.shared[lag].append(len(np.intersect1d(earlier, ids, assume_unique=True)))
         self._before.appendleft(ids)
         self.sizes.append(len(ids))
-        self.alike[hashlib.sha256(ids.tobytes()).digest()].append(round)
+        self.alike[hashlib.sha256(ids.tobytes()).digest()].append(number)
 
     def finding(self, alpha: float) -> Finding:
         """Of the three tests, alpha / 3 each."""

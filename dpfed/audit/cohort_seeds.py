@@ -13,7 +13,7 @@ from dpfed.audit.cohort_members import cohorts_of, log_choose
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import rounds_in_words
-from dpfed.participation.sampling import drawn_clients
+from dpfed.participation.cohort import draw_cohort
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 
@@ -45,7 +45,7 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
     if not looked_at:
         return None, f"{who.clients} clients are too many to draw again."
     for one, ids in itertools.islice(cohorts_of(files), looked_at):
-        drawn = drawn_clients(who, of_seed, slots, one.round - 1)
+        drawn = draw_cohort(who, of_seed, slots, one.round - 1)
         (same if np.array_equal(np.sort(drawn), ids) else other).append(one.round)
     if files.config.run.randomness == "simulated":
         if other:

@@ -12,13 +12,20 @@ from torch import Tensor
 
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.score_law import HONEST, Deviation
-from dpfed.stages.coins import Coins
 
 Floats = NDArray[np.float64]
 
 _DRAWN = 20_000
 _FAR = 1e6
 """The log-ratio of what one world cannot send, finite so that both signs add up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasOfCoins:
+    """How a probability becomes that of a coin: N(0, noise_std^2) is added, and it is clipped to [edge, 1 - edge]."""
+
+    edge: float
+    noise_std: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,12 +43,12 @@ class CoinRatio:
 
     @classmethod
     def of(
-        cls, code: Coins, one: Tensor, other: Tensor, rest: Tensor, others: int, taking_part: float = 1.0
+        cls, coins: BiasOfCoins, one: Tensor, other: Tensor, rest: Tensor, others: int, taking_part: float = 1.0
     ) -> CoinRatio:
         """From where the client's probabilities end [d] in each world, and those of `others` clients, before the clip
         to the edges (and noise) that the claim says."""
-        own = [_law(_mean(code, where)[:, None]) for where in (one, other, rest)]
-        beside = _law(np.repeat(_mean(code, rest)[:, None], others, axis=1))
+        own = [_law(_mean(coins, where)[:, None]) for where in (one, other, rest)]
+        beside = _law(np.repeat(_mean(coins, rest)[:, None], others, axis=1))
         tables = [_added(law, beside) for law in own]
         with np.errstate(divide="ignore"):
             logs = [np.log(table) for table in tables]
@@ -115,7 +122,7 @@ class CoinLaw:
     ends: where the client ends in world 1, in world 0, and where the others end [d] each; origin: where they start
     """
 
-    code: Coins
+    coins: BiasOfCoins
     ends: tuple[Tensor, Tensor, Tensor]
     origin: Tensor
     ratio: CoinRatio
@@ -123,8 +130,8 @@ class CoinLaw:
     def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
         """From draws of the law: upper limits, each too small with probability 1e-4."""
         far = [self.origin + (1 + fault.too_far) * (end - self.origin) for end in self.ends[:2]]
-        coins = int(self.ratio.log_one.shape[1]) - 2
-        true = CoinRatio.of(self.code, far[0], far[1], self.ends[2], coins, self.ratio.taking_part)
+        others = int(self.ratio.log_one.shape[1]) - 2
+        true = CoinRatio.of(self.coins, far[0], far[1], self.ends[2], others, self.ratio.taking_part)
         generator = np.random.default_rng([_DRAWN, int(1e6 * fault.too_far)])
         scores = [self.ratio.of_sums(true, world, _DRAWN, generator) for world in (0, 1)]
         wrong = int((scores[0] >= threshold).sum()), int((scores[1] < threshold).sum())
@@ -132,9 +139,9 @@ class CoinLaw:
         return limits[0], limits[1]
 
 
-def _mean(code: Coins, where: Tensor) -> Floats:
+def _mean(coins: BiasOfCoins, where: Tensor) -> Floats:
     """The probability of a one, E clip(theta + N(0, s^2), c, 1 - c); theta may lie outside [c, 1 - c]."""
-    theta, low, high, std = where.double().cpu().numpy(), code.edge, 1 - code.edge, code.noise_std
+    theta, low, high, std = where.double().cpu().numpy(), coins.edge, 1 - coins.edge, coins.noise_std
     if not std:
         return np.asarray(np.clip(theta, low, high))
     a, b = (low - theta) / std, (high - theta) / std

@@ -176,7 +176,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
         return None  # charged and never published
     try:
         clip_norm = clip_norm_before(files, number)
-        expected = files.promise.release(clip_norm=clip_norm, round=number - 1, uploads=facts.arrived).to_dict()
+        expected = files.promise.release(clip_norm=clip_norm, number=number - 1, uploads=facts.arrived).to_dict()
     except Unavailable:
         raise
     except (DpfedError, AccountingError) as error:

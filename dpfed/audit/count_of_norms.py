@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from dpfed.audit.claims import Claim
 from dpfed.audit.neighbours import Neighbours
 from dpfed.audit.whole_round import WholeRounds
 from dpfed.server.state import ServerState
 from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.clip import Clip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,13 @@ class CountOfNorms:
     @classmethod
     def of(cls, quiet: WholeRounds, pair: Neighbours, claim: Claim) -> CountOfNorms:
         """From two rounds without noise. The claim allows no more than `claim.count_mu` of a difference."""
-        privacy: Any = quiet.one.parts.privacy
+        clip = quiet.one.method.stages.find(Clip)
+        assert clip is not None
+        assert clip.adaptive is not None
         plain = cls(
-            adaptive=privacy.adaptive,
+            adaptive=clip.adaptive,
             start=quiet.one.state.clip_norm,
-            expected=privacy.sampler.expected,
+            expected=clip.adaptive.cohort,
             base=0.0,
             mu=0.0,
             sign=1.0,

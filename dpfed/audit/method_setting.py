@@ -107,7 +107,7 @@ def round_of(experiment: Experiment) -> OneRound:
             f"method.name={experiment.facts.name!r}, aggregation.kind={table.kind!r}: no round is charged here, so "
             "there is no claim to test. Set [privacy]."
         )
-    return OneRound(parts=experiment.method, state=experiment.start, seeds=experiment.seeds, clients=clients)
+    return OneRound(method=experiment.method, state=experiment.start, seeds=experiment.seeds, clients=clients)
 
 
 def audit_upload(

@@ -46,7 +46,7 @@ def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> Noise:
     least = quiet.run(zeros, quiet.together())
     released: list[Tensor] = []
     whole: list[Tensor] = []
-    wanted = min(_MOST_ROUNDS, math.ceil(entries / one.map.sent))
+    wanted = min(_MOST_ROUNDS, math.ceil(entries / one.projection.sent))
     while len(released) < wanted:
         done = rounds.run(zeros, rounds.together())
         released += list(_of_one(rounds, quiet, claim, done, least))
@@ -69,7 +69,7 @@ def _of_one(rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: Outcome
 
 
 def _integers(one: OneRound, done: Outcome) -> Tensor:
-    bits = getattr(one.parts.code, "bits", None)
+    bits = one.method.stages.bits
     return (done.total if bits is None else centred(done.total, bits)).double()
 
 

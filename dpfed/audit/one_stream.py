@@ -34,3 +34,23 @@ class OneStream:
 
     def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
         return torch.from_numpy(self._numpy.standard_normal(count).astype(np.float32)).to(device)
+
+
+class NoDraws:
+    """No randomness: every normal draw is zero, and nothing else can be drawn."""
+
+    @property
+    def name(self) -> str:
+        return "none"
+
+    def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
+        raise NotImplementedError(purpose)
+
+    def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
+        raise NotImplementedError(purpose)
+
+    def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
+        raise NotImplementedError(purpose)
+
+    def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
+        return torch.zeros(count, device=device)

@@ -5,68 +5,90 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+
 from accounting.ledger import Release
-from dpfed import compress
+from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
-from dpfed.methods.goals import PrivacyGoal, goal_of, privacy_of, signs_by_coins, slots_of
-from dpfed.methods.sums import check_sums, filled_to, in_integers, integer_upload
+from dpfed.methods.goals import PrivacyGoal, goal_of, slots_of
+from dpfed.methods.private_stages import gaussian_noise, integer_noise_on, private_coins
+from dpfed.methods.sums import check_sums, filled_to, integers_of
 from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler, sampler
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.client_level import Privacy
-from dpfed.stages.code import Code
-from dpfed.stages.integer_upload import IntegerUpload
-from dpfed.stages.upload import Upload
+from dpfed.server.state import ServerState
+from dpfed.stages.integers import Integers
+from dpfed.stages.maps import Identity
+from dpfed.stages.stage import Private, Round
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Promise:
     """Of a client-level private run whose uploads hold `sent` numbers.
 
-    slots: the most uploads of a sum; fill: clients that take part in every sum, drawn or not (`dpfed.parts.Parts`)
-    code:  in integers, or not: how rows are added up
+    private:  the stage that is charged
+    integers: the stage before it, where rows are added up as whole numbers
+    slots:    the most uploads of a sum; fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`)
     """
 
     sent: int
     goal: PrivacyGoal
-    privacy: Privacy
+    private: Private
+    integers: Integers | None
     slots: int | None
     fill: int | None
-    code: Code
 
     def longest_row(self, clip_norm: float) -> float | None:
         """The bound on a row where it goes into the sum, without noise, in the units it is added in; None for coins."""
         if self.goal.noise_multiplier is None:
             return None
-        if isinstance(self.code, IntegerUpload):
-            return math.sqrt(self.code.fixed_point.largest_squared_norm(self.code.clip_norm))
+        if self.integers is not None:
+            return math.sqrt(self.integers.fixed_point.largest_squared_norm(self.integers.clip_norm))
         return clip_norm
 
-    def release(self, *, clip_norm: float, round: int, uploads: int) -> Release:
-        """The ledger line of a round (counted from 0) whose sum holds so many uploads."""
-        release = self.privacy.release(clip_norm, round, self.sent, uploads)
-        assert release is not None
-        return release
+    def release(self, *, clip_norm: float, number: int, uploads: int) -> Release:
+        """The ledger line of round `number` (counted from 0) whose sum holds so many uploads."""
+        return self.private.release(self._round(clip_norm, number, uploads))
+
+    def _round(self, clip_norm: float, number: int, uploads: int) -> Round:
+        """All of a round that a charge may depend on: without clients, and without a model."""
+        nobody, nothing = np.zeros(0, dtype=np.int64), torch.zeros(0)
+        state = ServerState(round=number, broadcast=nothing, clip_norm=clip_norm)
+        return Round(
+            task=Task(state=state, cohort=nobody, participants=nobody),
+            projection=Identity(size=self.sent),
+            reference=nothing,
+            uploads=uploads,
+        )
 
 
 def promise_of(config: Config, sent: int) -> Promise:
-    """Through the goal functions that runs are built with. ConfigError or AccountingError where no run can have had
+    """Through the functions that runs are built with. ConfigError or AccountingError where no run can have had
     this configuration."""
     check_sums(config)
     seeds = Seeds(root=config.run.seed)
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
     goal = goal_of(config, method(config.method.name), sent)
-    code = _code(config, goal, sent, randomness, seeds)
+    integers = None if goal.integers is None else integers_of(config, goal, sent, randomness, seeds)
     return Promise(
         sent=sent,
         goal=goal,
-        privacy=privacy_of(config, goal, sampler_of(config), randomness, code),
+        private=_private(config, goal, integers, randomness),
+        integers=integers,
         slots=slots_of(goal),
         fill=filled_to(config, goal),
-        code=code,
     )
+
+
+def _private(config: Config, goal: PrivacyGoal, integers: Integers | None, randomness: Randomness) -> Private:
+    if integers is not None:
+        return integer_noise_on(integers, goal, sampler_of(config), randomness)
+    if goal.noise_multiplier is not None:
+        return gaussian_noise(config, goal, sampler_of(config), randomness)
+    return private_coins(config, goal, randomness)
 
 
 def sampler_of(config: Config) -> Sampler:
@@ -87,15 +109,6 @@ def canaries_of(config: Config) -> Canaries:
     )
 
 
-def canaries_present(config: Config, round: int) -> int:
+def canaries_present(config: Config, number: int) -> int:
     """Canaries that take part in a round (counted from 1)."""
-    return len(canaries_of(config).of_round(round - 1)[0]) if config.audit.canaries else 0
-
-
-def _code(config: Config, goal: PrivacyGoal, sent: int, randomness: Randomness, seeds: Seeds) -> Code:
-    """Integers where they are sent, since rounding lengthens rows; which other code it is does not bear on privacy."""
-    chosen = method(config.method.name)
-    tossed = chosen.coins or signs_by_coins(config, chosen)
-    if in_integers(config) and not tossed:
-        return integer_upload(config, goal, sent, randomness, seeds)
-    return Upload(scheme=compress.get("dense"), seeds=seeds)
+    return len(canaries_of(config).of_round(number - 1)[0]) if config.audit.canaries else 0

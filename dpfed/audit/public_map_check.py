@@ -19,7 +19,7 @@ def public_map_check(one: OneRound) -> Check | None:
 
     None where the map comes from seeds alone. Exact.
     """
-    choice, local = one.parts.map, one.parts.local
+    choice, local = one.method.stages.project.choice, one.method.clients
     if not isinstance(choice, PublicTopMask) or not isinstance(choice.trainer, LocalTraining):
         return None
     state, trainer = one.state, choice.trainer
@@ -27,7 +27,7 @@ def public_map_check(one: OneRound) -> Check | None:
     maps = [
         each.for_round(state.broadcast, state.round, one.seeds) for each in (choice, replace(choice, trainer=others))
     ]
-    unit = torch.ones(one.map.sent)
+    unit = torch.ones(one.projection.sent)
     same = torch.equal(maps[0].adjoint(unit), maps[1].adjoint(unit))
     held = torch.from_numpy(np.concatenate([local.partition.of(client) for client in range(local.partition.clients)]))
     common = _common(choice.inputs, choice.labels, local.inputs[held], local.labels[held])

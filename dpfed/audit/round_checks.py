@@ -16,19 +16,18 @@ import torch
 from scipy.special import bdtr, ndtri
 from torch import Tensor
 
-from accounting.ledger import Entry
 from dpfed.audit.claims import Claim
-from dpfed.audit.one_round import PUBLIC_SEEDS, Given, OneRound, Witness
+from dpfed.audit.one_round import PUBLIC_SEEDS, OneRound
+from dpfed.audit.seen import Entries, Given, Seen
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.audit.whole_round import WholeRounds
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.ring import centred
 from dpfed.round import run_round
-from dpfed.stages.code import Code
-from dpfed.stages.integer_upload import IntegerUpload
+from dpfed.stages.integers import Integers
 
 _ROUNDING = 1e-5  # of float32 sums, relative
-_TOSSES = 30_000
+_COINS = 30_000
 _MOST_TRIALS = 3_000
 _ROUNDS = 10
 _SAME = 0.9
@@ -37,19 +36,19 @@ _SAME = 0.9
 def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
     """Coins of public probabilities 0 and 1 still come up with at least the claimed floor, and at most one minus it."""
     assert claim.coins is not None
-    trials = np.arange(min(_MOST_TRIALS, math.ceil(_TOSSES / one.map.sent))) % PUBLIC_SEEDS
+    trials = np.arange(min(_MOST_TRIALS, math.ceil(_COINS / one.projection.sent))) % PUBLIC_SEEDS
     rarest, likely = 1.0, 1.0
     for start in (0.0, 1.0):
         world = replace(one, state=replace(one.state, broadcast=torch.full_like(one.state.broadcast, start)))
         ones = float(world.own(torch.zeros(size), trials).double().sum())
-        tosses = len(trials) * one.map.sent
-        rare = ones if start == 0.0 else tosses - ones
-        likely = min(likely, float(bdtr(rare, tosses, claim.coins.floor)))
-        rarest = min(rarest, rare / tosses)
+        drawn = len(trials) * one.projection.sent
+        rare = ones if start == 0.0 else drawn - ones
+        likely = min(likely, float(bdtr(rare, drawn, claim.coins.floor)))
+        rarest = min(rarest, rare / drawn)
     return Check(
         name="floor",
         passed=likely >= FALSE_ALARM,
-        detail=f"the rarer side comes up in {rarest:.4f} of the tosses, claimed at least {claim.coins.floor:g}; of so "
+        detail=f"the rarer side comes up in {rarest:.4f} of the coins, claimed at least {claim.coins.floor:g}; of so "
         f"few or fewer the probability is {likely:.2g}",
     )
 
@@ -57,7 +56,7 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
 def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
     """No two rounds or clients share noise, drawn from the run's own source: no two noise vectors are correlated."""
     zeros, vectors = torch.zeros(1, size), []
-    alone = claim.seen == "uploads" or one.parts.privacy.in_shares or claim.coins is not None
+    alone = claim.seen == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
     for number in range(_ROUNDS):
         world = replace(one, state=replace(one.state, round=number))
         if alone:
@@ -91,21 +90,22 @@ def _of_the_sum(world: OneRound, zeros: Tensor) -> Tensor:
 def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     """What two clients add to a whole round together is what they add apart, noise off. None where nothing is claimed
     to be linear."""
-    if claim.seen == "uploads" or claim.coins or one.parts.decode_first or one.clients < 2:
+    if claim.seen == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
         return None
     rounds = WholeRounds(one=one.quiet)
     updates = torch.randn(2, size, generator=torch.Generator().manual_seed(5)) * claim.bound
     found = []
     for senders in ([0], [1], [0, 1]):
-        moves = torch.zeros(one.parts.sampler.clients, size)
+        moves = torch.zeros(one.method.sampler.clients, size)
         moves[senders] = updates[senders]
         found.append(rounds.released(rounds.run(moves, rounds.together()), by_state=False))
     bounded = one.quiet.upload(updates, np.arange(2)).bounded.double()
     off = _norm(found[2] - found[0] - found[1]) / claim.bound
     lost = max(_norm(found[k] - bounded[k]) / claim.bound for k in (0, 1))
     room = _ROUNDING * 2
-    if isinstance(one.parts.code, IntegerUpload):  # which rounds at random, anew in every round
-        point = one.parts.code.fixed_point
+    integers = one.method.stages.find(Integers)
+    if integers is not None:  # rounded at random, anew in every round
+        point = integers.fixed_point
         room = math.sqrt(point.padded) / point.steps_per_unit / claim.bound
     return Check(
         name="linear",
@@ -116,16 +116,15 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
 
 def sum_check(one: OneRound, size: int) -> Check:
     """A whole round, noise off: what is decoded is exactly the sum of what the clients sent."""
-    clients = one.parts.sampler.clients
+    clients = one.method.sampler.clients
     updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
-    code, quiet = Witness(one.parts.code), one.quiet.parts
-    parts = replace(quiet, code=cast(Code, code), local=cast(LocalTraining, Given(quiet.local, updates)))
-    _, facts = run_round(one.state, parts, seeds=one.seeds, ledger=None, cohort=np.arange(clients))
+    quiet = one.quiet.method
+    seen, method = Seen(quiet.stages), replace(quiet, clients=cast(LocalTraining, Given(updates)))
+    _, facts = run_round(one.state, method, seeds=one.seeds, ledger=None, cohort=np.arange(clients), observer=seen)
     if facts.aborted is not None or facts.arrived < clients:
         return Check(name="sum", passed=True, detail=f"not judged: {facts.arrived} of {clients} uploads arrived")
-    rows = one.quiet.upload(updates, np.arange(clients)).bounded if parts.decode_first else code.arrived
-    plain, total = rows.sum(dim=0), code.total
-    bits = getattr(one.parts.code, "bits", None)
+    rows, total, bits = seen.arrived, seen.total, quiet.stages.bits
+    plain = rows.sum(dim=0)
     if bits is not None and not torch.is_floating_point(rows):
         total, plain = centred(total, bits), centred(plain, bits)
     off = float((total.double() - plain.double()).abs().max())
@@ -133,23 +132,15 @@ def sum_check(one: OneRound, size: int) -> Check:
     return Check(name="sum", passed=off <= room, detail=f"of {clients} uploads; largest difference {off:.2g}")
 
 
-class _Charged:
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-
-    def record(self, entry: Entry) -> None:
-        self.entries.append(entry)
-
-
 def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
-    """A round in which nobody was drawn releases noise like any other, and is charged: or its cost would tell."""
+    """A round in which nobody was drawn releases noise like any other, and is charged: or the charge would show it."""
     if claim.seen == "uploads":
         return None
-    book = _Charged()
+    book = Entries()
     nobody = np.zeros(0, dtype=np.int64)
-    _, facts = run_round(one.state, one.parts, seeds=one.seeds, ledger=book, cohort=nobody)
+    _, facts = run_round(one.state, one.method, seeds=one.seeds, ledger=book, cohort=nobody)
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
-    words = "has no result, and costs nothing" if facts.aborted else "is charged" if charged else "is not charged"
+    words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"
     return Check(
         name="empty round", passed=charged or facts.aborted is not None, detail=f"a round without clients {words}"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,37 +14,34 @@ from accounting.mechanisms import PoissonSampling
 from dpfed.audit.cohort_law import poisson_finding, size_law
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.participation.sampling import Sampler, sampler
-from dpfed.parts import Parts
 from dpfed.randomness import Randomness, Simulated
-from dpfed.round import draw_cohort
+from dpfed.round import Method, cohort_of
 from dpfed.seeds import Seeds
 
 _CLIENTS, _COHORT = 20, 1
 
 
-def cohorts_check(parts: Parts, seeds: Seeds, others: Iterable[Sampler], rounds: int = 200) -> Check:
-    """The samplers of `parts` and `others`, drawn from as a round does it (`dpfed.round.draw_cohort`): each by
+def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], rounds: int = 200) -> Check:
+    """The samplers of `method` and `others`, drawn from as a round does it (`dpfed.round.cohort_of`): each by
     `sampler_check`. Small cohorts are among them, so that some are empty under Poisson sampling."""
     small = [sampler(name, clients=_CLIENTS, cohort=_COHORT) for name in ("poisson", "fixed")]
     found = []
-    for who in (parts.sampler, *others, *small):
-        drawing = replace(parts, sampler=who, slots=None, canaries=None, randomness=Simulated(seeds=seeds))
-        found.append(sampler_check(cast(Sampler, _AsDrawn(who, drawing)), drawing.randomness, rounds))
+    for who in (method.sampler, *others, *small):
+        drawing = replace(method, sampler=who, slots=None, canaries=None, randomness=Simulated(seeds=seeds))
+        found.append(sampler_check(_AsDrawn(drawing), drawing.randomness, rounds))
     wrong = [one for one in found if not one.passed]
     return wrong[0] if wrong else replace(found[0], detail="; ".join(dict.fromkeys(one.detail for one in found)))
 
 
 class _AsDrawn:
-    """A sampler whose cohorts are those of rounds."""
+    """A sampler whose cohorts are those of a method's rounds."""
 
-    def __init__(self, who: Sampler, parts: Parts) -> None:
-        self._who, self._parts = who, parts
+    def __init__(self, method: Method) -> None:
+        self._method, who = method, method.sampler
+        self.clients, self.expected, self.law = who.clients, who.expected, who.law
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._who, name)
-
-    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
-        return draw_cohort(self._parts, round)
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
+        return cohort_of(self._method, number)
 
 
 def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:

@@ -14,20 +14,20 @@ from torch import Tensor
 
 from dpfed.audit import power, score_law, thresholds
 from dpfed.audit.claims import Claim
-from dpfed.audit.coin_ratios import CoinLaw, CoinRatio
+from dpfed.audit.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
 from dpfed.audit.count_of_norms import CountOfNorms
 from dpfed.audit.neighbours import Neighbours
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.thresholds import Thresholds
 from dpfed.audit.whole_round import Outcome, WholeRounds
-from dpfed.stages.coins import Coins
-from dpfed.stages.integer_upload import IntegerUpload
+from dpfed.stages.coins import PrivateCoins
+from dpfed.stages.integers import Integers
 
 Floats = NDArray[np.float64]
 
 PILOT = 200
-"""Trials in each world that only settle where the scores of a lossy code are cut. They are not counted."""
+"""Trials in each world that only settle where the scores of lossy encodings are cut. They are not counted."""
 
 _ROUNDINGS = 8
 
@@ -93,7 +93,7 @@ class TwoWorlds:
         return Trials(scores=scores, entries=frozenset(entries), replays=replays)
 
     def cuts(self, kind: str, trials: int, alpha: float, delta: float | None) -> Thresholds:
-        """Where to cut: by the claimed law; for what a lossy code lets through, by a pilot that is not counted."""
+        """Where to cut: by the claimed law; for what a lossy encoding lets through, by a pilot that is not counted."""
         law = self.laws.get(kind)
         if isinstance(law, NormalMixture):
             if len(law.weights[1]) > 1:
@@ -194,13 +194,13 @@ def _of_noise(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
 
 def _released(quiet: WholeRounds, moves: Tensor, cohort: NDArray[np.int64]) -> Tensor:
     """[repeats, sent]: several where rows are rounded at random."""
-    times = _ROUNDINGS if isinstance(quiet.one.parts.code, IntegerUpload) else 1
+    times = _ROUNDINGS if quiet.one.method.stages.find(Integers) is not None else 1
     return torch.stack([quiet.released(quiet.run(moves, cohort), by_state=False) for _ in range(times)])
 
 
 def _coded(quiet: WholeRounds, update: Tensor | None) -> Tensor:
-    """What the code is given of an update, by every client [clients, sent]."""
-    given = torch.zeros(quiet.one.parts.local.course.size) if update is None else update
+    """What is encoded of an update, by every client [clients, sent]."""
+    given = torch.zeros(quiet.one.method.clients.course.size) if update is None else update
     done = quiet.run(quiet.moves(given, given), quiet.together())
     return torch.stack([done.uploads[k][0] for k in range(len(done.uploads))]).double()
 
@@ -219,7 +219,7 @@ def _law(
     origin = float(base @ direction)
     return score_law.drawn(
         claim.sampling,
-        quiet.one.parts.sampler.clients,
+        quiet.one.method.sampler.clients,
         mu,
         out=(along(together[1:]) + along(together[1:2]) - origin) / claim.noise_std if pair.other is not None else 0.0,
         rest=along(together[1:2]) / claim.noise_std if len(together) > 1 else 0.0,
@@ -229,17 +229,17 @@ def _law(
 
 def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     """The law of sums of coins is known: the claimed one, from the bounded moves."""
-    code, mechanism = one.parts.code, claim.coins
-    assert isinstance(code, Coins)
+    stage, mechanism = one.method.stages.find(PrivateCoins), claim.coins
+    assert stage is not None
     assert mechanism is not None
+    coins = BiasOfCoins(edge=stage.edge, noise_std=stage.coins.noise_std)
     assert pair.other is not None
-    client = np.zeros(1, dtype=np.int64)
+    client, start = np.zeros(1, dtype=np.int64), one.reference.double()
     ends = [
-        one.origin.double() + one.upload(update[None], client).bounded[0].double()
-        for update in (pair.one, pair.other, pair.rest)
+        start + one.upload(update[None], client).bounded[0].double() for update in (pair.one, pair.other, pair.rest)
     ]
     others = one.clients - 1 if claim.seen == "sum" else 0
-    moved = ends[0].clamp(code.edge, 1 - code.edge) - ends[1].clamp(code.edge, 1 - code.edge)
+    moved = ends[0].clamp(coins.edge, 1 - coins.edge) - ends[1].clamp(coins.edge, 1 - coins.edge)
     gaps = [
         float(norm) / limit
         for norm, limit in (
@@ -248,7 +248,7 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
         )
         if limit is not None
     ]
-    ratio = CoinRatio.of(code, ends[0], ends[1], ends[2], others, claim.sampling.probability)
+    ratio = CoinRatio.of(coins, ends[0], ends[1], ends[2], others, claim.sampling.probability)
     return make(
         pair=pair,
         claim=claim,
@@ -258,5 +258,5 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
         ratio=ratio,
         count=None,
         gap=max(gaps),
-        laws={"ratio": CoinLaw(code=code, ends=(ends[0], ends[1], ends[2]), origin=one.origin.double(), ratio=ratio)},
+        laws={"ratio": CoinLaw(coins=coins, ends=(ends[0], ends[1], ends[2]), origin=start, ratio=ratio)},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from accounting import require
@@ -29,7 +29,8 @@ from dpfed.audit.verdict import Check
 from dpfed.compress.dense import Dense
 from dpfed.errors import ConfigError
 from dpfed.models.flat import Block
-from dpfed.stages.upload import Upload
+from dpfed.stages.clip import Clip
+from dpfed.stages.encode import Encode
 
 ENOUGH = 0.95
 """A pair reaches the claimed sensitivity if it has this part of it."""
@@ -154,7 +155,7 @@ def audit_round(
     draws: int = 300_000,
     checks: Sequence[Check] = (),
 ) -> UploadAudit:
-    """Audit whole rounds of `one` against what its own parts would write in the ledger.
+    """Audit whole rounds of `one` against what its own stages would write in the ledger.
 
     trials: in all, both worlds and all pairs together: half of them for the pair with the largest noiseless gap, the
     rest over the other pairs, in which a pair of neighbours that would get fewer than two gets none. confidence: of the
@@ -169,7 +170,7 @@ def audit_round(
     number, alpha = require.count(at_least=2, trials=trials), 1 - require.open_probability(confidence=confidence)
     claim = claimed(one, delta)
     fresh = one.with_randomness(OneStream(seed))
-    size = one.parts.local.course.size
+    size = one.method.clients.course.size
     worlds = [TwoWorlds.of(fresh, claim, pair) for pair in pairs_of(one, claim, layout)]
     shares = shares_of(worlds, trials=number, alpha=alpha)
     tests, seen = [], []
@@ -193,32 +194,32 @@ def audit_round(
 
 def claimed(one: OneRound, delta: float) -> Claim:
     """What the ledger would get for this round; ConfigError where that is nothing."""
-    privacy: Any = one.parts.privacy
-    release = privacy.release(one.state.clip_norm, one.state.round, one.map.sent, one.clients)
+    release = one.method.release(replace(one.announced, uploads=one.clients))
     if release is None:
         raise ConfigError("nothing is private here: no release would be charged, so there is no claim to test.")
-    adaptive = getattr(privacy, "adaptive", None)
-    if adaptive is None:
+    clip = one.method.stages.find(Clip)
+    if clip is None or clip.adaptive is None:
         return claim_of(release, delta=delta)
     in_clips = release.mechanism.adjacency.sensitivity_in_clips
-    return claim_of(release, delta=delta, count_mu=in_clips / adaptive.count_noise_multiplier)
+    return claim_of(release, delta=delta, count_mu=in_clips / clip.adaptive.count_noise_multiplier)
 
 
 def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
     """The pairs of neighbours that suit what is claimed."""
-    adjacency, size = claim.adjacency, one.parts.local.course.size
+    adjacency, size = claim.adjacency, one.method.clients.course.size
     if claim.coins is not None:
-        return pairs_of_coins(one.map, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
-    shares = one.parts.privacy.in_shares
+        return pairs_of_coins(one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
+    stages = one.method.stages
+    shares = stages.noise_in_rows
     counted = claim.count_mu > 0 and not shares
-    absent = one.parts.decode_first or counted or (adjacency is Adjacency.ADD_REMOVE and not shares)
-    pairs = pairs_of_sums(layout, one.map, adjacency, bound=claim.bound, size=size, absent=absent)
+    absent = stages.decodes_before_the_clip or counted or (adjacency is Adjacency.ADD_REMOVE and not shares)
+    pairs = pairs_of_sums(layout, one.projection, adjacency, bound=claim.bound, size=size, absent=absent)
     if claim.seen == "sum":
         if one.sampled:  # all others opposite is the worst pair of a drawn cohort
             pairs.sort(key=lambda pair: "others" not in pair.name)
         return with_counts(pairs, adjacency, bound=claim.bound) if counted and not one.sampled else pairs
-    code = one.parts.code
-    lossy = not (isinstance(code, Upload) and isinstance(code.scheme, Dense))
+    encode = stages.find(Encode)
+    lossy = encode is None or not isinstance(encode.scheme, Dense)
     return pairs_of_uploads(pairs, bound=claim.bound, size=size, lossy=lossy)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -12,10 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accounting.mechanisms import DiscreteGaussian, FullParticipation, Sampling, Skellam, Subsampled
-from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed import compress
-from dpfed.aggregation.summed import least_uploads
 from dpfed.clients.masked_noise import NOISE_PURPOSE
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.masked_noise import FedMrnSigned
@@ -24,7 +20,8 @@ from dpfed.config.tables import Config
 from dpfed.data.samples import Public
 from dpfed.errors import ConfigError
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import PrivacyGoal, goal_of, seen, signs_by_coins, tolerance_of
+from dpfed.methods.goals import PrivacyGoal, goal_of, seen, signs_by_coins
+from dpfed.methods.private_stages import gaussian_noise, integer_noise_on, private_coins
 from dpfed.methods.schemes import is_linear, scheme, sparse_scheme
 from dpfed.methods.sums import in_integers, integers_of, most_uploads
 from dpfed.models.flat import FlatModel
@@ -32,15 +29,11 @@ from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
-from dpfed.stages.adaptive_clip import AdaptiveClip
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import Coins, PrivateCoins
+from dpfed.stages.coins import Coins
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_noise import IntegerNoise
-from dpfed.stages.integers import Integers
 from dpfed.stages.mask_wire import MaskWire
 from dpfed.stages.masks import MapChoice, PublicSigns, PublicTopMask, kept_coordinates
 from dpfed.stages.project import Project
@@ -112,7 +105,7 @@ class Settings:
             return self._symbols(project, goal)
         if goal is None:
             return Stages(project, DropNotFinite(), self._encode(choice, goal), *self._weigh())
-        noise = self._gaussian(goal)
+        noise = gaussian_noise(self.config, goal, self.sampler, self.randomness)
         clip, encode = Clip(adaptive=noise.adaptive), self._encode(choice, goal)
         if self.linear or noise.in_every_upload:
             return Stages(project, clip, noise, encode)
@@ -131,20 +124,16 @@ class Settings:
             stochastic = self.facts.name != "fedmask"
             tossed = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
             return Stages(project, DropNotFinite(), tossed, self._mask_wire(choice.sent, bits))
-        coins, table = _unsampled(goal), self.config.privacy
-        assert table is not None
-        assert isinstance(coins, BernoulliAggregate | BernoulliChannel)
         canaries = self.canaries(goal)
-        private = PrivateCoins(
-            coins=coins,
-            sampling=_sampling(goal),
-            randomness=self.randomness,
-            correction=table.correction or "linear",
+        private = private_coins(
+            self.config,
+            goal,
+            self.randomness,
             canaries=None if canaries is None else canaries.present_in,
             bits=bits,
         )
         an_entry = bits or (None if private.slots is None else private.slots.bit_length())
-        return Stages(project, ClipMoves(linf=table.linf_clip), private, self._mask_wire(choice.sent, an_entry))
+        return Stages(project, ClipMoves(linf=private.coins.linf_clip), private, self._mask_wire(choice.sent, an_entry))
 
     def largest_in_public(self, kept: int) -> MapChoice:
         """Fed-SMP's top-k: the coordinates that move most in training on public data."""
@@ -218,28 +207,8 @@ class Settings:
             largest = self._weights()
             weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
             return Stages(project, FixedClip(norm=integers.clip_norm), *weigh, integers, words)
-        inside = _unsampled(goal)
-        assert isinstance(inside, DiscreteGaussian | Skellam)
-        noise = IntegerNoise(
-            noise=inside,
-            sampling=_sampling(goal),
-            placement=goal.integers.placement,
-            randomness=self.randomness,
-            steps_per_unit=integers.fixed_point.steps_per_unit,
-            detail=self._of_integers(goal, integers),
-            charged=goal.varies,
-        )
+        noise = integer_noise_on(integers, goal, self.sampler, self.randomness)
         return Stages(project, Clip(), integers, noise, words)
-
-    def _of_integers(self, goal: PrivacyGoal, integers: Integers) -> Mapping[str, Any]:
-        assert goal.integers is not None
-        return {
-            "divided_by": self.sampler.expected,
-            "noise": goal.integers.kind,
-            "steps_per_unit": integers.fixed_point.steps_per_unit,
-            "integers": integers.fixed_point.padded,
-            "bits": integers.bits,
-        }
 
     def _symbols(self, project: Project, goal: PrivacyGoal | None) -> Stages:
         """ConfigError for a method whose sums cannot be decoded."""
@@ -261,33 +230,6 @@ class Settings:
         bits = ((alphabet - 1) * most_uploads(self.config, goal)).bit_length()
         symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self._seed_purpose)
         return Stages(project, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1))
-
-    def _gaussian(self, goal: PrivacyGoal) -> GaussianNoise:
-        table, expected = self.config.privacy, self.sampler.expected
-        assert table is not None
-        assert goal.noise_multiplier is not None
-        adaptive = None
-        if table.adaptive is not None:
-            # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would use it all.
-            std = table.adaptive.count_noise_std or max(expected / 20, goal.noise_multiplier)
-            adaptive = AdaptiveClip(
-                quantile=table.adaptive.quantile,
-                rate=table.adaptive.rate,
-                count_noise_std=std,
-                cohort=expected,
-                randomness=self.randomness,
-            )
-        shares = least_uploads(int(expected), tolerance_of(self.config) or 0.0)
-        return GaussianNoise(
-            noise_multiplier=goal.noise_multiplier,
-            adjacency=goal.mechanism.adjacency,
-            sampler=self.sampler,
-            randomness=self.randomness,
-            placement="uploads" if seen(self.config) == "uploads" else table.placement,
-            adaptive=adaptive,
-            shares=shares if table.placement == "clients" and not goal.varies else None,
-            charged=goal.varies,
-        )
 
     def _encode(self, choice: MapChoice, goal: PrivacyGoal | None) -> Encode:
         config, pruned = self.config, self.facts.local_training == "pruned"
@@ -340,12 +282,3 @@ def public_period(config: Config, clients: LocalTraining, samples: int) -> int:
     if clients.epochs is None or config.privacy is None or config.data.partition in ("iid", "resampled"):
         return clients.period
     return clients.epochs * -(-samples // clients.batch_size)
-
-
-def _unsampled(goal: PrivacyGoal) -> Any:
-    """What a round adds, without its sampling."""
-    return goal.mechanism.mechanism if isinstance(goal.mechanism, Subsampled) else goal.mechanism
-
-
-def _sampling(goal: PrivacyGoal) -> Sampling:
-    return goal.mechanism.sampling if isinstance(goal.mechanism, Subsampled) else FullParticipation()
