@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 import dpfed.run.loop
-import dpfed.stages.watch
+import dpfed.run.watch
 from dpfed import data
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
@@ -156,7 +156,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
     found: list[tuple[str, Any, str]] = [
         ("train", LocalTraining, "train"),
         ("map", type(method.stages.project.choice), "for_round"),
-        ("noise", dpfed.stages.watch, "noise_facts"),
+        ("noise", dpfed.run.watch, "noise_facts"),
         *((PART_OF.get(type(stage).__name__, "encode"), type(stage), "client") for stage in method.stages),
         *((PART_OF.get(type(stage).__name__, "decode"), type(stage), "server") for stage in method.stages),
         ("sum", type(total), "add"),

@@ -1,7 +1,7 @@
 """Is a round's sum made of the rows that went into it and of its noise, and did just that move the model?
 
 All of it is linear, so it can be worked out again from probes: one product of each vector with a public direction of
-random signs (`dpfed.stages.probes`). What was let through beside, of norm r, changes a probe by about r.
+random signs (`dpfed.run.probes`). What was let through beside, of norm r, changes a probe by about r.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpfed.audit.run_lines import Probes, Round, Unavailable
 from dpfed.audit.verdict import rounds_in_words
 from dpfed.methods.catalogue import method
 from dpfed.methods.sums import in_integers
-from dpfed.stages.probes import probe_of
+from dpfed.run.probes import probe_of
 
 Finding = tuple[bool | None, str]
 

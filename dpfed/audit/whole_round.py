@@ -20,7 +20,8 @@ from dpfed.audit.one_round import OneRound
 from dpfed.audit.seen import Entries, Given, LastState, RecordedRule, Seen
 from dpfed.clients.training import LocalTraining
 from dpfed.participation.sampling import Sampler
-from dpfed.round import cohort_of, run_round
+from dpfed.round import cohort_of
+from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
 from dpfed.server.averaging import Averaging
 from dpfed.server.state import ServerRule, ServerState
@@ -101,7 +102,7 @@ class WholeRounds:
         stages, rule, last, book = self._stages, RecordedRule(method.server), LastState(), Entries()
         seen = Seen(stages)
         watched = replace(method, clients=cast(LocalTraining, Given(moves)), server=rule, stages=Stages(*stages, last))
-        state, _ = run_round(one.state, watched, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
+        state, _ = watched_round(one.state, watched, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
         moved = None if rule.move is None else rule.move * rule.count
         return Outcome(
             state=state,

@@ -108,3 +108,24 @@ def sampler(name: str, *, clients: int, cohort: int) -> Sampler:
         case "all":
             return Everybody(clients=clients)
     raise ConfigError(f"federation.sampling={name!r}: must be poisson, fixed or all.")
+
+
+def draw_cohort(who: Sampler, randomness: Randomness, slots: int | None, number: int) -> NDArray[np.int64]:
+    """The sampler's clients, at most `slots` of them, the others left out by secret lot."""
+    cohort = who.sample(randomness, number)
+    if slots is not None and len(cohort) > slots:
+        return cohort[randomness.subset(slots, len(cohort), "cohort.slots", number)]
+    return cohort
+
+
+def with_others(
+    cohort: NDArray[np.int64], fill: int | None, clients: int, randomness: Randomness, number: int
+) -> NDArray[np.int64]:
+    """The cohort and as many others, by secret lot, as make `fill` clients of them."""
+    drawn = int((cohort < clients).sum())
+    if fill is None or drawn >= fill:
+        return cohort
+    chosen = randomness.subset(fill - drawn, clients - drawn, "cohort.fill", number)
+    passed = np.sort(cohort)[:drawn] - np.arange(drawn)  # for each of the cohort, how many others come before it
+    others = chosen + np.searchsorted(passed, chosen, side="right")
+    return np.sort(np.concatenate([cohort, others]))

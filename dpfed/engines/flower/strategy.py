@@ -22,9 +22,9 @@ from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
 from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
 from dpfed.errors import WireError
-from dpfed.participation.cohort import present_canaries
-from dpfed.round import Method, OpenRound, add_canaries, open_round
+from dpfed.round import Method, add_canaries, present_canaries
 from dpfed.run.loop import Run
+from dpfed.run.watched import WatchedRound, open_watched
 
 
 class PrivateStrategy(Strategy):
@@ -49,7 +49,7 @@ class PrivateStrategy(Strategy):
         self._stop = stop
         self._run, self._directory, self._grid = run, directory, grid
         self._fingerprint, self._timeout = fingerprint, timeout
-        self._opened: OpenRound[NodesTotal] | None = None
+        self._opened: WatchedRound[NodesTotal] | None = None
         self._sums = _sums_of(run.experiment.method)
         self._asked: dict[int, int] = {}
 
@@ -63,7 +63,7 @@ class PrivateStrategy(Strategy):
             return []
         self._directory.look_again(timeout=self._timeout)
         method = self._run.experiment.method
-        self._opened = opened = open_round(now, method, self._sums)
+        self._opened = opened = open_watched(now, method, self._sums)
         if isinstance(opened.total, NodeSum):
             opened.total.begin(partial(self._ask, grid, now.number), now.task.participants)
         clients = [int(one) for one in opened.total.senders if one < method.sampler.clients]
@@ -86,7 +86,7 @@ class PrivateStrategy(Strategy):
         opened, self._opened = self._opened, None
         if opened is None:
             return None, None
-        present = present_canaries(opened.method.canaries, opened.now.number)
+        present = present_canaries(opened.method, opened.now.number)
         inbox = Inbox(opened)
         if sees_rows(opened):
             add_canaries(opened, np.intersect1d(opened.total.senders, present))
@@ -139,7 +139,7 @@ class PrivateStrategy(Strategy):
                 note_loss(clients[node], f"at step {question}", error)
         return answers
 
-    def _instruction(self, opened: OpenRound[NodesTotal], client: int, *, train: bool) -> Instruction:
+    def _instruction(self, opened: WatchedRound[NodesTotal], client: int, *, train: bool) -> Instruction:
         now, total = opened.now, opened.total
         return Instruction(
             round=now.number,

@@ -15,9 +15,9 @@ from dpfed.audit.run_lines import Noise
 from dpfed.participation import members
 from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
+from dpfed.run.noise_facts import noise_facts
 from dpfed.seeds import Seeds
 from dpfed.stages.integer_noise import SkellamLaw
-from dpfed.stages.noise_facts import noise_facts
 
 from . import run_folders
 from .run_folders import change, records

@@ -21,9 +21,10 @@ from dpfed.methods import aborts, goals
 from dpfed.methods.goals import tolerance_of
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
-from dpfed.round import NO_RESULT, begin_round, cohort_of, run_round
+from dpfed.round import NO_RESULT, begin_round, cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
 
 from ..conftest import config_with
@@ -202,7 +203,7 @@ def test_what_the_number_of_aborts_would_have_told():
 def one_round(experiment, cohort, round=0):
     book = Book()
     state = replace(experiment.start, round=round)
-    after, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort))
+    after, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort))
     return after, facts, book.releases
 
 

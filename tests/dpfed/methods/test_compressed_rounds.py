@@ -17,9 +17,9 @@ from dpfed.compress.payload import most_bytes
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
-from dpfed.round import run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.server.averaging import Averaging
 from dpfed.stages.chain import Stages
 
@@ -98,7 +98,7 @@ def _sum(experiment, cohort):
             return np.array(cohort)
 
     method = replace(experiment.method, clients=Huge(), sampler=Given(), server=Averaging())
-    state, _ = run_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
+    state, _ = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
     return (state.broadcast - experiment.start.broadcast) * 12
 
 
@@ -289,7 +289,7 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
     total, rounds = torch.zeros(SIZE, dtype=torch.float64), 300
     for round in range(rounds):
         start = replace(experiment.start, round=round)
-        state, _ = run_round(start, method, seeds=experiment.seeds, ledger=None)
+        state, _ = watched_round(start, method, seeds=experiment.seeds, ledger=None)
         total += (state.broadcast - start.broadcast).double() * 12
     std = 0.1 * math.sqrt(30 * 0.25)  # a coin read as ±.05 spans .1
     limit = norm.isf(1e-6 / 2 / SIZE) * std / math.sqrt(rounds)

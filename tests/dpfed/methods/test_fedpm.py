@@ -16,10 +16,10 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.models.mask_file import load_mask
-from dpfed.round import run_round
 from dpfed.run import loop as federation
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.stages.coins import PrivateCoins
 
 from ..announced import Recorder, bound
@@ -63,7 +63,7 @@ def test_a_mask_costs_less_than_a_bit_and_the_file_is_the_model(tmp_path):
 
 def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():
     experiment = build(plain())
-    state, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    state, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     counts = state.broadcast * facts.cohort
     torch.testing.assert_close(counts, counts.round(), atol=1e-4, rtol=0)
     assert facts.uplink_bytes is not None
@@ -71,8 +71,8 @@ def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():
 
 def test_fedmask_sends_thresholds():
     experiment = build(plain("method.name=fedmask"))
-    one, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
-    two, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    one, _ = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    two, _ = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     assert torch.equal(one.broadcast, two.broadcast)
 
 
@@ -179,7 +179,7 @@ def test_the_sum_holds_exactly_the_accounted_number_of_coins(drawn):
         sampler=Drawn(experiment.method.sampler, range(drawn)),
         stages=experiment.method.stages.with_after(PrivateCoins, seen),
     )
-    state, facts = run_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
+    state, facts = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
     assert len(seen.rows) == facts.arrived == min(drawn, 30)
     sums = (state.broadcast - experiment.start.broadcast) * 120 + 30 * 0.5
     torch.testing.assert_close(sums, sums.round(), atol=1e-3, rtol=0)
@@ -191,7 +191,7 @@ def test_only_selected_coordinates_send_coins_and_the_others_keep_the_broadcast_
     experiment = build(config("method.k=40", "data.public=137"))
     assert isinstance(experiment.goal.mechanism, Subsampled)
     assert experiment.goal.mechanism.mechanism.dimension == 40
-    state, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    state, _ = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     moved = state.broadcast != experiment.start.broadcast
     assert 30 < int(moved.sum()) <= 40
     assert experiment.uplink_bits == 40 * 5  # sums up to 30

@@ -10,9 +10,9 @@ import torch
 from accounting import Ledger
 from dpfed.errors import ConfigError
 from dpfed.participation.canaries import LOUD, Canaries
-from dpfed.round import run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
 from dpfed.stages.coins import PrivateCoins
 
@@ -80,7 +80,7 @@ def test_coins_are_padded_to_the_slots_and_the_canaries(tiny_config, drawn):
     stages = experiment.method.stages.with_before(PrivateCoins, before).with_after(PrivateCoins, after)
     cohort = np.concatenate([np.arange(drawn), experiment.method.canaries.of_round(0)[0]])
     method = replace(experiment.method, stages=stages)
-    _, facts = run_round(experiment.start, method, seeds=experiment.seeds, ledger=None, cohort=cohort)
+    _, facts = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None, cohort=cohort)
     padding = before.totals[0] + (30 + present) * start.clamp(0.1, 0.9) - after.totals[0]
     assert facts.arrived == drawn + present
     assert float(padding.max()) <= 30 - drawn + 1e-3

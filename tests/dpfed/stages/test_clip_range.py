@@ -160,10 +160,10 @@ def test_one_error_names_the_key(key, value):
 @pytest.mark.parametrize("value", ["1e-15", "1e15"])
 def test_a_run_at_the_ends_is_finite_and_noised(value):
     experiment = build(config_with(f"privacy.clip_norm={value}"))
-    from ..test_round import Book, run_round
+    from ..test_round import Book, watched_round
 
     book = Book()
-    after, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
+    after, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     assert bool(torch.isfinite(after.broadcast).all())
     assert facts.largest_norm <= 1.0
     assert facts.noise["mean_square"] ** 0.5 == pytest.approx(2.0 * float(value), rel=0.1)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from dpfed.config.tables import override, parse
-from dpfed.round import cohort_of, run_round
+from dpfed.round import cohort_of
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.integers import Integers
 
@@ -95,7 +96,7 @@ def test_a_hostile_client_moves_the_sum_by_at_most_its_bound(way):
         changed = updates.clone()
         changed[client] = row
         made = with_updates(experiment, changed)
-        state, facts = run_round(experiment.start, made, seeds=experiment.seeds, ledger=Book())
+        state, facts = watched_round(experiment.start, made, seeds=experiment.seeds, ledger=Book())
         assert bool(torch.isfinite(state.broadcast).all())
         assert math.isfinite(state.clip_norm)
         sums[name] = state.broadcast.double() * method.divisor

@@ -9,9 +9,9 @@ import torch
 from accounting import Composed, Ledger, Subsampled
 from accounting.compose import accountant
 from dpfed.errors import ConfigError
-from dpfed.round import run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
@@ -30,7 +30,7 @@ def released(experiment, updates=None, rounds=1):
     kind = GaussianNoise if method.stages.find(Integers) is None else Integers
     method = replace(method, stages=method.stages.with_after(kind, seen))
     for _ in range(rounds):
-        state, _ = run_round(state, method, seeds=experiment.seeds, ledger=book)
+        state, _ = watched_round(state, method, seeds=experiment.seeds, ledger=book)
     return seen.totals, book.releases
 
 
@@ -125,7 +125,7 @@ def test_a_sum_with_less_noise_than_is_charged_is_not_released(tiny_config, law)
     experiment = build(
         tiny_config(f"privacy.noise={law}", *FIXED, "aggregation.tolerance=0.1", "aggregation.lost.upload=2")
     )
-    _, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
+    _, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
     assert "10 of 12" in facts.aborted
 
 
@@ -153,7 +153,7 @@ def test_at_most_so_many_are_drawn_as_there_are_slots(tiny_config):
     )
     for round in range(10):
         state = replace(experiment.start, round=round)
-        _, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
+        _, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
         assert facts.cohort <= 12 == facts.participants
 
 
@@ -206,7 +206,7 @@ def test_the_servers_noise_on_a_secure_sum_is_charged_with_the_bound_of_rounded_
     longest = math.sqrt(point.largest_squared_norm(1.0)) / point.steps_per_unit
     assert longest > 1.2
     book = Book()
-    after, _ = run_round(
+    after, _ = watched_round(
         experiment.start, with_updates(experiment, nothing(experiment)), seeds=experiment.seeds, ledger=book
     )
     noise = 60 * (after.broadcast - experiment.start.broadcast).double()

@@ -11,8 +11,8 @@ from dpfed import compress, data
 from dpfed.compress.largest import largest_indices
 from dpfed.config.tables import override, parse
 from dpfed.data.dataset import Dataset
-from dpfed.round import run_round
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
 
 from ..announced import announced, arrive, decoded, messages, read
@@ -123,7 +123,7 @@ def test_a_round_is_the_same_in_pieces(case, monkeypatch):
     for at_once in (1, 3000, 1 << 30):
         monkeypatch.setattr(dpfed.round, "_AT_ONCE", at_once)
         experiment = experiment_of(case)
-        state, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+        state, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
         ends.append((state.broadcast, facts.clipped, facts.uplink_bytes, facts.arrived))
     for other in ends[1:]:
         torch.testing.assert_close(other[0], ends[0][0], rtol=1e-5, atol=1e-6)

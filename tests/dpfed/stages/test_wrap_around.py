@@ -22,9 +22,10 @@ from dpfed.audit.one_stream import OneStream
 from dpfed.config import presets
 from dpfed.config.tables import override, parse
 from dpfed.randomness import Simulated
-from dpfed.round import cohort_of, run_round
+from dpfed.round import cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages, server_halves
 from dpfed.stages.integer_noise import IntegerNoise
@@ -310,7 +311,7 @@ def test_more_clients_than_slots_do_not_show_and_are_charged(tiny_config, tmp_pa
     assert max(drawn) > 14
     for round in range(30):
         assert len(cohort_of(experiment.method, round)) == min(drawn[round], 14)
-        _, facts = run_round(
+        _, facts = watched_round(
             replace(experiment.start, round=round), experiment.method, seeds=experiment.seeds, ledger=Book()
         )
         assert facts.participants == 14
