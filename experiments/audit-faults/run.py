@@ -22,7 +22,7 @@ from tests.dpfed.audit.faults import FAULTS  # the broken parts exist in the tes
 from tests.dpfed.audit.run_faults import FAULTS as RUN_FAULTS
 
 TWINS = 200
-FEW = {"trials": 200, "draws": 20_000, "tosses": 30_000, "cohorts": 200, "rounds": 10}
+FEW = {"trials": 200, "draws": 20_000, "coins": 30_000, "cohorts": 200, "rounds": 10}
 DRAWN = 2_000
 
 

@@ -1,140 +1,236 @@
-"""Parts of a round that do not do what they say. They exist in the tests only."""
+"""Stages and other parts of a round that do not do what they say. They exist in the tests only."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
 
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.compress.fixed_point import Encoded
+from dpfed.compress.fixed_point import Encoded, FixedPoint
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
-from dpfed.stages.clip import clip_rows, drop_not_finite
+from dpfed.randomness import Randomness
+from dpfed.server.averaging import Averaging
+from dpfed.stages.clip import Clip, clip_rows, counted, drop_not_finite
+from dpfed.stages.coins import PrivateCoins
+from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.maps import SharedMask, top_indices
 from dpfed.stages.masks import PublicTopMask
+from dpfed.stages.project import Project
 
 KEPT = 40
 
 
-class Claimed:
-    """Does what one privacy does, and charges what another would."""
-
-    def __init__(self, acts, claims):
-        self._acts, self._claims = acts, claims
-
-    def __getattr__(self, name):
-        return getattr(self._acts, name)
-
-    def release(self, *arguments):
-        return self._claims.release(*arguments)
+def fields_of(part):
+    """What a dataclass is made of, to make one of another kind of it."""
+    return {one.name: getattr(part, one.name) for one in fields(part)}
 
 
-class Delegating:
-    def __init__(self, inner, *rest):
-        self._inner, self._rest = inner, rest
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
+def kept_as_it_is(rows, now):
+    """Without a bound."""
+    return counted(drop_not_finite(rows), now)
 
 
-class ClipsBeforeTheScale(Delegating):
+# --- bounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipsBeforeTheScale(Clip):
     """Clips updates, then takes them times d/k."""
 
-    def bound(self, rows, norm):
-        (scale,) = self._rest
-        clipped = clip_rows(rows.div_(scale), norm)
-        clipped.rows.mul_(scale)
-        return clipped
+    scale: float
+
+    def client(self, rows, ids, now):
+        return super().client(rows.div_(self.scale), ids, now).mul_(self.scale)
 
 
-class ClipsEveryLayer(Delegating):
+@dataclass(frozen=True, kw_only=True)
+class ClipsEveryLayer(Clip):
     """The whole clip norm for every layer."""
 
-    def bound(self, rows, norm):
-        (layout,) = self._rest
-        for block in layout:
-            rows[:, block.start : block.stop] = clip_rows(rows[:, block.start : block.stop].clone(), norm).rows
-        return drop_not_finite(rows)
+    layout: tuple
+
+    def client(self, rows, ids, now):
+        for block in self.layout:
+            part = rows[:, block.start : block.stop].clone()
+            rows[:, block.start : block.stop] = clip_rows(part, now.clip_norm).rows
+        return kept_as_it_is(rows, now)
 
 
-class ClipsWithSlack(Delegating):
+class ClipsWithSlack(Clip):
     """The clip norm and 1% of it."""
 
-    def bound(self, rows, norm):
-        return clip_rows(rows, 1.01 * norm)
+    def client(self, rows, ids, now):
+        return counted(clip_rows(rows, 1.01 * now.clip_norm), now)
 
 
-class LetsALittleMoreThrough(Delegating):
+class LetsALittleMoreThrough(Clip):
     """Clips only what is more than 1% beyond the bound."""
 
-    def bound(self, rows, norm):
+    def client(self, rows, ids, now):
         before = rows.clone()
-        clipped = clip_rows(rows, norm)
-        near = torch.linalg.vector_norm(before, dim=1) <= 1.01 * norm
+        rows = super().client(rows, ids, now)
+        near = torch.linalg.vector_norm(before, dim=1) <= 1.01 * now.clip_norm
         rows[near] = before[near]
-        return clipped
+        return rows
 
 
-class ForgetsTheLastClient(Delegating):
+class ForgetsTheLastClient(Clip):
     """Clips all clients of a group but the last."""
 
-    def bound(self, rows, norm):
+    def client(self, rows, ids, now):
         if len(rows) > 1:
-            clip_rows(rows[:-1], norm)
-        return drop_not_finite(rows)
+            clip_rows(rows[:-1], now.clip_norm)
+        return kept_as_it_is(rows, now)
 
 
-class TellsTheCount(Delegating):
+class Unbounded(Clip):
+    """Clips nothing."""
+
+    def client(self, rows, ids, now):
+        return kept_as_it_is(rows, now)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClipsBeforeTheMap(Project):
+    """Clips the update, in place of what is sent."""
+
+    norm: float
+
+    def client(self, rows, ids, now):
+        return super().client(clip_rows(rows, self.norm).rows, ids, now)
+
+
+class ShowsTheCount(Clip):
     """The next clip norm from the count as it is."""
 
-    def next_norm(self, norm, centred_count, round):
-        return self._inner.adaptive.next_norm(norm, centred_count, 0.0, self._inner.sampler.expected)
+    def next_state(self, state, now):
+        return replace(state, clip_norm=self.adaptive.moved(now.clip_norm, now.tally.inside - now.tally.counted / 2))
 
 
-class RemembersTheSum(Delegating):
-    """A code that keeps what it decoded, before the noise."""
-
-    def decode(self, *arguments):
-        (kept,) = self._rest
-        decoded = self._inner.decode(*arguments)
-        kept["sum"] = decoded.clone()
-        return decoded
+# --- noise, and what is charged for it
 
 
-class AddsTheSumItself(Delegating):
-    """A server that adds a tenth of the mean without noise on top."""
+@dataclass(frozen=True, kw_only=True)
+class LessNoise(GaussianNoise):
+    """Draws a part of the noise that is charged."""
 
-    def apply(self, state, mean_move, *, count, clip_norm):
-        (kept,) = self._rest
-        leaked = mean_move + 0.1 * kept["sum"] / count
-        return self._inner.apply(state, leaked, count=count, clip_norm=clip_norm)
+    part: float
+
+    def client(self, rows, ids, now):
+        return self._drawn.client(rows, ids, now)
+
+    def server(self, total, now):
+        return self._drawn.server(total, now)
+
+    @property
+    def _drawn(self):
+        kept = {one.name: getattr(self, one.name) for one in fields(GaussianNoise)}
+        return GaussianNoise(**kept | {"noise_multiplier": self.part * self.noise_multiplier})
 
 
-class Clamped(Delegating):
+class ChosenBeforeTheNoise(GaussianNoise):
+    """Keeps the k largest entries of the row as it was before the noise."""
+
+    def client(self, rows, ids, now):
+        kept = torch.zeros_like(rows).scatter_(1, rows.abs().topk(KEPT, dim=1).indices, 1.0)
+        return super().client(rows, ids, now) * kept
+
+
+class ChargesNothingForNobody(GaussianNoise):
+    def release(self, now):
+        return super().release(now) if now.uploads else None
+
+
+class HalfCharged(GaussianNoise):
+    """Counts C as what replacing a client changes."""
+
+    def release(self, now):
+        half = Gaussian(noise_multiplier=2 * self.noise_multiplier, adjacency=Adjacency.REPLACE_ONE)
+        return replace(super().release(now), mechanism=half)
+
+
+class WithoutFloor(PrivateCoins):
+    """Coins of any probability, charged as those of probabilities between floor and 1 - floor."""
+
+    @property
+    def edge(self):
+        return 0.0
+
+
+# --- a sum that goes past the noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemembersTheSum:
+    """A stage that keeps the sum as it passes at the server, before the noise."""
+
+    kept: list = field(default_factory=list)
+
+    def client(self, rows, ids, now):
+        return rows
+
+    def server(self, total, now):
+        self.kept[:] = [total.clone()]
+        return total
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AddsTheSumItself(Averaging):
+    """A server that adds a part of the mean without noise on top."""
+
+    kept: list
+    part: float
+
+    def step(self, state, mean_move, *, count):
+        return super().step(state, mean_move + self.part * self.kept[0] / count, count=count)
+
+
+# --- randomness
+
+
+@dataclass(frozen=True)
+class WrongNormals:
+    """Other normal draws than those of the source; nothing else is drawn."""
+
+    source: Randomness
+
+    def normal(self, count, purpose, *path, device="cpu"):
+        raise NotImplementedError
+
+
+class Clamped(WrongNormals):
     """Normal draws that end at 3.5."""
 
     def normal(self, count, purpose, *path, device="cpu"):
-        return self._inner.normal(count, purpose, *path, device=device).clamp(-3.5, 3.5)
+        return self.source.normal(count, purpose, *path, device=device).clamp(-3.5, 3.5)
 
 
-class Tiled(Delegating):
+class Tiled(WrongNormals):
     """Half as many draws as coordinates, each of them twice."""
 
     def normal(self, count, purpose, *path, device="cpu"):
-        half = self._inner.normal(-(-count // 2), purpose, *path, device=device)
+        half = self.source.normal(-(-count // 2), purpose, *path, device=device)
         return half.repeat(2)[:count]
+
+
+class ForgetsTheRound(WrongNormals):
+    """The same draws in every round."""
+
+    def normal(self, count, purpose, *path, device="cpu"):
+        return self.source.normal(count, purpose, *path[1:], device=device)
 
 
 class MaskOfPrivateSamples(PublicTopMask):
     """Trains for the mask on the clients' own samples."""
 
-    def for_round(self, weights, round, seeds):
+    def for_round(self, weights, number, seeds):
         size, own = len(self.labels), self.trainer
         update = own.train_on(
-            own.inputs[:size], own.labels[:size], weights, round=round, seeds=seeds, purpose="public.shuffle"
+            own.inputs[:size], own.labels[:size], weights, round=number, seeds=seeds, purpose="public.shuffle"
         )
         return SharedMask(size=self.size, indices=top_indices(update[None], self.kept)[0], scale=1.0)
 
@@ -172,8 +268,8 @@ class FixedWithRepeats:
     def expected(self):
         return float(self.cohort)
 
-    def sample(self, randomness, round):
-        drawn = randomness.uniform(self.cohort, "cohort", round) * self.clients
+    def sample(self, randomness, number):
+        drawn = randomness.uniform(self.cohort, "cohort", number) * self.clients
         return np.sort(drawn.astype(np.int64))
 
 
@@ -181,7 +277,7 @@ class FixedWithRepeats:
 class AlwaysTheSame(FixedWithRepeats):
     """Draws one cohort, for all rounds."""
 
-    def sample(self, randomness, round):
+    def sample(self, randomness, number):
         return FixedSizeCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, 0)
 
 
@@ -200,66 +296,20 @@ class NeverEmpty:
     def expected(self):
         return float(self.cohort)
 
-    def sample(self, randomness, round):
+    def sample(self, randomness, number):
         for again in range(1000):
-            drawn = PoissonCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, round + 1000 * again)
+            drawn = PoissonCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, number + 1000 * again)
             if len(drawn):
                 return drawn
         raise AssertionError("nobody")
 
 
-class Unbounded(Delegating):
-    def bound(self, rows, norm):
-        return drop_not_finite(rows)
-
-
-class ClipsBeforeTheMap(Delegating):
-    """A round's map that clips the update, in place of what is sent."""
-
-    def for_round(self, *arguments):
-        return ClippedFirst(self._inner.for_round(*arguments), *self._rest)
-
-
-class ClippedFirst(Delegating):
-    def forward(self, updates, clients):
-        return self._inner.forward(clip_rows(updates, *self._rest).rows, clients)
-
-
-class ChosenBeforeTheNoise(Delegating):
-    """Keeps the k largest entries of the row as it was before the noise."""
-
-    def share(self, rows, clients, norm, round):
-        kept = torch.zeros_like(rows).scatter_(1, rows.abs().topk(KEPT, dim=1).indices, 1.0)
-        return self._inner.share(rows, clients, norm, round) * kept
-
-
-class ChargesNothingForNobody(Delegating):
-    def release(self, norm, round, sent, uploads):
-        return self._inner.release(norm, round, sent, uploads) if uploads else None
-
-
-class HalfCharged(Delegating):
-    """Counts C as what replacing a client changes."""
-
-    def release(self, *arguments):
-        release = self._inner.release(*arguments)
-        half = Gaussian(noise_multiplier=2 * release.mechanism.noise_multiplier, adjacency=Adjacency.REPLACE_ONE)
-        return replace(release, mechanism=half)
-
-
-class ForgetsTheRound(Delegating):
-    """Randomness that is the same in every round."""
-
-    def normal(self, count, purpose, *path, device="cpu"):
-        return self._inner.normal(count, purpose, *path[1:], device=device)
-
-
-class RoundsAwayFromZero(Delegating):
+class RoundsAwayFromZero(FixedPoint):
     """Rounds every entry up in magnitude, and redraws nothing."""
 
-    def encode(self, rows, *, clip_norm, rotation_seed, randomness, clients, round):
-        signs = self._inner._signs(rotation_seed, rows)
-        turned = torch.stack([self._inner._rotated(row, signs) for row in rows]) * self._inner.steps_per_unit
+    def encode(self, rows, *, rotation_seed, **_):
+        signs = self._signs(rotation_seed, rows)
+        turned = torch.stack([self._rotated(row, signs) for row in rows]) * self.steps_per_unit
         return Encoded(integers=(turned.sign() * turned.abs().ceil()).int(), gave_up=0)
 
 
@@ -276,12 +326,12 @@ class FixedSizeCalledPoisson:
     def expected(self):
         return float(self.cohort)
 
-    def sample(self, randomness, round):
-        return FixedSizeCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, round)
+    def sample(self, randomness, number):
+        return FixedSizeCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, number)
 
 
 class PoissonOfFixedRate(FixedSizeCalledPoisson):
-    """The twin: a client more or less leaves everybody's coin as it was."""
+    """The twin: a client more or less leaves the others' coins as they were."""
 
-    def sample(self, randomness, round):
-        return np.flatnonzero(randomness.uniform(self.clients, "cohort", round) < self.law.probability)
+    def sample(self, randomness, number):
+        return np.flatnonzero(randomness.uniform(self.clients, "cohort", number) < self.law.probability)

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from dpfed.parts import Parts
 
 from accounting import gaussian
 from accounting.compose import profiles
@@ -28,6 +27,7 @@ from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.audit.upload import Share, claimed, pairs_of
 from dpfed.audit.whole_round import WholeRounds
 from dpfed.randomness import Simulated
+from dpfed.round import Method
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 
@@ -39,23 +39,23 @@ SMALL = "model.hidden=[2]"  # d = 160
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A sound round, its model's layers, and what is broken in it: sound parts to broken ones."""
+    """A sound round, its model's layers, and what is broken in it: a sound method to a broken one."""
 
     sound: OneRound
     layout: tuple
-    broken: Callable[[Parts], Parts] = lambda parts: parts
+    broken: Callable[[Method], Method] = lambda method: method
 
     @property
     def one(self):
         """The round with its own randomness."""
-        return replace(self.sound, parts=self.broken(self.sound.parts))
+        return replace(self.sound, method=self.broken(self.sound.method))
 
     def drawing_from(self, randomness):
         fresh = self.sound.with_randomness(randomness)
-        return replace(fresh, parts=self.broken(fresh.parts))
+        return replace(fresh, method=self.broken(fresh.method))
 
     def having(self, **parts):
-        """Parts made from the sound ones: name=function of Parts."""
+        """Fields of the method made from the sound ones: name=function of the method."""
         before = self.broken
 
         def broken(sound):
@@ -63,6 +63,14 @@ class Case:
             return replace(found, **{name: make(found) for name, make in parts.items()})
 
         return replace(self, broken=broken)
+
+    def changing(self, change):
+        """Another chain, made from the sound one."""
+        return self.having(stages=lambda method: change(method.stages))
+
+    def replacing(self, kind, made):
+        """What `made` makes of the stage of this kind in its place."""
+        return self.changing(lambda stages: stages.replaced(kind, made))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +133,11 @@ def check(name, trials=0, unit="draws"):
     def alarm(case, seed, trials=trials):
         claim = claimed(case.one, DELTA)
         fresh, own = case.drawing_from(OneStream(seed)), case.drawing_from(Simulated(seeds=Seeds(root=seed)))
-        size = case.one.parts.local.course.size
+        size = case.one.method.clients.course.size
         found = {
             "empty round": lambda: round_checks.empty_round_check(case.one, claim),
             "public map": lambda: public_map_check(case.one),
-            "sampler": lambda: sampler_check(case.one.parts.sampler, Simulated(seeds=Seeds(root=seed)), trials),
+            "sampler": lambda: sampler_check(case.one.method.sampler, Simulated(seeds=Seeds(root=seed)), trials),
             "norm": lambda: norm_check(fresh, claim, size),
             "floor": lambda: round_checks.floor_check(fresh, claim, size),
             "seeds": lambda: round_checks.seeds_check(own, claim, size),
@@ -149,7 +157,7 @@ def two_rounds(trials):
     def alarm(case, seed, trials=trials):
         claim = claimed(case.one, DELTA)
         profile = profiles.profile(Composed(parts=((claim.mechanism, 2),)))
-        size = case.one.parts.local.course.size
+        size = case.one.method.clients.course.size
         loud, nobody = torch.full((size,), 10.0), torch.zeros(size)
         scores = [[], []]
         for trial in range(trials):
@@ -175,7 +183,7 @@ def sampled_worlds(trials, *, clients=20, cohort=2):
     """All others at -C, one at +C or not there: the cohort is drawn in every trial by the sampler that runs."""
 
     def alarm(case, seed, trials=trials):
-        sampler, stream = case.one.parts.sampler, OneStream(seed)
+        sampler, stream = case.one.method.sampler, OneStream(seed)
         claim = claimed(case.one, DELTA)
         q = sampler.law.probability
         profile = profiles.profile(Subsampled(mechanism=claim.mechanism, sampling=PoissonSampling(probability=q)))

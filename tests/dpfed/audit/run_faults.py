@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from accounting.compose import accountant
+from dpfed.aggregation.plain import PlainSum, PlainSums
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
@@ -21,10 +22,14 @@ from dpfed.randomness import Simulated
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip
+from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.maps import top_indices
 from dpfed.stages.masks import PublicTopMask, fingerprint
+from dpfed.stages.project import Project
 
-from .broken_parts import Delegating
+from .broken_parts import AddsTheSumItself, RemembersTheSum, WrongNormals, fields_of
 from .run_folders import TABLES
 
 TOPK = ("method.name=fed-smp-topk", "method.keep=0.3", "data.public=200")
@@ -71,86 +76,92 @@ class RunFault:
 
 
 def having(**makers):
-    """Parts made from the sound ones."""
+    """Fields of the method made from the sound ones: name=function of the method."""
 
     def broken(experiment):
-        parts = experiment.method
-        return replace(experiment, parts=replace(parts, **{name: make(parts) for name, make in makers.items()}))
+        method = experiment.method
+        return replace(experiment, method=replace(method, **{name: make(method) for name, make in makers.items()}))
 
     return broken
+
+
+def changing(change):
+    """Another chain, made from the sound one."""
+    return having(stages=lambda method: change(method.stages))
 
 
 # --- what is broken
 
 
-class OneClientUnclipped(Delegating):
-    """The code of a round in which the first row of every group is sent as if it had not been clipped."""
+@dataclass(frozen=True, kw_only=True)
+class OneClientUnclipped:
+    """A stage behind the wire: the first row of every group as if it had not been clipped."""
 
-    def send(self, rows, *rest):
-        arrived = self._inner.send(rows, *rest)
-        scale = torch.ones(len(rows), 1)
-        scale[:1] = 3.0
-        return replace(arrived, rows=(arrived.rows * scale).to(arrived.rows.dtype))
+    def client(self, rows, ids, now):
+        rows[:1] *= 3
+        return rows
 
-
-class SumsBehindTheClip(Delegating):
-    """Adds something of its own to every sum."""
-
-    def open(self, *arguments, **named):
-        total = self._inner.open(*arguments, **named)
-        add = total.add
-
-        def twice(clients, rows, weights=None):
-            add(clients, rows, weights)
-            if len(clients):
-                add(clients[:1], rows[:1], None)
-
-        total.add = twice
+    def server(self, total, now):
         return total
 
 
-class Remembers(Delegating):
-    """Keeps the noiseless sum for `LeaksTheSum`."""
-
-    def open(self, *arguments, **named):
-        total, kept = self._inner.open(*arguments, **named), self._rest[0]
-        close = total.close
-
-        def closed():
-            kept[:] = [close()]
-            return kept[0]
-
-        total.close = closed
-        return total
+def unclipped(stages):
+    return Stages(*stages, OneClientUnclipped())
 
 
-class LeaksTheSum(Delegating):
-    """A server's step with a twentieth of the noiseless sum."""
+class SumsARowTwice(PlainSums):
+    """Sums that hold one row more than what went in."""
 
-    def apply(self, state, mean_move, *, count, clip_norm):
-        leak = 0.05 * self._rest[0][0].total / count
-        return self._inner.apply(state, mean_move + leak, count=count, clip_norm=clip_norm)
+    def open(self, participants, *, size, dtype, device, **named):
+        lost = self.dropouts.draw(participants, named["round"])
+        total = torch.zeros(size, dtype=dtype, device=device)
+        return HoldsARowTwice(participants, lost, total=total, tolerance=self.tolerance)
+
+
+class HoldsARowTwice(PlainSum):
+    def add(self, clients, rows):
+        super().add(clients, rows)
+        if len(clients):
+            super().add(clients[:1], rows[:1])
+
+
+def summed_twice(experiment):
+    return having(aggregation=lambda method: SumsARowTwice(**fields_of(method.aggregation)))(experiment)
 
 
 def leaking(experiment):
-    kept = []
-    return having(sums=lambda parts: Remembers(parts.sums, kept), server=lambda parts: LeaksTheSum(parts.server, kept))(
-        experiment
-    )
+    remembers = RemembersTheSum()
+    return having(
+        stages=lambda method: Stages(*method.stages, remembers),
+        server=lambda method: AddsTheSumItself(**fields_of(method.server), kept=remembers.kept, part=0.05),
+    )(experiment)
 
 
-class WithoutPartOf(Delegating):
-    """Normal noise, changed by a function of (values, purpose)."""
+@dataclass(frozen=True)
+class Changed(WrongNormals):
+    """Normal draws, changed by a function of (values, purpose)."""
+
+    change: Callable
 
     def normal(self, count, purpose, *path, device="cpu"):
-        return self._rest[0](self._inner.normal(count, purpose, *path, device=device), purpose)
+        return self.change(self.source.normal(count, purpose, *path, device=device), purpose)
 
 
 def with_noise(change):
-    def broken(parts):
-        return replace(parts.privacy, randomness=WithoutPartOf(parts.randomness, change))
+    def changed(noise):
+        return replace(noise, randomness=Changed(noise.randomness, change))
 
-    return having(privacy=broken)
+    return changing(lambda stages: stages.replaced(GaussianNoise, changed))
+
+
+def with_count(change):
+    """The same of the noise of the adaptive clip's count."""
+
+    def changed(clip):
+        adaptive = clip.adaptive
+        return replace(clip, adaptive=replace(adaptive, randomness=Changed(adaptive.randomness, change)))
+
+    return changing(lambda stages: stages.replaced(Clip, changed))
 
 
 def tiled(values, purpose):
@@ -161,43 +172,43 @@ def clamped(values, purpose):
     return values.clamp(-3.5, 3.5)
 
 
-def silent_count(values, purpose):
-    return values * 0.0 if purpose == "noise.count" else values
+def silent(values, purpose):
+    return values * 0.0
 
 
 def once(draw):
     """The cohort of the first round in every one."""
-    return lambda self, randomness, round: draw(self, randomness, 0)
+    return lambda self, randomness, number: draw(self, randomness, 0)
 
 
-def with_repeats(self, randomness, round):
-    drawn = randomness.uniform(self.cohort, "cohort", round) * self.clients
+def with_repeats(self, randomness, number):
+    drawn = randomness.uniform(self.cohort, "cohort", number) * self.clients
     return np.sort(drawn.astype(np.int64))
 
 
 REAL_POISSON = PoissonCohorts.sample
 
 
-def until_somebody(self, randomness, round):
+def until_somebody(self, randomness, number):
     again = 0
-    while not len(drawn := REAL_POISSON(self, randomness, round + 10**6 * again)):
+    while not len(drawn := REAL_POISSON(self, randomness, number + 10**6 * again)):
         again += 1
     return drawn
 
 
-def mostly_the_same(self, randomness, round):
+def mostly_the_same(self, randomness, number):
     """One of ten clients comes three times as often as it should."""
-    drawn = REAL_POISSON(self, randomness, round)
+    drawn = REAL_POISSON(self, randomness, number)
     often = np.arange(0, self.clients, 10)
-    extra = often[randomness.uniform(len(often), "more", round) < 2 * self.law.probability]
+    extra = often[randomness.uniform(len(often), "more", number) < 2 * self.law.probability]
     return np.union1d(drawn, extra)
 
 
-def of_private_samples(self, weights, round, seeds):
+def of_private_samples(self, weights, number, seeds):
     """Coordinates by the clients' samples, under the name of the public ones."""
     inputs, labels = self.trainer.inputs[:200], self.trainer.labels[:200]
-    update = self.trainer.train_on(inputs, labels, weights, round=round, seeds=seeds, purpose="public.shuffle")
-    sound = REAL_MASK(self, weights, round, seeds)
+    update = self.trainer.train_on(inputs, labels, weights, round=number, seeds=seeds, purpose="public.shuffle")
+    sound = REAL_MASK(self, weights, number, seeds)
     return replace(
         sound, indices=top_indices(update[None], self.kept)[0], chosen_by=fingerprint(self.inputs, self.labels)
     )
@@ -207,20 +218,26 @@ REAL_MASK = PublicTopMask.for_round
 
 
 def private_public_set(experiment):
-    local = experiment.method.clients
-    private = {"inputs": local.inputs[:200], "labels": local.labels[:200]}
-    return having(map=lambda parts: replace(parts.map, **private))(experiment)
+    clients = experiment.method.clients
+    private = {"inputs": clients.inputs[:200], "labels": clients.labels[:200]}
+    theirs = changing(
+        lambda stages: stages.replaced(
+            Project, lambda project: replace(project, choice=replace(project.choice, **private))
+        )
+    )
+    return theirs(experiment)
 
 
 def from_the_seed(experiment):
     """Secure by name, drawn from run.seed."""
-    simulated = Simulated(seeds=Seeds(root=experiment.config.run.seed))
-    named = SecureByName(simulated)
-    return having(randomness=lambda parts: named)(experiment)
+    named = SecureByName(seeds=Seeds(root=experiment.config.run.seed))
+    return having(randomness=lambda method: named)(experiment)
 
 
-class SecureByName(Delegating):
-    name = "secure"
+class SecureByName(Simulated):
+    @property
+    def name(self):
+        return "secure"
 
 
 def delta_doubled(experiment):
@@ -242,15 +259,19 @@ FAULTS = (
     RunFault(
         name="a client of a group is not clipped",
         check=BOUNDED,
-        broken=having(code=lambda parts: OneClientUnclipped(parts.code)),
+        broken=changing(unclipped),
     ),
     RunFault(
         name="the same, on integers under masks",
         settings=("aggregation.kind=masked",),
         check=BOUNDED,
-        broken=having(code=lambda parts: OneClientUnclipped(parts.code)),
+        broken=changing(unclipped),
     ),
-    RunFault(name="a row is summed twice", check=SUMS, broken=having(sums=lambda parts: SumsBehindTheClip(parts.sums))),
+    RunFault(
+        name="a row is summed twice",
+        check=SUMS,
+        broken=summed_twice,
+    ),
     RunFault(name="a twentieth of the noiseless sum moves the model", check=STEP, broken=leaking),
     RunFault(
         name="a fixed-size cohort drawn once",
@@ -308,6 +329,6 @@ FAULTS = (
         name="the adaptive clip's count without noise",
         settings=("privacy.adaptive.quantile=0.5",),
         check="counts are noised",
-        broken=with_noise(silent_count),
+        broken=with_count(silent),
     ),
 )

@@ -5,8 +5,14 @@ One seed each here; experiments/audit-faults measures power and false alarms ove
 
 import pytest
 
+from dpfed.audit.one_stream import OneStream
+from dpfed.randomness import Secure
+from dpfed.stages.gaussian_noise import GaussianNoise
+
+from .broken_parts import RemembersTheSum
+from .broken_rounds import noise_short
 from .fault_layers import case, check, worlds
-from .faults import FAULTS, noise_short
+from .faults import FAULTS
 
 CASES = [(fault, layer) for fault in FAULTS for layer in fault.layers]
 
@@ -45,11 +51,10 @@ def test_the_wrong_pair_sees_nothing():
 
 def test_randomness_that_cannot_be_replaced_is_refused():
     """Or all trials would have the same noise, and any claim would be refuted."""
-    from dpfed.audit.one_stream import OneStream
 
-    from .broken_parts import ClipsEveryLayer
+    class DrawsByItself(RemembersTheSum):
+        randomness = Secure()
 
-    sound = case("dp-fedavg")
-    wrapped = sound.having(privacy=lambda parts: ClipsEveryLayer(parts.privacy, sound.layout))
-    with pytest.raises(TypeError, match="randomness"):
-        wrapped.one.with_randomness(OneStream(0))
+    drawing = case("dp-fedavg").changing(lambda stages: stages.with_after(GaussianNoise, DrawsByItself()))
+    with pytest.raises(TypeError, match="DrawsByItself: draws, but cannot be given another source of randomness"):
+        drawing.one.with_randomness(OneStream(0))

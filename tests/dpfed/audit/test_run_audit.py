@@ -1,7 +1,7 @@
 """`dpfed audit run` on real runs: every way of being private passes, with JSON, exit status and report."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,6 +14,7 @@ from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 
 from . import run_folders
+from .broken_parts import WrongNormals
 from .run_folders import SURE, TABLES, change, change_summary
 
 KEYS = {
@@ -111,28 +112,26 @@ def test_a_run_that_was_killed_and_resumed_passes(tmp_path, monkeypatch, randomn
     assert len(found.files.ledger.releases) == (5 if randomness == "secure" else 4)
 
 
-class EveryRoundAlike:
+@dataclass(frozen=True)
+class EveryRoundAlike(WrongNormals):
     """Randomness that forgets which round it is."""
 
-    def __init__(self, real):
-        self._real = real
+    def normal(self, count, purpose, number, *path, device="cpu"):
+        return self.source.normal(count, purpose, 0, *path, device=device)
 
-    def __getattr__(self, name):
-        return getattr(self._real, name)
-
-    def normal(self, count, purpose, round, *path, device="cpu"):
-        return self._real.normal(count, purpose, 0, *path, device=device)
-
-    def bits(self, count, purpose, round, *path):
-        return self._real.bits(count, purpose, 0, *path)
+    def bits(self, count, purpose, number, *path):
+        return self.source.bits(count, purpose, 0, *path)
 
 
 @pytest.mark.parametrize("settings", [(), SHARES, ("privacy.noise=discrete-gaussian",)])
 def test_one_seed_for_the_noise_of_all_rounds_is_found(tmp_path, settings):
     """Differences of float32 sums have other fingerprints though the noise is the same; their lengths tell."""
     experiment = build(parse(override(TABLES, ["federation.sampling=all", *settings]), source="test"))
-    privacy = replace(experiment.method.privacy, randomness=EveryRoundAlike(experiment.method.randomness))
-    federation.run(replace(experiment, parts=replace(experiment.method, privacy=privacy)), tmp_path / "run")
+    stages = experiment.method.stages
+    alike = stages.replaced(
+        type(stages.private), lambda noise: replace(noise, randomness=EveryRoundAlike(noise.randomness))
+    )
+    federation.run(replace(experiment, method=replace(experiment.method, stages=alike)), tmp_path / "run")
     failed = run_folders.failed(tmp_path / "run", confidence=0.99)
     assert "noise is fresh in every round" in failed
     assert failed <= {"noise is fresh in every round", "noise is shaped as charged"}  # four times the same draws

@@ -14,7 +14,7 @@ from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit import round_checks
 from dpfed.audit.claims import claim_of, trade_off
-from dpfed.audit.coin_ratios import CoinRatio
+from dpfed.audit.coin_ratios import BiasOfCoins, CoinRatio
 from dpfed.audit.known_laws import masks
 from dpfed.audit.method_setting import audit_upload, audited_methods, configured, round_of
 from dpfed.audit.one_stream import OneStream
@@ -24,7 +24,6 @@ from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
 from dpfed.run.experiment import build
-from dpfed.stages.coins import Coins
 
 SMALL = "model.hidden=[2]"
 QUICK = {"draws": 10_000}
@@ -108,9 +107,9 @@ def test_a_new_state_that_is_not_post_processing_is_refuted(monkeypatch):
 
     sound = dpfed.round.end_round
 
-    def leaky(task, uploading, sent, *, ledger):
-        state, facts = sound(task, uploading, sent, ledger=ledger)
-        return replace(state, broadcast=state.broadcast + 0.1 * uploading.total.close().total / 4), facts
+    def leaky(opened, *, ledger):
+        state, facts = sound(opened, ledger=ledger)
+        return replace(state, broadcast=state.broadcast + 0.1 * opened.total.close().total / 4), facts
 
     monkeypatch.setattr(dpfed.round, "end_round", leaky)
     done = audit_upload("dp-fedavg", settings=[SMALL], trials=12, draws=1_000)
@@ -129,9 +128,10 @@ def test_charges_that_depend_on_data_are_refuted(monkeypatch):
         def record(self, entry):
             self._ledger.record(replace(entry, clip_norm=1.5))
 
-    def leaky(task, uploading, sent, *, ledger):
-        loud = ledger is not None and sent.inside < sent.counted
-        return sound(task, uploading, sent, ledger=Loud(ledger) if loud else ledger)
+    def leaky(opened, *, ledger):
+        tally = opened.now.tally
+        loud = ledger is not None and tally.inside < tally.counted
+        return sound(opened, ledger=Loud(ledger) if loud else ledger)
 
     monkeypatch.setattr(dpfed.round, "end_round", leaky)
     done = audit_upload("dp-fedavg", settings=[SMALL], trials=60, draws=1_000)
@@ -160,7 +160,7 @@ def test_lower_bounds_come_near_the_truth_and_a_better_claim_is_refuted():
     assert 0.85 < test.mu <= 1.0
     assert 1.5 < test.lower_bound < test.lower_bound_gdp <= claim.epsilon
     assert not test.test.rejected
-    release = one.parts.privacy.release(one.state.clip_norm, 0, one.map.sent, one.clients)
+    release = one.method.release(replace(one.announced, uploads=one.clients))
     better = replace(release, mechanism=Gaussian(noise_multiplier=1.25, adjacency=Adjacency.ADD_REMOVE))
     wrong = replace(world, claim=claim_of(better, delta=1e-5))
     (refuted,), _ = Share(world=wrong, trials=8_000, alpha=0.05).tested()
@@ -171,26 +171,26 @@ def test_coin_ratios_are_those_of_the_binomial_law():
     """Three others at the same probability: the sum's law by scipy. One upload: coordinate by coordinate."""
     from scipy.stats import binom
 
-    code = Coins(randomness=OneStream(0), edge=0.1)
+    coins = BiasOfCoins(edge=0.1)
     one, other, rest = torch.tensor([0.3]), torch.tensor([0.6]), torch.tensor([0.6])
-    ratio = CoinRatio.of(code, one, other, rest, 3)
+    ratio = CoinRatio.of(coins, one, other, rest, 3)
     counts = torch.arange(5.0)[:, None]
     beside = binom.pmf(np.arange(5), 3, 0.6)
     shifted = np.concatenate([[0.0], beside[:-1]])
     exact = np.log((0.7 * beside + 0.3 * shifted) / binom.pmf(np.arange(5), 4, 0.6))
     np.testing.assert_allclose(ratio.scores(counts), exact, rtol=1e-6)
-    alone = CoinRatio.of(code, torch.tensor([0.3, 0.02]), torch.tensor([0.6, 0.5]), rest, 0)
-    tossed = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    alone = CoinRatio.of(coins, torch.tensor([0.3, 0.02]), torch.tensor([0.6, 0.5]), rest, 0)
+    drawn = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     expected = [math.log(0.3 / 0.6 * 0.9 / 0.5), math.log(0.7 / 0.4 * 0.1 / 0.5)]
-    np.testing.assert_allclose(alone.scores(tossed), expected, rtol=1e-6)
+    np.testing.assert_allclose(alone.scores(drawn), expected, rtol=1e-6)
 
 
 def test_the_mean_of_a_noisy_coin_outside_the_box():
     """E clip(theta + N, c, 1-c) by simulation, for probabilities that the accountant's formula does not take."""
-    code = Coins(randomness=OneStream(0), edge=0.2, noise_std=0.3)
+    coins = BiasOfCoins(edge=0.2, noise_std=0.3)
     drawn = np.random.default_rng(0).normal(size=400_000)
     for theta in (-0.2, 0.2, 0.5, 1.1):
-        ratio = CoinRatio.of(code, torch.tensor([theta]), torch.tensor([0.5]), torch.tensor([0.5]), 0)
+        ratio = CoinRatio.of(coins, torch.tensor([theta]), torch.tensor([0.5]), torch.tensor([0.5]), 0)
         mean = np.clip(theta + 0.3 * drawn, 0.2, 0.8).mean()
         assert math.exp(ratio.log_one[0, 1]) == pytest.approx(mean, abs=0.002)
 
