@@ -152,7 +152,9 @@ def begin_round(
     state: ServerState, method: Method, cohort: NDArray[np.int64], *, seeds: Seeds, ledger: Book | None
 ) -> Round:
     """The announcement. What uploads tell by themselves, sum or no sum, is charged here, before any client is asked."""
-    participants = with_others(cohort, method.fill, method.sampler.clients, method.randomness, state.round)
+    participants = cohort
+    if method.fill is not None:
+        participants = with_others(cohort, method.fill, method.sampler.clients, method.randomness, state.round)
     now = method.announce(Task(state=state, cohort=cohort, participants=participants), seeds)
     _record(ledger, method.release_of_uploads(now))
     return now

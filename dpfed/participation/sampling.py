@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -39,11 +40,11 @@ class PoissonCohorts:
     clients: int
     cohort: int
 
-    @property
+    @cached_property
     def law(self) -> PoissonSampling:
         return PoissonSampling(probability=self.cohort / self.clients)
 
-    @property
+    @cached_property
     def expected(self) -> float:
         return float(self.cohort)
 
@@ -66,11 +67,11 @@ class FixedSizeCohorts:
     clients: int
     cohort: int
 
-    @property
+    @cached_property
     def law(self) -> FixedSizeSampling:
         return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
 
-    @property
+    @cached_property
     def expected(self) -> float:
         return float(self.cohort)
 
@@ -84,11 +85,11 @@ class Everybody:
 
     clients: int
 
-    @property
+    @cached_property
     def law(self) -> FullParticipation:
         return FullParticipation()
 
-    @property
+    @cached_property
     def expected(self) -> float:
         return float(self.clients)
 
@@ -119,11 +120,11 @@ def draw_cohort(who: Sampler, randomness: Randomness, slots: int | None, number:
 
 
 def with_others(
-    cohort: NDArray[np.int64], fill: int | None, clients: int, randomness: Randomness, number: int
+    cohort: NDArray[np.int64], fill: int, clients: int, randomness: Randomness, number: int
 ) -> NDArray[np.int64]:
     """The cohort and as many others, by secret lot, as make `fill` clients of them."""
     drawn = int((cohort < clients).sum())
-    if fill is None or drawn >= fill:
+    if drawn >= fill:
         return cohort
     chosen = randomness.subset(fill - drawn, clients - drawn, "cohort.fill", number)
     passed = np.sort(cohort)[:drawn] - np.arange(drawn)  # for each of the cohort, how many others come before it

@@ -15,7 +15,7 @@ from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, DataError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.stages.masks import PublicTopMask
+from dpfed.stages.shared_mask import PublicTopMask
 
 RUN = {
     "federation": {"clients": 12, "cohort": 12, "rounds": 2, "sampling": "all"},
