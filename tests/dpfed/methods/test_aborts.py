@@ -304,7 +304,7 @@ def test_a_secure_sum_under_poisson_sampling_charges_that_it_is_overfull(noise, 
     assert lost == pytest.approx(binom.sf(promise.slots, 60, 12 / 60), rel=1e-9)
     assert 0 < lost <= 1e-5 * 1e-3
     assert promise.slots == promise.fill < 60
-    release = promise.release(clip_norm=1.0, round=0, uploads=promise.fill)
+    release = promise.release(clip_norm=1.0, number=0, uploads=promise.fill)
     assert release.mechanism == promise.goal.mechanism
 
 
