@@ -1,0 +1,66 @@
+"""The chains and files that docs/architecture.md names are those of the package; a family of methods is one file."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dpfed.config import presets
+from dpfed.config.tables import override, parse
+from dpfed.methods.catalogue import METHODS
+from dpfed.methods.goals import goal_of
+from dpfed.run.experiment import build
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+CHAINS = re.findall(r"^\| (`[^|]*-digits`[^|]*) \| ([^|]*) \|$", PAGE, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("run", "chain"), CHAINS, ids=[run.replace("`", "") for run, _ in CHAINS])
+def test_chains_are_as_the_page_says(run, chain):
+    preset, *settings = re.findall(r"`([^`]*)`", run)
+    experiment = build(parse(override(presets.tables(preset), settings), source="test"))
+    assert repr(experiment.method.stages) == chain
+
+
+def test_the_page_has_chains():
+    assert len(CHAINS) == 9
+
+
+def test_folders_and_files_exist():
+    rows = re.findall(r"^\| (`(?:dpfed|accounting)/[^|]*) \| [^|]* \|([^|]*)\|$", PAGE, flags=re.MULTILINE)
+    assert len(rows) > 15
+    for folders, example in rows:
+        for folder in re.findall(r"`([^`]*)`", folders):
+            assert (ROOT / folder).exists(), folder
+            for file in re.findall(r"`([^`]*\.py)`", example):
+                assert (ROOT / folder / file).is_file(), (folder, file)
+
+
+PRIVATE = {
+    **dict.fromkeys(("dp-fedavg", "fed-smp-randk", "fed-smp-topk", "fedpm-private"), ()),
+    "qsgd": ("privacy.clip_norm=1", "privacy.noise_multiplier=1"),
+}
+SHARES = ("federation.sampling=fixed", "privacy.placement=clients", "privacy.adjacency=zero-out")
+SETTINGS = [
+    (),
+    ("privacy.noise=skellam",),
+    SHARES,
+    (*SHARES, "privacy.missing_shares=charged", "aggregation.dropout=.1"),
+]
+CASES = [(name, settings) for name in PRIVATE for settings in SETTINGS if name.startswith("fed-smp") or not settings]
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
+def test_the_budget_plans_what_the_stage_charges(name, settings):
+    """Goals are planned from the configuration, charges come from stages: both are one mechanism."""
+    tables = override(presets.tables(f"{name}-digits"), [*PRIVATE[name], *settings])
+    config = parse(tables, source="test")
+    experiment = build(config)
+    stages = experiment.method.stages
+    planned = goal_of(config, experiment.facts, stages.project.sent)
+    assert planned.mechanism == stages.private.mechanism(planned.least) == experiment.goal.mechanism
+
+
+def test_every_method_says_which_chain_it_is():
+    assert all(callable(facts.stages) for facts in METHODS.values())
