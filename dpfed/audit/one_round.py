@@ -13,7 +13,7 @@ from torch import Tensor
 from accounting.mechanisms import FullParticipation
 from dpfed.aggregation.ranks import Task
 from dpfed.audit.one_stream import NoDraws
-from dpfed.audit.seen import Seen
+from dpfed.audit.seen import SeenRows
 from dpfed.randomness import Randomness
 from dpfed.round import Method
 from dpfed.seeds import Seeds
@@ -82,7 +82,7 @@ class OneRound:
 
     def upload(self, updates: Tensor, ids: NDArray[np.int64]) -> Uploaded:
         """Updates [n, d] of these clients, through all client halves."""
-        seen = Seen(self.method.stages)
+        seen = SeenRows(self.method.stages)
         now = replace(self.announced, memory=dict(self.state.stages), votes=[], tally=Tally(), observer=seen)
         arrived = client_halves(self.method.stages, updates.clone(), ids, now)
         return Uploaded(bounded=seen.bounded, coded=seen.given, arrived=arrived)

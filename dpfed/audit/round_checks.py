@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpfed.audit.claims import Claim
 from dpfed.audit.one_round import PUBLIC_SEEDS, OneRound
-from dpfed.audit.seen import Entries, Given, Seen
+from dpfed.audit.seen import Entries, Given, SeenRows
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.audit.whole_round import WholeRounds
 from dpfed.clients.training import LocalTraining
@@ -119,7 +119,7 @@ def sum_check(one: OneRound, size: int) -> Check:
     clients = one.method.sampler.clients
     updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
     quiet = one.quiet.method
-    seen, method = Seen(quiet.stages), replace(quiet, clients=cast(LocalTraining, Given(updates)))
+    seen, method = SeenRows(quiet.stages), replace(quiet, clients=cast(LocalTraining, Given(updates)))
     _, facts = watched_round(one.state, method, seeds=one.seeds, ledger=None, cohort=np.arange(clients), observer=seen)
     if facts.aborted is not None or facts.arrived < clients:
         return Check(name="sum", passed=True, detail=f"not judged: {facts.arrived} of {clients} uploads arrived")

@@ -17,7 +17,6 @@ from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.coins import Coins, PrivateCoins
 from dpfed.stages.encode import Encode
 from dpfed.stages.integers import Integers
-from dpfed.stages.observer import Nobody
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 from dpfed.stages.symbols import Symbols
@@ -26,8 +25,8 @@ _ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols)
 _BOUNDS = (Clip, ClipMoves, FixedClip, DropNotFinite)
 
 
-class Seen(Nobody):
-    """Rows and the sum as they pass stages; nothing is changed.
+class SeenRows:
+    """An observer of rows and their sum as they pass stages.
 
     bounded: after the bound [n, sent] (without one, after the map). given: as they are encoded [n, sent]. arrived: as
     they come out of the wire, or of a bound behind it [n, width]. total: the sum that is decoded [width].
@@ -71,6 +70,12 @@ class Seen(Nobody):
             self._rows["bounded"].append(rows.clone())
         if stage is self._last:
             self._rows["arrived"].append(rows.clone())
+
+    def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        pass
+
+    def noise(self, noise: Tensor) -> None:
+        pass
 
     def summed(self, stage: Any, total: Tensor) -> None:
         if isinstance(stage, _ENCODERS):

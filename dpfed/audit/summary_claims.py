@@ -12,7 +12,7 @@ from dpfed.methods.goals import seen, signs_by_coins
 from dpfed.methods.schemes import is_linear
 from dpfed.methods.sums import in_integers
 from dpfed.run.experiment import not_protected
-from dpfed.run.server_view import server_view
+from dpfed.run.server_view import hostile_clients_view, server_view
 
 
 def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:
@@ -44,14 +44,19 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
             "noise": "gaussian",
             "noise_multiplier": last.noise_std / last.clip_norm,
             "server_epsilon": None,
+            "hostile_clients_epsilon": None,
         }
     goal = files.promise.goal
-    against_server = server_view(files.config, goal, len(releases))
+    against_server, against_clients = (
+        view(files.config, goal, len(releases)) for view in (server_view, hostile_clients_view)
+    )
     return found | {
         "noise": "coins" if goal.noise_multiplier is None else goal.integers.kind if goal.integers else "gaussian",
         "noise_multiplier": goal.noise_multiplier,
         "server_epsilon": against_server.epsilon if against_server else None,
         "server_epsilon_rounds": against_server.rounds if against_server else None,
+        "hostile_clients_epsilon": against_clients.epsilon if against_clients else None,
+        "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
     }
 
 

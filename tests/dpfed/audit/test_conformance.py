@@ -74,6 +74,18 @@ def text_edit(folder, old, new):
     path.write_text(path.read_text().replace(old, new, 1))
 
 
+@pytest.mark.parametrize("key", ["hostile_clients_epsilon", "hostile_clients_epsilon_rounds"])
+def test_another_epsilon_against_hostile_clients(folder, key):
+    """Of a secure sum with the server's noise; without one the key must be empty."""
+    edited = folder("losing")
+    stated = json.loads((edited / "summary.json").read_text())[key]
+    change_summary(edited, **{key: stated - 1})
+    assert failed(edited) == {"summary names what ran"}
+    plain = folder("server")
+    change_summary(plain, **{key: stated})
+    assert failed(plain) == {"summary names what ran"}
+
+
 def test_an_edited_line_and_a_lost_line_break_the_chain(folder):
     edited = folder("server")
     text_edit(edited, '"noise_multiplier":2.0', '"noise_multiplier":2.5')
