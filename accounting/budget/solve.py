@@ -1,7 +1,7 @@
 """Budget before training: epsilon, noise multiplier or rounds, whichever is missing, for a plan of sampled rounds."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
 from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.compose.rdp import Conversion
+from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, CalibrationError, InvalidParameter
 from accounting.exceeded import no_round_fits
 from accounting.mechanisms import (
@@ -146,6 +147,14 @@ class Budget:
     valid: bool = True
     notes: tuple[str, ...] = ()
     sensitivity_in_clips: float | None = None
+    second_opinion: SecondOpinion | None = None
+
+    @property
+    def mechanism(self) -> Composed:
+        """All that the epsilon is about."""
+        noise = () if self.noise_multiplier is None else (self.noise_multiplier,)
+        run: Composed = self.plan.run(*noise, self.rounds)
+        return run
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of one budget; infinities become null."""
@@ -173,6 +182,8 @@ class Budget:
             "notes": list(self.notes),
             **self._details(),
         }
+        if self.second_opinion is not None:
+            record["second_opinion"] = self.second_opinion.epsilon
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
     def _details(self) -> Mapping[str, Any]:
@@ -277,6 +288,23 @@ def rounds(
         conversion=conversion,
         with_lower_bound=with_lower_bound,
     )
+
+
+def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
+    """The same, each with what dp-accounting states for its mechanism (`compose.second_opinion`), in its notes besides:
+    where that is no number, and of rows that have a lower bound. Direction of error: upper bounds; the notes say which
+    contradict a lower bound. Loads dp-accounting."""
+    known: dict[tuple[Composed, float], SecondOpinion] = {}
+    found = []
+    for row in rows:
+        asked = row.mechanism, float(row.plan.delta)
+        if asked not in known:
+            known[asked] = second_opinion(asked[0], delta=asked[1])
+        opinion = known[asked]
+        said = row.lower_bound is not None or opinion.epsilon is None
+        remarks = opinion.remarks(epsilon=row.epsilon, lower_bound=row.lower_bound) if said else ()
+        found.append(replace(row, second_opinion=opinion, notes=(*row.notes, *remarks)))
+    return found
 
 
 def spent_before(before: Composed | None, *, delta: float) -> float | None:

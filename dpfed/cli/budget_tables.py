@@ -12,6 +12,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
 
 _NO_GUARANTEE = "not a guarantee: "
+_SECOND = "second opinion "  # what agrees or is looser shows in the column
 
 
 def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
@@ -69,6 +70,8 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
         table.add_column(heading)
     table.add_column("epsilon", justify="right")
     table.add_column("at least", justify="right")
+    if asked := rows[0].second_opinion is not None:
+        table.add_column("second opinion", justify="right")
     table.add_column("guarantee")
     table.add_column("notes", overflow="fold")
     previous = None
@@ -85,11 +88,12 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
             row.conversion or "–",
             upwards(row.epsilon),
             downwards(row.lower_bound),
+            *([upwards(row.second_opinion.epsilon)] if asked and row.second_opinion is not None else []),
             "yes" if row.valid else "no",
             "; ".join(
                 note.removeprefix(_NO_GUARANTEE)
                 for note in row.notes
-                if note not in said or note.startswith(_NO_GUARANTEE)
+                if note.startswith(_NO_GUARANTEE) or (note not in said and not note.startswith(_SECOND))
             ),
         )
     return table

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accounting.budget import Budget, NoisePlan
+from accounting.budget import Budget, NoisePlan, with_second_opinion
 from accounting.budget.coin_budget import CoinPlan
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
@@ -30,6 +30,7 @@ def project_budget(
     conversion: Conversion,
     plot: Path | None,
     json: bool,
+    second_opinion: bool,
 ) -> None:
     """Looks only: it takes no lock, and runs may charge the project meanwhile."""
     project = Project.open(path)
@@ -48,8 +49,13 @@ def project_budget(
             answer = solve(plan, rounds, noise_multiplier, target, accountant, conversion)
         except CalibrationError as error:
             raise CalibrationError(f"{path}: {error}") from None
-    elif rounds is not None or noise_multiplier is not None or plot is not None:
-        raise ConfigError("--rounds, --noise-multiplier or --plot with --ledger: of which rounds? Give --cohort, too.")
+        if second_opinion:
+            (answer,) = with_second_opinion([answer])
+    elif rounds is not None or noise_multiplier is not None or plot is not None or second_opinion:
+        raise ConfigError(
+            "--rounds, --noise-multiplier, --plot or --second-opinion with --ledger: of which rounds? Give --cohort, "
+            "too."
+        )
     if plot is not None and plan is not None and answer is not None:
         from dpfed.report.figures.budget import plot_budget
 
