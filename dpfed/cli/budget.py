@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from accounting import budget as budgets
-from accounting.budget import Budget, NoisePlan, Plan
-from accounting.budget.coin_budget import CoinPlan
+from accounting.budget import Budget, Plan
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_plans import Mechanism, PlanOptions, refuse
@@ -145,7 +144,7 @@ def budget(
     if over:
         from dpfed.cli.budget_maps import show_map
 
-        if isinstance(plan, CoinPlan):
+        if not plan.has_noise_multiplier:
             raise ConfigError(f"--over with --mechanism {mechanism}: maps are for noise. Remove it.")
         refuse(
             "--over: the map shows every epsilon",
@@ -156,20 +155,18 @@ def budget(
         given = {"noise-multiplier": noise_multiplier, "rounds": rounds}
         show_map(plan, over, given, accountant, conversion, plot, json=json)
         return
-    if compare and not isinstance(plan, Plan):
+    if compare and mechanism not in ("gaussian", "distributed-gaussian"):
         raise ConfigError(f"--compare with --mechanism {mechanism}: it is for Gaussian noise. Remove it.")
     answer = solve(plan, rounds, noise_multiplier, epsilon, accountant, conversion)
     rows = [answer]
-    if compare and isinstance(plan, Plan):
+    if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     if second_opinion:
         answer, *rows = budgets.with_second_opinion([answer, *rows])
     _report(plan, answer, rows, plot=plot, json=json, compare=compare)
 
 
-def _report(
-    plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool
-) -> None:
+def _report(plan: Plan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool) -> None:
     if plot is not None:
         from dpfed.report.figures.budget import plot_budget
 

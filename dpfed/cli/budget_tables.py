@@ -6,8 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from accounting.budget import Budget, NoisePlan
-from accounting.budget.coin_budget import CoinPlan
+from accounting.budget import Budget, Plan
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
 
@@ -15,7 +14,7 @@ _NO_GUARANTEE = "not a guarantee: "
 _SECOND = "second opinion "  # what agrees or is looser shows in the column
 
 
-def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
+def show(plan: Plan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
     """On standard output, for people; `rows` as a table, if there are any."""
     out = console()
     together = "  of everything together" if plan.before is not None else ""
@@ -45,7 +44,7 @@ def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: P
         out.print(f"plot: {plot}")
 
 
-def sampler_words(plan: NoisePlan | CoinPlan) -> str:
+def sampler_words(plan: Plan) -> str:
     """How a cohort is drawn."""
     if plan.sampling == "poisson":
         return (
