@@ -149,7 +149,7 @@ def test_sampled_coins_use_every_whole_order():
         clip_norm=2.54,
         linf_clip=0.05,
     )
-    run, delta = plan.run(40), plan.delta
+    run, delta = plan.run(None, 40), plan.delta
     stated = accountant.guarantee(run, delta=delta)
     target = delta - 40 * plan.coins().overflow
     searched = rdp.epsilon_from_curve(rdp.COIN_ORDERS, rdp.curve(run, rdp.COIN_ORDERS), delta=target)
