@@ -5,16 +5,14 @@ Loading it is quick: `import scipy` loads a part of scipy when that is first use
 >>> from accounting import Plan, budget
 >>> from accounting.rounding import upwards
 >>> plan = Plan(clients=6000, cohort=100)  # Poisson sampling, add-remove, delta = n^-1.1
->>> upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=180).epsilon)
+>>> upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=180))
 '0.6303'
 """
 
 from accounting import bernoulli, budget, errors, gaussian, mechanisms
 from accounting.bernoulli import debias
 from accounting.bernoulli import sums as bernoulli_sum
-from accounting.budget import Budget, Plan, calibrate, coin_budget
-from accounting.budget.coin_budget import CoinPlan
-from accounting.budget.integer_plan import IntegerPlan
+from accounting.budget import Budget, Plan, calibrate
 from accounting.compose import fed_smp, grid, lower_bound, pld, rdp
 from accounting.compose.accountant import ACCOUNTANTS, Guarantee, guarantee
 from accounting.compose.histories import Histories, Steps
@@ -44,7 +42,6 @@ __all__ = [
     "BernoulliAggregate",
     "BernoulliChannel",
     "Budget",
-    "CoinPlan",
     "Composed",
     "DiscreteGaussian",
     "FixedSizeSampling",
@@ -53,7 +50,6 @@ __all__ = [
     "Guarantee",
     "Header",
     "Histories",
-    "IntegerPlan",
     "Ledger",
     "LocalRelease",
     "Plan",
@@ -66,7 +62,6 @@ __all__ = [
     "bernoulli_sum",
     "budget",
     "calibrate",
-    "coin_budget",
     "debias",
     "errors",
     "fed_smp",

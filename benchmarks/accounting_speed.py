@@ -120,10 +120,7 @@ def contenders(setting: tuple[int, int, int, float]) -> dict[str, dict[str, Call
 
     def ours(kind: str) -> float:
         rdp._sampled_curve.cache_clear()
-        found = budget.noise_multiplier(
-            plan, epsilon_target=epsilon, rounds=rounds, accountant=kind, with_lower_bound=False
-        )
-        return float(found.noise_multiplier or 0)
+        return budget.noise_multiplier(plan, epsilon=epsilon, rounds=rounds, accountant=kind)
 
     def library(kind: Callable) -> float:
         return calibrate_dp_mechanism(kind, event, epsilon, float(plan.delta or 0), tol=ACCURACY)
@@ -175,8 +172,7 @@ def rounds_table(repeats: int) -> None:
 
     def ours(kind: str) -> int:
         rdp._sampled_curve.cache_clear()
-        how = {"accountant": kind, "with_lower_bound": False}
-        return budget.rounds(plan, epsilon_target=epsilon, noise_multiplier=z, **how).rounds
+        return budget.rounds(plan, epsilon=epsilon, noise_multiplier=z, accountant=kind)
 
     for kind, upstream in (("rdp", RdpAccountant), ("pld", PLDAccountant)):
         who = {

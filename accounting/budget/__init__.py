@@ -1,5 +1,27 @@
-"""Budget before training: epsilon, noise multiplier or rounds, whichever is missing."""
+"""Budget before training: epsilon, noise multiplier or rounds, whichever is missing.
 
-from accounting.budget.solve import SAMPLINGS, Budget, NoisePlan, Plan, compare, epsilon, noise_multiplier, rounds
+>>> from accounting import Plan, budget
+>>> plan = Plan(clients=6000, cohort=100)
+>>> budget.rounds(plan, epsilon=1.01, noise_multiplier=1.4)
+451
+"""
 
-__all__ = ["SAMPLINGS", "Budget", "NoisePlan", "Plan", "compare", "epsilon", "noise_multiplier", "rounds"]
+from accounting.budget.answers import Budget, epsilon, noise_multiplier, rounds, solve, with_second_opinion
+from accounting.budget.coin_clip import clip_norm
+from accounting.budget.comparison import compare
+from accounting.budget.plan import MECHANISMS, SAMPLINGS, Placement, Plan
+
+__all__ = [
+    "MECHANISMS",
+    "SAMPLINGS",
+    "Budget",
+    "Placement",
+    "Plan",
+    "clip_norm",
+    "compare",
+    "epsilon",
+    "noise_multiplier",
+    "rounds",
+    "solve",
+    "with_second_opinion",
+]

@@ -2,31 +2,42 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from accounting import require
 from accounting.compose import loss_grid
+from accounting.compose.pld import SMALLEST_DELTA
 from accounting.mechanisms import FixedSizeSampling, Gaussian, Mechanism, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.rounding import downwards, upwards
 
 _ORDERS = [float(order) for order in (*range(2, 65), 80, 96, 128, 160, 192, 224, 256)]
+
+_MOST_PARTS = 50
+"""Different releases; each is a distribution of its own to the library."""
+
+_FAR = 0.01
+"""Relative; discretisation alone accounts for less."""
+_GRID = 1e-4
+"""Relative; what two discretisations differ by."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecondOpinion:
-    """An epsilon at `delta` that dp-accounting computes for the same mechanism.
+    """An epsilon at `delta` that dp-accounting computes for the same mechanism, or why it has none.
 
     epsilon:    an upper bound, too, by its own discretisation or its own Renyi bound; often looser than ours
     accountant: "pld" or "rdp", of dp-accounting `version`
+    note:       which bound it is; why there is none, where epsilon and accountant are None
     """
 
-    epsilon: float
+    epsilon: float | None
     delta: float
-    accountant: str
+    accountant: str | None
     version: str
     note: str = ""
 
@@ -34,34 +45,90 @@ class SecondOpinion:
         """The JSON object."""
         return asdict(self)
 
+    @property
+    def by(self) -> str:
+        """Who states it, in words."""
+        note = f", {self.note}" if self.note else ""
+        return f"dp-accounting {self.version}, {self.accountant}{note}"
 
-def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion | None:
-    """What dp-accounting states for `mechanism`, under its own adjacency; None where it has no account of it.
+    def remarks(self, *, epsilon: float, lower_bound: float | None) -> tuple[str, ...]:
+        """What a reader of `epsilon` should know of this opinion: who states it, or why nobody does; and where it
+        contradicts a lower bound that is proven, or lies far from `epsilon`, which is an upper bound as well."""
+        if self.epsilon is None:
+            return (f"no second opinion: {self.note}",)
+        stated = f"second opinion {upwards(self.epsilon)} by {self.by}"
+        if lower_bound is not None and self.epsilon < lower_bound * (1 - _GRID):
+            return (f"wrong {stated}: no account can state less than {downwards(lower_bound)}, which is proven",)
+        if abs(self.epsilon - epsilon) <= _FAR * epsilon + _GRID:
+            return (f"{stated}: agrees",)
+        if self.epsilon > epsilon:
+            return (f"{stated}: far above {upwards(epsilon)}; both are upper bounds, its account is the looser one",)
+        return (f"{stated}: far below {upwards(epsilon)}; both are upper bounds, and this account is the looser one",)
+
+
+def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
+    """What dp-accounting states for `mechanism`, under its own adjacency; why, where it has no account of it.
 
     Claim: an upper bound by another implementation, where its documented errors are avoided: noise multipliers are
     Python floats and events are never nested; replace-one doubles the sensitivity before the library sees it, since its
     Renyi accountant takes the noise as if already halved; fixed-size orders stay at 256 and below, beyond which its
     curve jumps; its own privacy loss distribution of fixed-size sampling, which lies below a proven lower bound, is not
-    asked. Poisson sampling and none: PLD. Fixed-size sampling: Renyi (Wang, Balle, Kasiviswanathan 2019), replace-one,
-    which covers zero-out. Integer noise, coins: None. Direction of error: upper bound. Loads dp-accounting.
+    asked, nor is any at a delta below 1e-12, where rounding decides. Poisson sampling and none: PLD. Fixed-size
+    sampling: Renyi (Wang, Balle, Kasiviswanathan 2019), replace-one, which covers zero-out. Direction of error: upper
+    bound. Loads dp-accounting where it is asked.
     """
     target = require.open_probability(delta=delta)
     parts = loss_grid.parts_of(mechanism)
+    why = _why_none(parts, target)
+    if why:
+        return _none(target, why)
+    by_orders = isinstance(parts[0][0], Subsampled) and isinstance(parts[0][0].sampling, FixedSizeSampling)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            epsilon = (_by_orders if by_orders else _by_losses)(mechanism, target)
+    except (ImportError, ValueError, ArithmeticError, MemoryError) as error:  # its alternating sums fail at huge noise
+        return _none(target, f"dp-accounting fails ({type(error).__name__}: {str(error)[:100]})")
+    if not math.isfinite(epsilon):
+        return _none(target, "dp-accounting states that epsilon is infinite")
+    return SecondOpinion(
+        epsilon=epsilon,
+        delta=target,
+        accountant="rdp" if by_orders else "pld",
+        version=_version(),
+        note="replace-one, Wang et al. 2019" if by_orders else "",
+    )
+
+
+def _none(delta: float, why: str) -> SecondOpinion:
+    return SecondOpinion(epsilon=None, delta=delta, accountant=None, version=_version(), note=why)
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("dp-accounting")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _why_none(parts: Sequence[tuple[Any, int]], delta: float) -> str:
+    """Why the library is not asked; empty if it is."""
     inside = [part.mechanism if isinstance(part, Subsampled) else part for part, _ in parts]
-    if not all(isinstance(one, Gaussian) for one in inside):
-        return None
+    others = sorted({one.to_dict()["kind"] for one in inside if not isinstance(one, Gaussian)})
+    if others:
+        return f"dp-accounting has no account of {', '.join(others)}"
+    if len(parts) > _MOST_PARTS:
+        return (
+            f"{len(parts)} different releases, of which dp-accounting would compose at most {_MOST_PARTS} in good time"
+        )
     fixed = [isinstance(part, Subsampled) and isinstance(part.sampling, FixedSizeSampling) for part, _ in parts]
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        if not any(fixed):
-            return _opinion(_by_losses(mechanism, target), target, "pld")
-        epsilon = _by_orders(mechanism, target) if all(fixed) else None
-    return None if epsilon is None else _opinion(epsilon, target, "rdp", note="replace-one, Wang et al. 2019")
-
-
-def _opinion(epsilon: float, delta: float, accountant: str, note: str = "") -> SecondOpinion:
-    version = metadata.version("dp-accounting")
-    return SecondOpinion(epsilon=epsilon, delta=delta, accountant=accountant, version=version, note=note)
+    if any(fixed) and not all(fixed):
+        return "dp-accounting has no account of fixed-size sampling together with other rounds"
+    if not any(fixed) and delta < SMALLEST_DELTA:
+        return f"delta is below {SMALLEST_DELTA:g}, where the rounding of dp-accounting's distributions decides"
+    return ""
 
 
 def _by_losses(mechanism: Mechanism, delta: float) -> float:
@@ -86,18 +153,13 @@ def _by_losses(mechanism: Mechanism, delta: float) -> float:
     return float(composed.get_epsilon_for_delta(delta))
 
 
-def _by_orders(mechanism: Mechanism, delta: float) -> float | None:
+def _by_orders(mechanism: Mechanism, delta: float) -> float:
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant
 
     theirs = RdpAccountant(_ORDERS, NeighboringRelation.REPLACE_ONE)
     for part, count in loss_grid.parts_of(mechanism):
         gaussian = GaussianDpEvent(part.mechanism.noise_multiplier / 2)
-        try:
-            theirs.compose(
-                SampledWithoutReplacementDpEvent(part.sampling.clients, part.sampling.cohort, gaussian), count
-            )
-        except (ValueError, OverflowError):  # its alternating sums fail where the noise is huge
-            return None
-    found = float(theirs.get_epsilon(delta))
-    return found if math.isfinite(found) else None
+        event = SampledWithoutReplacementDpEvent(part.sampling.clients, part.sampling.cohort, gaussian)
+        theirs.compose(event, count)
+    return float(theirs.get_epsilon(delta))

@@ -4,6 +4,7 @@ Unit "client": a `Release`, something about all clients of a round. Unit "record
 a round released of its own records.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from accounting import mechanisms, require
 from accounting.compose.histories import Steps
 from accounting.errors import AccountingError, InvalidParameter
-from accounting.mechanisms import Composed, SingleRelease
+from accounting.mechanisms import Composed, SingleRelease, Subsampled
+from accounting.rounding import upwards
 
 VERSION = 1
 
@@ -131,6 +133,36 @@ def misplaced(header: Header, entry: Entry) -> str | None:
         if largest >= header.clients:
             return f"client {largest} of {header.clients} clients, who count from 0."
     return None
+
+
+_ROUNDING = 1e-9
+"""Relative: two ways to compute one standard deviation."""
+
+
+def short_of_noise(entry: Entry) -> str | None:
+    """What is wrong with an entry that states less noise than it charges for, if it does.
+
+    noise_std is compared with `least_noise_std` of each mechanism, up to 1e-9 of it: z C for Gaussians (a release that
+    shares its noise multiplier with a count states more), the root of what all shares add, in clip norms, for integers
+    (in the steps of `detail`, where it states them), the noise on the probabilities for coins.
+    """
+    if isinstance(entry, Aborted):
+        return None
+    charged = entry.steps if isinstance(entry, LocalRelease) else (entry,)
+    least = max((_least_noise_std(part.mechanism, entry) for part in charged), default=0.0)
+    if entry.noise_std >= least * (1 - _ROUNDING):
+        return None
+    return (
+        f"noise_std={entry.noise_std}: the mechanism that is charged has noise of standard deviation {upwards(least)} "
+        f"at clip_norm={entry.clip_norm}. State the noise that is added, and charge for no more than that."
+    )
+
+
+def _least_noise_std(mechanism: SingleRelease, entry: Release | LocalRelease) -> float:
+    inside = mechanism.mechanism if isinstance(mechanism, Subsampled) else mechanism
+    steps = entry.detail.get("steps_per_unit")
+    known = steps if isinstance(steps, int | float) and 0 < steps < math.inf else 0.0
+    return inside.least_noise_std(entry.clip_norm, known)
 
 
 def header_from(record: Mapping[str, Any]) -> Header:

@@ -27,6 +27,7 @@ from accounting.ledger.entries import (
     Release,
     header_from,
     misplaced,
+    short_of_noise,
 )
 from accounting.ledger.hash_chain import opened, sealed
 from accounting.ledger.regular_file import open_input
@@ -170,7 +171,8 @@ class Ledger:
     def record(self, entry: Entry) -> None:
         """Append one line and force it to the disk. Only after this returns may a release be published.
 
-        On failure (a full disk) the file is cut back to what it was and LedgerError says that nothing was released.
+        On failure (a full disk) the file is cut back to what it was and LedgerError says that nothing was released. An
+        entry that states less noise than its mechanism charges for is refused: LedgerError.
         """
         self.record_all([entry])
 
@@ -180,7 +182,7 @@ class Ledger:
         if not new:
             return
         for entry in new:
-            if wrong := misplaced(self.header, entry):
+            if wrong := misplaced(self.header, entry) or short_of_noise(entry):
                 raise LedgerError(f"{self.path}, round {entry.round}: {wrong}")
             line, chain = sealed(entry.to_dict(), chain)
             lines.append(line)
@@ -213,6 +215,13 @@ class Ledger:
                 histories.add(release.steps)
         return histories
 
+    def charged(self, delta: float, *, accountant: Accountant = "best") -> Composed | None:
+        """What `guarantee` is about: everything released, or with unit "record" what the worst client released. None
+        before the first release."""
+        if self.header.unit == "record":
+            return worst(self.histories().distinct(), delta=delta, accountant=accountant)
+        return self.mechanism()
+
     def guarantee(
         self,
         delta: float,
@@ -231,8 +240,7 @@ class Ledger:
         """
         record_level = self.header.unit == "record"
         units = units if record_level else self.header.clients
-        histories = self.histories().distinct() if record_level else []
-        mechanism = worst(histories, delta=delta, accountant=accountant) if record_level else self.mechanism()
+        mechanism = self.charged(delta, accountant=accountant)
         if mechanism is None:
             return Guarantee(
                 epsilon=0.0, delta=delta, unit=self.header.unit, adjacency="any", sampling="none", method="none",

@@ -20,6 +20,7 @@ class _Coins:
     adjacency: Adjacency
     l2_clip: float | None = None
     linf_clip: float | None = None
+    noise_std: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dimension", require.count(dimension=self.dimension))
@@ -31,6 +32,7 @@ class _Coins:
         for name in ("l2_clip", "linf_clip"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, require.clip_norm(**{name: getattr(self, name)}))
+        object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
         if self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
                 "adjacency='add-remove' with coins: a client more or less changes the number of coins, which shows. "
@@ -41,16 +43,14 @@ class _Coins:
         """How far neighbours' probabilities lie apart, from the clip of one client's move."""
         return None if clip is None else clip * self.adjacency.sensitivity_in_clips
 
+    def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
+        """Standard deviation of the noise on the probabilities that is charged for."""
+        return self.noise_std
+
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliChannel(_Coins):
     """One client's coins, seen one by one: theta + N(0, noise_std^2), clipped to [floor, 1 - floor], then coins."""
-
-    noise_std: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "bernoulli-channel", **asdict(self), "adjacency": str(self.adjacency)}
@@ -67,11 +67,9 @@ class BernoulliAggregate(_Coins):
 
     cohort: int
     overflow: float = 0.0
-    noise_std: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
         object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
         object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
 

@@ -105,6 +105,10 @@ class Gaussian:
         """Sensitivity over noise standard deviation."""
         return self.adjacency.sensitivity_in_clips / self.noise_multiplier
 
+    def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
+        """Standard deviation of the noise that is charged for, on a sum of vectors of norm at most `clip_norm`."""
+        return self.noise_multiplier * clip_norm
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "kind": "gaussian",

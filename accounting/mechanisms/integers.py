@@ -56,6 +56,15 @@ class _IntegerNoise:
         """Variance parameter of the noise on each coordinate of the sum."""
         return self.share_variance * self.shares
 
+    def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
+        """Standard deviation of the noise that is charged for, in the units of `clip_norm`, at the least.
+
+        A step is 1 / steps_per_unit where that is known (0: it is not), and never less than clip_norm / l2_bound:
+        rounding lengthens vectors, so that a clip norm is at most l2_bound steps.
+        """
+        step = max(clip_norm / self.l2_bound, 1 / steps_per_unit if steps_per_unit else 0.0)
+        return math.sqrt(self.variance) * step
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 

@@ -79,7 +79,7 @@ def arrivals(participants: NDArray[np.int64], lost: Mapping[int, Step]) -> NDArr
 
 def least_uploads(participants: int, tolerance: float) -> int:
     """How many of so many uploads must arrive if the fraction `tolerance` may be missing."""
-    return participants - math.floor(tolerance * participants)  # as `accounting.budget.integer_plan` counts shares
+    return participants - math.floor(tolerance * participants)  # as `accounting.budget.integers` counts shares
 
 
 def require_enough(arrived: int, participants: int, tolerance: float | None) -> None:

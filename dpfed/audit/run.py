@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,26 @@ class RunAudit:
     def verdict(self) -> Verdict:
         return verdict(self.checks)
 
+    @cached_property
+    def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
+        """What dp-accounting states for the same ledger, no part of the verdict; and what that is beside ours and
+        beside what is proven, or why there is none. Loads dp-accounting."""
+        try:
+            opinion = self.files.second_opinion
+            if opinion is None:
+                return None, ("no second opinion: nothing was released",)
+            least = conformance.least_epsilon(self.files, opinion.delta)
+            return opinion.epsilon, opinion.remarks(epsilon=self.files.guarantee.epsilon, lower_bound=least)
+        except (DpfedError, AccountingError) as reason:
+            return None, (f"no second opinion: {reason}",)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `dpfed audit run`."""
-        found = self.canaries
+        found, (opinion, remarks) = self.canaries, self.second_opinion
         return {
             "claimed_epsilon": self.claimed_epsilon,
             "recomputed_epsilon": self.recomputed_epsilon,
+            "second_opinion": opinion,
             "delta": self.delta,
             "lower_bound": found.lower_bound if found else None,
             "confidence": self.confidence,
@@ -65,7 +80,7 @@ class RunAudit:
             "checks": [one.to_dict() for one in self.checks],
             "verdict": self.verdict,
             "canaries": found.to_dict() if found else None,
-            "notes": list(self.notes),
+            "notes": [*self.notes, *remarks],
         }
 
 

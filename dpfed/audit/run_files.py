@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from accounting import require
 from accounting.compose.accountant import Guarantee
+from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
 from accounting.ledger import Aborted, Entry, Ledger, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
@@ -109,6 +110,14 @@ class RunFiles:
             return ledger.guarantee(delta, accountant=accountant, with_lower_bound=False)
         except AccountingError as error:
             raise Unavailable(f"ledger.jsonl: no epsilon follows from it ({error}).") from None
+
+    @cached_property
+    def second_opinion(self) -> SecondOpinion | None:
+        """What dp-accounting states for what the ledger holds, at the same delta; None where nothing was released."""
+        table = self.config.privacy or self.config.local.record
+        accountant = table.accountant if table is not None else "best"
+        mechanism = self.trusted_ledger.charged(self.stated("delta"), accountant=accountant)
+        return None if mechanism is None else second_opinion(mechanism, delta=self.stated("delta"))
 
     @cached_property
     def promise(self) -> Promise:

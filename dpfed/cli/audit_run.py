@@ -74,6 +74,8 @@ def _show(found: RunAudit, page: Path) -> None:
         f"claimed epsilon {upwards(found.claimed_epsilon)}, from the ledger alone {upwards(found.recomputed_epsilon)}, "
         f"delta {upwards(found.delta)}"
     )
+    for remark in found.second_opinion[1]:
+        out.print(remark)
     for note in found.notes:
         out.print(f"note: {note}")
     out.print(f"report, with plots: {page}")

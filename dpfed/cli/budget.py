@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from accounting import budget as budgets
-from accounting.budget import Budget, NoisePlan, Plan
-from accounting.budget.coin_budget import CoinPlan
+from accounting.budget import Budget, Plan
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_plans import Mechanism, PlanOptions, refuse
@@ -45,6 +44,7 @@ def budget(
     plot: Path | None = None,
     over: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     ledger: Path | None = None,
+    second_opinion: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Epsilon, noise multiplier or rounds: give two of the three, get the third.
@@ -114,6 +114,8 @@ def budget(
         also cohort=LOW:HIGH. Give what is no axis of --noise-multiplier and --rounds. --accountant rdp is the quickest.
     ledger
         A project's ledger (`dpfed ledger create`): what it holds comes on top of the plan. Runs may go on meanwhile.
+    second_opinion
+        What dp-accounting, which shares no code with this, states for the same run, its known errors avoided.
     json
         One JSON document on standard output.
     """
@@ -135,31 +137,36 @@ def budget(
         refuse("--ledger", compare=compare or None, over=over or None)
         project_budget(
             ledger, options, rounds=rounds, noise_multiplier=noise_multiplier, accountant=accountant,
-            conversion=conversion, plot=plot, json=json,
+            conversion=conversion, plot=plot, json=json, second_opinion=second_opinion,
         )  # fmt: skip
         return
     plan = options.plan()
     if over:
         from dpfed.cli.budget_maps import show_map
 
-        if isinstance(plan, CoinPlan):
+        if not plan.has_noise_multiplier:
             raise ConfigError(f"--over with --mechanism {mechanism}: maps are for noise. Remove it.")
-        refuse("--over: the map shows every epsilon", epsilon=epsilon, compare=compare or None)
+        refuse(
+            "--over: the map shows every epsilon",
+            epsilon=epsilon,
+            compare=compare or None,
+            second_opinion=second_opinion or None,
+        )
         given = {"noise-multiplier": noise_multiplier, "rounds": rounds}
         show_map(plan, over, given, accountant, conversion, plot, json=json)
         return
-    if compare and not isinstance(plan, Plan):
+    if compare and mechanism not in ("gaussian", "distributed-gaussian"):
         raise ConfigError(f"--compare with --mechanism {mechanism}: it is for Gaussian noise. Remove it.")
     answer = solve(plan, rounds, noise_multiplier, epsilon, accountant, conversion)
     rows = [answer]
-    if compare and isinstance(plan, Plan):
+    if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
+    if second_opinion:
+        answer, *rows = budgets.with_second_opinion([answer, *rows])
     _report(plan, answer, rows, plot=plot, json=json, compare=compare)
 
 
-def _report(
-    plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool
-) -> None:
+def _report(plan: Plan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool) -> None:
     if plot is not None:
         from dpfed.report.figures.budget import plot_budget
 

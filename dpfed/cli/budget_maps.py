@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accounting.budget import NoisePlan
+from accounting.budget import Plan
 from accounting.caveats import of_delta
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
@@ -16,7 +16,7 @@ from dpfed.report.figures.budget_map import Axis, budget_map, plot_budget_map
 
 
 def show_map(
-    plan: NoisePlan,
+    plan: Plan,
     over: tuple[str, ...],
     given: dict[str, float | None],
     accountant: Accountant,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from accounting.budget import NoisePlan, Plan
-from accounting.budget.coin_budget import CoinPlan
-from accounting.budget.integer_plan import IntegerPlan, Placement
+from accounting.budget import Placement, Plan
 from accounting.integers.fixed_point import NoiseLaw
 from accounting.mechanisms import Composed
 from accounting.mechanisms.adjacency import Adjacency
@@ -41,7 +39,7 @@ class PlanOptions:
     slots: int | None
     before: Composed | None = None
 
-    def plan(self) -> NoisePlan | CoinPlan:
+    def plan(self) -> Plan:
         """ConfigError for an option that has no meaning for this mechanism, or that it needs."""
         if self.cohort is None and self.sampling != "all":
             raise ConfigError("--cohort is missing: how many clients take part in a round.")
@@ -55,20 +53,18 @@ class PlanOptions:
             "the clip norm",
             **self._coin_options, **self._integer_options, dimension=self.dimension, slots=self.slots,
         )  # fmt: skip
+        return self._plan(dropout=self.dropout)
+
+    def _plan(self, **more: Any) -> Plan:
         return Plan(
             clients=self.clients,
-            cohort=self._cohort,
-            sampling=self.sampling,
-            adjacency=Adjacency(self.adjacency) if self.adjacency else None,
-            delta=self.delta,
+            cohort=self.clients if self.sampling == "all" or self.cohort is None else self.cohort,
             mechanism=self.mechanism,
-            dropout=self.dropout,
+            sampling=self.sampling,
+            delta=self.delta,
             before=self.before,
+            **{"adjacency": Adjacency(self.adjacency) if self.adjacency else None, **more},
         )
-
-    @property
-    def _cohort(self) -> int:
-        return self.clients if self.sampling == "all" or self.cohort is None else self.cohort
 
     @property
     def _integer_options(self) -> dict[str, object]:
@@ -84,28 +80,20 @@ class PlanOptions:
             "noise_std": self.noise_std or None,
         }
 
-    def _integers(self) -> IntegerPlan:
+    def _integers(self) -> Plan:
         refuse(f"--mechanism {self.mechanism}: for coins", **self._coin_options)
         if self.dimension is None:
             raise ConfigError(f"--mechanism {self.mechanism} needs --dimension: rounding costs depend on it.")
-        law: NoiseLaw = "skellam" if self.mechanism == "skellam" else "discrete-gaussian"
-        return IntegerPlan(
-            clients=self.clients,
-            cohort=self._cohort,
+        return self._plan(
             dimension=self.dimension,
-            mechanism=law,
-            sampling=self.sampling,
-            adjacency=Adjacency(self.adjacency) if self.adjacency else None,
-            delta=self.delta,
             scale=self.scale,
             rotate=self.rotate is not False,
             placement=self.placement or "clients",
             dropout=self.dropout,
             slots=self.slots,
-            before=self.before,
         )
 
-    def _coins(self) -> CoinPlan:
+    def _coins(self) -> Plan:
         refuse(f"--mechanism {self.mechanism}: for integer noise", **self._integer_options)
         refuse(f"--mechanism {self.mechanism}: for noise in shares of the clients", dropout=self.dropout or None)
         if self.dimension is None or self.edge is None:
@@ -117,20 +105,14 @@ class PlanOptions:
         clip_norm = self.clip_norm
         if self.l2_sensitivity is not None:
             clip_norm = self.l2_sensitivity / chosen.sensitivity_in_clips
-        return CoinPlan(
-            clients=self.clients,
-            cohort=self._cohort,
+        return self._plan(
             dimension=self.dimension,
             edge=self.edge,
-            mechanism=self.mechanism,
-            sampling=self.sampling,
             adjacency=chosen,
-            delta=self.delta,
             clip_norm=clip_norm,
             linf_clip=self.linf_clip,
             noise_std=self.noise_std,
             slots=self.slots,
-            before=self.before,
         )
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from rich.table import Table
 
-from accounting.budget import Budget, NoisePlan
-from accounting.budget.coin_budget import CoinPlan
+from accounting.budget import Budget, Plan
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
 
 _NO_GUARANTEE = "not a guarantee: "
+_SECOND = "second opinion "  # what agrees or is looser shows in the column
 
 
-def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
+def show(plan: Plan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
     """On standard output, for people; `rows` as a table, if there are any."""
     out = console()
     together = "  of everything together" if plan.before is not None else ""
@@ -44,7 +44,7 @@ def show(plan: NoisePlan | CoinPlan, answer: Budget, rows: list[Budget], plot: P
         out.print(f"plot: {plot}")
 
 
-def sampler_words(plan: NoisePlan | CoinPlan) -> str:
+def sampler_words(plan: Plan) -> str:
     """How a cohort is drawn."""
     if plan.sampling == "poisson":
         return (
@@ -69,6 +69,8 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
         table.add_column(heading)
     table.add_column("epsilon", justify="right")
     table.add_column("at least", justify="right")
+    if asked := rows[0].second_opinion is not None:
+        table.add_column("second opinion", justify="right")
     table.add_column("guarantee")
     table.add_column("notes", overflow="fold")
     previous = None
@@ -85,11 +87,12 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
             row.conversion or "–",
             upwards(row.epsilon),
             downwards(row.lower_bound),
+            *([upwards(row.second_opinion.epsilon)] if asked and row.second_opinion is not None else []),
             "yes" if row.valid else "no",
             "; ".join(
                 note.removeprefix(_NO_GUARANTEE)
                 for note in row.notes
-                if note not in said or note.startswith(_NO_GUARANTEE)
+                if note.startswith(_NO_GUARANTEE) or (note not in said and not note.startswith(_SECOND))
             ),
         )
     return table

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accounting.budget import Budget, NoisePlan
-from accounting.budget.coin_budget import CoinPlan
+from accounting.budget import Budget, Plan, with_second_opinion
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from accounting.errors import CalibrationError
@@ -30,6 +29,7 @@ def project_budget(
     conversion: Conversion,
     plot: Path | None,
     json: bool,
+    second_opinion: bool,
 ) -> None:
     """Looks only: it takes no lock, and runs may charge the project meanwhile."""
     project = Project.open(path)
@@ -39,7 +39,7 @@ def project_budget(
         terms = project.terms
         options = replace(options, clients=project.ledger.header.clients, delta=terms.delta)
         plan = after(options, project.ledger.mechanism()).plan()
-        coins = isinstance(plan, CoinPlan)
+        coins = not plan.has_noise_multiplier
         if rounds is None and noise_multiplier is None and not coins:
             raise ConfigError("--cohort with --ledger: give --rounds, --noise-multiplier or both, too.")
         both = rounds is not None and (noise_multiplier is not None or coins)
@@ -48,8 +48,13 @@ def project_budget(
             answer = solve(plan, rounds, noise_multiplier, target, accountant, conversion)
         except CalibrationError as error:
             raise CalibrationError(f"{path}: {error}") from None
-    elif rounds is not None or noise_multiplier is not None or plot is not None:
-        raise ConfigError("--rounds, --noise-multiplier or --plot with --ledger: of which rounds? Give --cohort, too.")
+        if second_opinion:
+            (answer,) = with_second_opinion([answer])
+    elif rounds is not None or noise_multiplier is not None or plot is not None or second_opinion:
+        raise ConfigError(
+            "--rounds, --noise-multiplier, --plot or --second-opinion with --ledger: of which rounds? Give --cohort, "
+            "too."
+        )
     if plot is not None and plan is not None and answer is not None:
         from dpfed.report.figures.budget import plot_budget
 
@@ -83,7 +88,7 @@ def _show_project(record: dict[str, Any]) -> None:
         console().print(f"note: {note}")
 
 
-def _show_answer(plan: NoisePlan | CoinPlan, answer: Budget, record: dict[str, Any], plot: Path | None) -> None:
+def _show_answer(plan: Plan, answer: Budget, record: dict[str, Any], plot: Path | None) -> None:
     show(plan, answer, [], plot)
     fits = answer.epsilon <= record["epsilon"]
     console().print(

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from accounting import budget
-from accounting.budget import Plan, coin_budget
-from accounting.budget.coin_budget import CoinPlan
-from accounting.budget.integer_plan import IntegerPlan
+from accounting.budget import Plan
+from accounting.budget.integers import IntegerRounds
 from accounting.compose.accountant import Accountant, epsilons, overflow
 from accounting.integers.fixed_point import NoiseLaw
 from accounting.mechanisms import SingleRelease, Subsampled, subsample
@@ -140,7 +139,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
             "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's noise "
             "does not get lost. Remove them, or let the clients add the noise."
         )
-    plan = IntegerPlan(
+    plan = Plan(
         clients=federation.clients,
         cohort=federation.clients if federation.sampling == "all" else federation.cohort,
         dimension=sent,
@@ -156,15 +155,17 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         secure=sums.kind != "plain",
         wrap_probability=sums.wrap_probability,
     )
-    slots = plan.uploads if plan.filled or table.placement == "clients" else None
+    made = IntegerRounds(plan=plan)
+    slots = made.uploads if made.filled or table.placement == "clients" else None
     if table.adjacency is None and plan.secure and participants_follow_clients(config, slots):
         plan = replace(plan, adjacency=_kept_in_number(plan.adjacency))
+        made = IntegerRounds(plan=plan)
     z = table.noise_multiplier
     if z is None:
         z = _calibrated(replace(plan, dropout=sums.dropout) if charged else plan, table, federation.rounds)
         z /= math.sqrt(1 - sums.dropout) if charged else 1.0
-    noise = plan.noise(z)
-    least = least_uploads(plan.uploads, tolerance) if charged else None
+    noise = made.noise(z)
+    least = least_uploads(made.uploads, tolerance) if charged else None
     return PrivacyGoal(
         mechanism=subsample(noise if least is None else replace(noise, shares=least), plan.sampler),
         delta=float(plan.delta or 0),
@@ -177,7 +178,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         integers=IntegerTerms(
             kind=kind,
             placement=table.placement,
-            uploads=plan.uploads,
+            uploads=made.uploads,
             share_variance=int(noise.share_variance),
             scale=float(plan.scale or 0),
             slots=slots,
@@ -205,12 +206,11 @@ def _clip_norm(table: PrivacyTable) -> float:
     return table.clip_norm
 
 
-def _calibrated(plan: Plan | IntegerPlan, table: PrivacyTable, rounds: int) -> float:
+def _calibrated(plan: Plan, table: PrivacyTable, rounds: int) -> float:
     """The smallest noise multiplier for the epsilon that is asked for."""
     if table.epsilon is None:
         raise ConfigError("[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
-    answer = budget.noise_multiplier(plan, epsilon_target=table.epsilon, rounds=rounds, accountant=table.accountant)
-    return float(answer.noise_multiplier or 0)
+    return budget.noise_multiplier(plan, epsilon=table.epsilon, rounds=rounds, accountant=table.accountant)
 
 
 def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
@@ -226,7 +226,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
     federation, seen = config.federation, table.release or "sum"
     if seen == "uploads" and table.slots is not None:
         raise ConfigError("privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it.")
-    plan = CoinPlan(
+    plan = Plan(
         clients=federation.clients,
         cohort=federation.clients if federation.sampling == "all" else federation.cohort,
         dimension=sent,
@@ -244,9 +244,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
     if clip is None:
         if table.epsilon is None:
             raise ConfigError("[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both.")
-        clip = coin_budget.clip_norm(
-            plan, epsilon_target=table.epsilon, rounds=federation.rounds, accountant=table.accountant
-        )
+        clip = budget.clip_norm(plan, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
     return PrivacyGoal(
         mechanism=replace(plan, clip_norm=clip).round(),
         delta=float(plan.delta or 0),

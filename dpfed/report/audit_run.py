@@ -29,7 +29,8 @@ img { max-width: 100%; } .lead { font-size: 1.15rem; } .pass { color: #00694b; }
 </style>
 <h1>Audit of {{ folder }}: <span class="{{ colour }}">{{ verdict }}</span></h1>
 <p class="lead">{{ meaning }}</p>
-<p>Claimed: epsilon {{ claimed }} at delta {{ delta }}. From the ledger alone: {{ recomputed }}. All checks by chance
+<p>Claimed: epsilon {{ claimed }} at delta {{ delta }}. From the ledger alone: {{ recomputed }}.
+{% for remark in remarks %}{{ remark }}. {% endfor %}All checks by chance
 together call a correct run "fail" with probability at most {{ alpha }}.</p>
 <img alt="canary scores, noise of each round, cohort sizes, each with its claimed law"
  src="data:image/png;base64,{{ plot }}">
@@ -82,6 +83,7 @@ def _rendered(found: RunAudit, plot: bytes) -> str:
             plot=base64.b64encode(plot).decode(),
             checks=checks,
             notes=found.notes,
+            remarks=[remark[:1].upper() + remark[1:] for remark in found.second_opinion[1]],
         )
     )
 

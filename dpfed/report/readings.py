@@ -76,10 +76,8 @@ def _poisson_readings(
 ) -> tuple[float | None, float | None]:
     plan = Plan(clients=clients, cohort=cohort, sampling="poisson", adjacency=Adjacency.ADD_REMOVE, delta=delta)
     try:
-        old = budget.epsilon(
-            plan, noise_multiplier=z, rounds=rounds, accountant="rdp", conversion="classical", with_lower_bound=False
-        )
-        tight = budget.epsilon(plan, noise_multiplier=z, rounds=rounds, with_lower_bound=False)
+        old = budget.epsilon(plan, noise_multiplier=z, rounds=rounds, accountant="rdp", conversion="classical")
+        tight = budget.epsilon(plan, noise_multiplier=z, rounds=rounds)
     except AccountingError:
         return None, None
-    return old.epsilon, tight.epsilon
+    return old, tight

@@ -88,7 +88,7 @@ def epsilons(folder: Path, config: dict[str, Any], rounds: int) -> dict[str, Any
     theirs = budget.epsilon(plan, noise_multiplier=noise, rounds=rounds, accountant="rdp", conversion="classical")
     return {
         "noise_multiplier": noise,
-        "epsilon_in_the_papers_way": theirs.epsilon,
+        "epsilon_in_the_papers_way": theirs,
         "epsilon": holds.epsilon,
         "lower_bound": holds.lower_bound or "",
     }

@@ -56,7 +56,7 @@ TESTS = {
     "coin_cells": ["test_coin_cells", "test_bernoulli"],
     "coin_laws": ["test_coin_laws", "test_bernoulli_sum", "test_coin_cells"],
     "coin_sums": ["test_coin_sums", "test_bernoulli_sum"],
-    "coins": ["test_mechanisms", "test_coin_budget", "test_bernoulli"],
+    "coins": ["test_mechanisms", "test_coins", "test_bernoulli"],
     "durable": ["test_ledger", "test_ledger_growth"],
     "entries": ["test_ledger", "test_ledger_growth"],
     "fed_smp": ["test_golden"],

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from accounting import (
-    CoinPlan,
     Composed,
     Gaussian,
     Header,
@@ -21,7 +20,6 @@ from accounting import (
     budget,
     guarantee,
 )
-from accounting.budget import coin_budget
 from accounting.caveats import caveats
 from accounting.ledger.project import Project
 
@@ -80,7 +78,7 @@ def test_numbers_in_the_notes_are_rounded_up():
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 def test_budgets_have_them(delta, noise_multiplier, expected, sampling):
     plan = Plan(clients=100, cohort=50, sampling=sampling, delta=delta)
-    record = budget.epsilon(plan, noise_multiplier=noise_multiplier, rounds=1).to_dict()
+    record = budget.solve(plan, noise_multiplier=noise_multiplier, rounds=1).to_dict()
     assert said(record["notes"]) == expected
 
 
@@ -92,8 +90,17 @@ def test_every_row_of_a_comparison_has_its_own():
 
 
 def test_coins_have_them():
-    plan = CoinPlan(clients=100, cohort=10, dimension=1000, edge=0.1, clip_norm=5.0, delta=0.5, sampling="all")
-    answer = coin_budget.epsilon(plan, rounds=50)
+    plan = Plan(
+        mechanism="bernoulli-aggregate",
+        clients=100,
+        cohort=10,
+        dimension=1000,
+        edge=0.1,
+        clip_norm=5.0,
+        delta=0.5,
+        sampling="all",
+    )
+    answer = budget.solve(plan, rounds=50)
     assert said(answer.notes) == [DELTA_NOTE, *([EPSILON_NOTE] if answer.epsilon > 20 else [])]
 
 

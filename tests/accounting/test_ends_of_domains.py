@@ -9,18 +9,18 @@ import pytest
 
 from accounting import (
     BernoulliChannel,
-    CoinPlan,
     Composed,
     DiscreteGaussian,
     FixedSizeSampling,
     Gaussian,
+    Plan,
     PoissonSampling,
     Subsampled,
     budget,
 )
 from accounting.bernoulli import exact as bernoulli_exact
 from accounting.bernoulli.pairs import walk_epsilon
-from accounting.budget import calibrate, coin_budget
+from accounting.budget import calibrate
 from accounting.compose import accountant, loss_grid, loss_law, pld, profiles, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
@@ -37,8 +37,16 @@ COARSE = DiscreteGaussian(
 
 
 def summed_coins(adjacency="replace-one"):
-    plan = CoinPlan(
-        clients=100, cohort=10, dimension=50, edge=0.2, sampling="fixed", clip_norm=0.1, adjacency=adjacency, delta=1e-5
+    plan = Plan(
+        mechanism="bernoulli-aggregate",
+        clients=100,
+        cohort=10,
+        dimension=50,
+        edge=0.2,
+        sampling="fixed",
+        clip_norm=0.1,
+        adjacency=adjacency,
+        delta=1e-5,
     )
     return plan.round()
 
@@ -154,8 +162,17 @@ def test_a_curve_of_something_unknown_is_refused():
 
 
 def test_a_budget_of_coins_says_what_its_plan_is():
-    plan = CoinPlan(clients=100, cohort=10, dimension=50, edge=0.2, sampling="fixed", clip_norm=0.1, delta=1e-5)
-    record = coin_budget.epsilon(plan, rounds=2).to_dict()
+    plan = Plan(
+        mechanism="bernoulli-aggregate",
+        clients=100,
+        cohort=10,
+        dimension=50,
+        edge=0.2,
+        sampling="fixed",
+        clip_norm=0.1,
+        delta=1e-5,
+    )
+    record = budget.solve(plan, rounds=2).to_dict()
     assert record["mechanism"] == "bernoulli-aggregate"
     assert (record["dimension"], record["edge"], record["clip_norm"], record["noise_std"]) == (50, 0.2, 0.1, 0.0)
     assert budget.SAMPLINGS == ("poisson", "fixed", "all")

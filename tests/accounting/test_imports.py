@@ -13,11 +13,12 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-def modules_after(code):
+def modules_after(code, *, show=True):
+    warnings = ["-W", "error"] if show else []
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM.format(code=code)], capture_output=True, text=True, check=True
+        [sys.executable, *warnings, "-c", PROGRAM.format(code=code)], capture_output=True, text=True, check=True
     )
-    return set(json.loads(run.stdout))
+    return set(json.loads(run.stdout.splitlines()[-1]))
 
 
 HEAVY = {
@@ -71,6 +72,18 @@ def test_a_composition_of_different_rounds_loads_no_library_of_accounts():
     )
     assert "dp_accounting" not in loaded
     assert not {"torch", "opacus", "dpfed"} & loaded
+
+
+def test_a_second_opinion_loads_the_library_where_it_is_asked_for():
+    asked = (
+        "from dpfed.cli import status\n"
+        "line = 'budget --clients 100 --cohort 10 --rounds 5 --noise-multiplier 2 --json'.split()\n"
+        "assert status([*line, *{options}]) == 0"
+    )
+    assert "dp_accounting" not in modules_after(asked.format(options=[]), show=False)
+    loaded = modules_after(asked.format(options=["--second-opinion"]), show=False)
+    assert "dp_accounting" in loaded
+    assert not {"torch", "opacus"} & loaded
 
 
 def test_the_docstring_of_the_package_is_true():

@@ -5,7 +5,7 @@ import pytest
 from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting.compose import accountant, lower_bound
-from accounting.compose.second_opinion import second_opinion
+from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Composed, Gaussian
 from accounting.mechanisms.bernoulli import BernoulliAggregate
@@ -55,15 +55,30 @@ def test_replace_one_of_a_fixed_size_is_not_the_librarys_own_which_is_too_small(
 
 
 @pytest.mark.parametrize(
-    "mechanism",
+    ("mechanism", "delta", "why"),
     [
-        DiscreteGaussian(dimension=10, l2_bound=5.0, share_variance=100.0, adjacency="zero-out"),
-        BernoulliAggregate(dimension=4, floor=0.1, adjacency="zero-out", l2_clip=0.5, cohort=10),
-        Composed(parts=((poisson(0.01, 1.0, "zero-out"), 5), (fixed(100, 6000, 1.4, "zero-out"), 5))),
+        (
+            DiscreteGaussian(dimension=10, l2_bound=5.0, share_variance=100.0, adjacency="zero-out"), 1e-5,
+            "no account of discrete-gaussian",
+        ),
+        (
+            BernoulliAggregate(dimension=4, floor=0.1, adjacency="zero-out", l2_clip=0.5, cohort=10), 1e-5,
+            "no account of bernoulli-aggregate",
+        ),
+        (
+            Composed(parts=((poisson(0.01, 1.0, "zero-out"), 5), (fixed(100, 6000, 1.4, "zero-out"), 5))), 1e-5,
+            "fixed-size sampling together with other rounds",
+        ),
+        (gaussian(1.0), 1e-13, "delta is below 1e-12"),
+        (Composed(parts=tuple((poisson(0.01, 1.0 + k / 100), 1) for k in range(51))), 1e-5, "51 different releases"),
     ],
-)
-def test_no_opinion_where_the_library_has_no_account(mechanism):
-    assert second_opinion(mechanism, delta=1e-5) is None
+)  # fmt: skip
+def test_where_the_library_has_no_account_it_is_said_why(mechanism, delta, why):
+    opinion = second_opinion(mechanism, delta=delta)
+    assert (opinion.epsilon, opinion.accountant, opinion.delta) == (None, None, delta)
+    (remark,) = opinion.remarks(epsilon=1.0, lower_bound=0.9)
+    assert remark.startswith("no second opinion: ")
+    assert why in remark
 
 
 def test_noise_that_is_no_float_is_made_one():
@@ -72,7 +87,35 @@ def test_noise_that_is_no_float_is_made_one():
 
 
 def test_huge_noise_has_none_for_fixed_sizes():
-    assert second_opinion(fixed(1, 10**6, 1e9), delta=1e-5) is None
+    opinion = second_opinion(fixed(1, 10**6, 1e9), delta=1e-5)
+    assert opinion.epsilon is None
+    assert "dp-accounting fails" in opinion.note
+
+
+def test_nobody_ever_drawn_is_no_crash():
+    assert second_opinion(poisson(0.0, 1.0), delta=1e-5).epsilon in (None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "least", "words"),
+    [
+        (1.0, 1.005, 0.99, "second opinion 1 by dp-accounting 9, pld: agrees"),
+        (1.5, 1.0, 0.99, ": far above 1; both are upper bounds, its account is the looser one"),
+        (0.9, 1.0, 0.8, ": far below 1; both are upper bounds, and this account is the looser one"),
+        (0.9, 1.0, None, ": far below 1"),
+        (
+            0.9,
+            1.0,
+            0.95,
+            "wrong second opinion 0.9 by dp-accounting 9, pld: no account can state less than 0.95, which",
+        ),
+        (0.98, 1.0, 0.99, "wrong second opinion"),
+    ],
+)
+def test_what_contradicts_a_bound_or_is_far_off_is_never_silent(theirs, ours, least, words):
+    opinion = SecondOpinion(epsilon=theirs, delta=1e-5, accountant="pld", version="9")
+    (remark,) = opinion.remarks(epsilon=ours, lower_bound=least)
+    assert words in remark
 
 
 @pytest.mark.parametrize("bad", [0.0, 1.0, -1, None])

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.budget import NoisePlan, Plan
+from accounting.budget import Plan
 from accounting.compose import accountant as accountants
 from accounting.compose import grid
 from accounting.compose.accountant import Accountant
@@ -58,7 +58,7 @@ class Axis:
 class BudgetMap:
     """Epsilon at every pair of values of two axes; rows are the second axis. Each is an upper bound."""
 
-    plan: NoisePlan
+    plan: Plan
     across: Axis
     up: Axis
     x: NDArray[np.float64]
@@ -79,7 +79,7 @@ def _numbers(axis: Axis, values: NDArray[np.float64]) -> list[float] | list[int]
 
 
 def budget_map(
-    plan: NoisePlan,
+    plan: Plan,
     axes: tuple[Axis, Axis],
     *,
     fixed: Mapping[str, float],
@@ -90,7 +90,7 @@ def budget_map(
 
     Renyi accounts of sampled Gaussians are computed all at once, on a fine grid; the others cell by cell.
     """
-    quick = accountant == "rdp" and isinstance(plan, Plan) and _on_a_grid(plan)
+    quick = accountant == "rdp" and _on_a_grid(plan)
     x, y = (axis.points(_POINTS_OF_A_GRID if quick else _POINTS) for axis in axes)
     across, up = np.meshgrid(x, y)
     values = {axes[0].name: across, axes[1].name: up}
@@ -120,10 +120,11 @@ def budget_map(
 def _on_a_grid(plan: Plan) -> bool:
     """Whether `accounting.compose.grid` has the plan's account."""
     poisson = plan.sampling == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
-    return plan.before is None and (poisson or plan.sampling == "fixed")
+    gaussian = plan.mechanism in ("gaussian", "distributed-gaussian")
+    return gaussian and plan.before is None and (poisson or plan.sampling == "fixed")
 
 
-def _cell(plan: NoisePlan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion) -> float:
+def _cell(plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion) -> float:
     return accountants.guarantee(
         replace(plan, cohort=cohort).run(z, rounds),
         delta=float(plan.delta or 0),

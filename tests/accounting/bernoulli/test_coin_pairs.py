@@ -12,7 +12,7 @@ from accounting.bernoulli import debias
 from accounting.bernoulli.exact import channel_epsilon, channel_profile, pure_cap
 from accounting.bernoulli.pairs import MOST_COINS, walk_epsilon
 from accounting.bernoulli.sums import aggregate_rdp
-from accounting.budget.coin_budget import CoinPlan
+from accounting.budget import Plan
 from accounting.compose import accountant, rdp
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Gaussian
@@ -140,8 +140,16 @@ def _fields(coins):
 
 def test_sampled_coins_use_every_whole_order():
     """Orders between those searched come from chords: never above the account at the searched orders alone."""
-    plan = CoinPlan(clients=5900, cohort=100, dimension=114_192, edge=0.1, clip_norm=2.54, linf_clip=0.05)
-    run, delta = plan.run(40), plan.delta
+    plan = Plan(
+        mechanism="bernoulli-aggregate",
+        clients=5900,
+        cohort=100,
+        dimension=114_192,
+        edge=0.1,
+        clip_norm=2.54,
+        linf_clip=0.05,
+    )
+    run, delta = plan.run(None, 40), plan.delta
     stated = accountant.guarantee(run, delta=delta)
     target = delta - 40 * plan.coins().overflow
     searched = rdp.epsilon_from_curve(rdp.COIN_ORDERS, rdp.curve(run, rdp.COIN_ORDERS), delta=target)

@@ -43,7 +43,7 @@ def test_default_adjacency_follows_the_sampler(sampling, adjacency):
         (
             {"mechanism": "laplace"},
             InvalidParameter,
-            r"mechanism='laplace': must be 'gaussian' or 'distributed-gaussian'",
+            r"mechanism='laplace': must be one of gaussian, distributed-gaussian, discrete-gaussian",
         ),
         ({"dropout": 1.0}, InvalidParameter, r"dropout=1.0: must be a fraction in \[0, 1\)"),
         ({"dropout": -0.1}, InvalidParameter, r"dropout=-0.1: must be a fraction"),
@@ -79,11 +79,11 @@ def test_noise_and_targets_must_be_positive(bad):
     with pytest.raises(InvalidParameter, match=r"noise_multiplier=.*must be a finite number above 0"):
         budget.epsilon(PLAN, noise_multiplier=bad, rounds=5)
     with pytest.raises(InvalidParameter, match=r"epsilon=.*must be a finite number above 0"):
-        budget.noise_multiplier(PLAN, epsilon_target=bad, rounds=5)
+        budget.noise_multiplier(PLAN, epsilon=bad, rounds=5)
     with pytest.raises(InvalidParameter, match=r"epsilon=.*must be a finite number above 0"):
-        budget.rounds(PLAN, epsilon_target=bad, noise_multiplier=1.0)
+        budget.rounds(PLAN, epsilon=bad, noise_multiplier=1.0)
     with pytest.raises(InvalidParameter, match=r"noise_multiplier=.*must be a finite number above 0"):
-        budget.rounds(PLAN, epsilon_target=1.0, noise_multiplier=bad)
+        budget.rounds(PLAN, epsilon=1.0, noise_multiplier=bad)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.5, math.nan, True, "1", None])
@@ -91,12 +91,12 @@ def test_rounds_must_be_whole(bad):
     with pytest.raises(InvalidParameter, match=r"rounds=.*must be a whole number from 1"):
         budget.epsilon(PLAN, noise_multiplier=1.0, rounds=bad)
     with pytest.raises(InvalidParameter, match=r"rounds=.*must be a whole number from 1"):
-        budget.noise_multiplier(PLAN, epsilon_target=1.0, rounds=bad)
+        budget.noise_multiplier(PLAN, epsilon=1.0, rounds=bad)
 
 
 def test_a_target_below_one_round_is_an_error():
     with pytest.raises(CalibrationError, match=r"not even one round fits.*Raise the noise multiplier or the target"):
-        budget.rounds(PLAN, epsilon_target=0.01, noise_multiplier=0.5)
+        budget.rounds(PLAN, epsilon=0.01, noise_multiplier=0.5)
 
 
 class TestDropout:
@@ -112,7 +112,7 @@ class TestDropout:
             mechanism="distributed-gaussian",
             dropout=dropout,
         )
-        return budget.epsilon(plan, noise_multiplier=1.4, rounds=rounds, with_lower_bound=False).epsilon
+        return budget.epsilon(plan, noise_multiplier=1.4, rounds=rounds)
 
     @pytest.mark.parametrize(("dropout", "rise"), [(0.05, 0.030), (0.1, 0.062), (0.3, 0.225)])
     def test_one_release(self, dropout, rise):
@@ -136,8 +136,7 @@ class TestDropout:
         plan = Plan(clients=100, cohort=10, sampling="fixed", mechanism="distributed-gaussian", dropout=0.3)
         sure = Plan(clients=100, cohort=10, sampling="fixed")
         with_dropout, without = (
-            budget.noise_multiplier(p, epsilon_target=2.0, rounds=5, accountant="pld").noise_multiplier
-            for p in (plan, sure)
+            budget.noise_multiplier(p, epsilon=2.0, rounds=5, accountant="pld") for p in (plan, sure)
         )
         assert with_dropout == pytest.approx(without / math.sqrt(0.7), rel=1e-4)
 
@@ -148,11 +147,13 @@ class TestConversion:
     EVERYBODY = Plan(clients=100, cohort=100, sampling="all", delta=1e-5)
 
     def test_noise_and_rounds_are_solved_for_with_it(self):
-        wanted = {"epsilon_target": 2.0, "accountant": "rdp", "conversion": "classical"}
-        noise = budget.noise_multiplier(self.EVERYBODY, rounds=5, **wanted)
+        wanted = {"epsilon": 2.0, "accountant": "rdp", "conversion": "classical"}
+        noise = budget.solve(self.EVERYBODY, rounds=5, **wanted)
         assert 2.0 * (1 - 1e-4) <= noise.epsilon <= 2.0
-        count = budget.rounds(self.EVERYBODY, noise_multiplier=20.0, **wanted)
-        above = budget.epsilon(
+        assert budget.noise_multiplier(self.EVERYBODY, rounds=5, **wanted) == noise.noise_multiplier
+        count = budget.solve(self.EVERYBODY, noise_multiplier=20.0, **wanted)
+        assert budget.rounds(self.EVERYBODY, noise_multiplier=20.0, **wanted) == count.rounds
+        above = budget.solve(
             self.EVERYBODY, noise_multiplier=20.0, rounds=count.rounds + 1, accountant="rdp", conversion="classical"
         )
         assert count.epsilon <= 2.0 < above.epsilon
@@ -185,7 +186,7 @@ class TestJson:
     @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
     def test_has_every_key_of_the_contract(self, sampling):
         plan = Plan(clients=100, cohort=10, sampling=sampling)
-        record = budget.epsilon(plan, noise_multiplier=2.0, rounds=5).to_dict()
+        record = budget.solve(plan, noise_multiplier=2.0, rounds=5).to_dict()
         assert set(self.KEYS) <= set(record)
         json.dumps(record, allow_nan=False)
         assert record["sensitivity_in_clips"] == (2.0 if sampling == "fixed" else 1.0)
@@ -202,7 +203,7 @@ class TestJson:
 
     def test_of_a_failed_condition_says_so(self):
         plan = Plan(clients=6000, cohort=100, sampling="fixed")
-        record = budget.epsilon(plan, noise_multiplier=1.4, rounds=180, accountant="fed-smp-theorem").to_dict()
+        record = budget.solve(plan, noise_multiplier=1.4, rounds=180, accountant="fed-smp-theorem").to_dict()
         assert record["valid"] is False
         assert any("sigma^2 = 0.4899, needed at least 0.7" in note for note in record["notes"])
 
@@ -237,10 +238,10 @@ def test_a_comparison_calls_no_setting_a_guarantee_where_shares_have_no_account(
 
 
 def test_what_was_solved_for_states_its_lower_bound_unless_told_not_to():
-    found = budget.noise_multiplier(PLAN, epsilon_target=3.0, rounds=2)
+    found = budget.solve(PLAN, epsilon=3.0, rounds=2)
     assert 0 < found.lower_bound <= found.epsilon
-    assert budget.noise_multiplier(PLAN, epsilon_target=3.0, rounds=2, with_lower_bound=False).lower_bound is None
-    found = budget.rounds(PLAN, epsilon_target=1.0, noise_multiplier=2.0)
+    assert budget.solve(PLAN, epsilon=3.0, rounds=2, with_lower_bound=False).lower_bound is None
+    found = budget.solve(PLAN, epsilon=1.0, noise_multiplier=2.0)
     assert 0 < found.lower_bound <= found.epsilon
 
 
@@ -258,3 +259,49 @@ def test_a_comparison_shows_the_papers_readings_with_its_sensitivity_and_with_th
         assert not once.valid
         assert "inserts sensitivity C" in once.notes[0]
         assert once.epsilon < twice.epsilon
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"epsilon": 1.0}, {"rounds": 5}, {"noise_multiplier": 1.0, "rounds": 5, "epsilon": 1.0}],
+)
+def test_all_but_one_of_the_three_must_be_given(given):
+    with pytest.raises(InvalidParameter, match="epsilon, noise_multiplier and rounds: give all but one"):
+        budget.solve(PLAN, **given)
+
+
+def test_answers_are_numbers():
+    stated = budget.solve(PLAN, noise_multiplier=1.5, rounds=5)
+    numbers = (
+        budget.epsilon(PLAN, noise_multiplier=1.5, rounds=5),
+        budget.noise_multiplier(PLAN, epsilon=stated.epsilon, rounds=5),
+        budget.rounds(PLAN, epsilon=stated.epsilon, noise_multiplier=1.5),
+    )
+    assert [type(one) for one in numbers] == [float, float, int]
+    assert numbers[0] == stated.epsilon
+    assert numbers[1] == pytest.approx(1.5, rel=1e-4)
+    assert numbers[2] == 5
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "field", "takers"),
+    [
+        ("gaussian", {"dimension": 5}, "discrete-gaussian, skellam, bernoulli-channel, bernoulli-aggregate"),
+        ("gaussian", {"edge": 0.1}, "bernoulli-channel, bernoulli-aggregate"),
+        ("gaussian", {"rotate": False}, "discrete-gaussian, skellam"),
+        ("skellam", {"noise_std": 0.1, "dimension": 5}, "bernoulli-channel, bernoulli-aggregate"),
+        ("bernoulli-aggregate", {"dimension": 5, "edge": 0.1, "clip_norm": 1.0, "dropout": 0.1}, "gaussian, "),
+        ("bernoulli-aggregate", {"dimension": 5, "edge": 0.1, "clip_norm": 1.0, "secure": True}, "discrete-gaussian"),
+    ],
+)
+def test_a_field_that_the_mechanism_does_not_look_at_is_refused(mechanism, field, takers):
+    with pytest.raises(InvalidParameter, match=f"with mechanism='{mechanism}': is for .*{takers}.*Remove it"):
+        Plan(clients=100, cohort=10, mechanism=mechanism, **field)
+
+
+@pytest.mark.parametrize("mechanism", ["skellam", "bernoulli-aggregate"])
+def test_a_comparison_is_for_gaussian_noise(mechanism):
+    more = {"edge": 0.1, "clip_norm": 1.0} if mechanism == "bernoulli-aggregate" else {}
+    plan = Plan(clients=100, cohort=10, mechanism=mechanism, dimension=5, **more)
+    with pytest.raises(InvalidParameter, match="comparisons are for Gaussian noise"):
+        budget.compare(plan, noise_multiplier=1.0, rounds=2)

@@ -27,11 +27,9 @@ def test_noise_multiplier_is_the_smallest_that_meets_the_target(sampling, accoun
     plan = Plan(clients=6000, cohort=100, sampling=sampling)
 
     def cost(sigma):
-        return budget.epsilon(
-            plan, noise_multiplier=sigma, rounds=ROUNDS, accountant=accountant, with_lower_bound=False
-        ).epsilon
+        return budget.epsilon(plan, noise_multiplier=sigma, rounds=ROUNDS, accountant=accountant)
 
-    sigma = budget.noise_multiplier(plan, epsilon_target=target, rounds=ROUNDS, accountant=accountant).noise_multiplier
+    sigma = budget.noise_multiplier(plan, epsilon=target, rounds=ROUNDS, accountant=accountant)
     assert sigma == pytest.approx(expected, abs=4e-4)
     assert cost(sigma) <= target
     assert cost(sigma * (1 - 1e-5)) > target
@@ -39,13 +37,12 @@ def test_noise_multiplier_is_the_smallest_that_meets_the_target(sampling, accoun
 
 def test_a_tight_account_needs_a_fifth_less_noise_than_the_paper_used():
     plan = Plan(clients=6000, cohort=100)
-    needed = budget.noise_multiplier(plan, epsilon_target=1.01, rounds=ROUNDS).noise_multiplier
+    needed = budget.noise_multiplier(plan, epsilon=1.01, rounds=ROUNDS)
     assert 1 - needed / 1.4 == pytest.approx(0.22, abs=0.01)
 
 
 def test_rounds_is_the_inverse_of_epsilon():
     plan = Plan(clients=6000, cohort=100)
-    most = budget.rounds(plan, epsilon_target=1.01, noise_multiplier=1.4)
-    assert most.epsilon <= 1.01
-    one_more = budget.epsilon(plan, noise_multiplier=1.4, rounds=most.rounds + 1, with_lower_bound=False)
-    assert one_more.epsilon > 1.01
+    most = budget.rounds(plan, epsilon=1.01, noise_multiplier=1.4)
+    assert budget.epsilon(plan, noise_multiplier=1.4, rounds=most) <= 1.01
+    assert budget.epsilon(plan, noise_multiplier=1.4, rounds=most + 1) > 1.01

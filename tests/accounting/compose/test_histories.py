@@ -36,7 +36,7 @@ def step(q, z=1.0):
 
 def round_of(number, *groups):
     steps = tuple(Steps(mechanism=mechanism, count=count, clients=tuple(who)) for mechanism, count, who in groups)
-    return LocalRelease(round=number, steps=steps, clip_norm=0.5, noise_std=0.5)
+    return LocalRelease(round=number, steps=steps, clip_norm=0.5, noise_std=1.5)
 
 
 SMALL, LARGE = step(0.5), step(0.1)

@@ -9,7 +9,8 @@ import pytest
 from reference import integer_laws
 from scipy.stats import norm
 
-from accounting import IntegerPlan
+from accounting import Plan
+from accounting.budget.integers import IntegerRounds
 from accounting.errors import InvalidParameter
 from accounting.integers import fixed_point
 
@@ -179,13 +180,21 @@ def test_the_largest_clip_is_the_last_whole_number_of_a_double():
 
 def test_a_sum_promises_by_default_what_a_plan_does():
     """At a noise where a wrap-around of twice the probability would need one bit less."""
-    plan = IntegerPlan(
-        clients=100, cohort=50, dimension=64, delta=1e-5, sampling="fixed", placement="server", scale=20.0
+    plan = Plan(
+        mechanism="discrete-gaussian",
+        clients=100,
+        cohort=50,
+        dimension=64,
+        delta=1e-5,
+        sampling="fixed",
+        placement="server",
+        scale=20.0,
     )
     z = 5.028937868102917
-    assert replace(plan, wrap_probability=2e-6).bits(z) < plan.bits(z)
+    made = IntegerRounds(plan=plan)
+    assert IntegerRounds(plan=replace(plan, wrap_probability=2e-6)).bits(z) < made.bits(z)
     bits = fixed_point.sum_bits(
         law="discrete-gaussian", uploads=50, dimension=64, scaled_clip=20.0, rotate=True,
-        noise_variance=plan.noise(z).share_variance,
+        noise_variance=made.noise(z).share_variance,
     )  # fmt: skip
-    assert bits == plan.bits(z)
+    assert bits == made.bits(z)

@@ -33,12 +33,12 @@ POISSON = Subsampled(
 )
 
 
-def release(round: int, mechanism=POISSON) -> Release:
+def release(round: int, mechanism=POISSON, noise_std=1.4) -> Release:
     return Release(
         round=round,
         mechanism=mechanism,
         clip_norm=1.0,
-        noise_std=1.4,
+        noise_std=noise_std,
         noise_placement="server",
         detail={"dimension": 10, "divided_by": 100.0},
     )
@@ -95,7 +95,7 @@ def test_mixed_releases_compose(tmp_path):
     )
     book = Ledger.create(tmp_path / "l", HEADER)
     book.record(release(0))
-    book.record(release(1, other))
+    book.record(release(1, other, noise_std=2.0))
     both = book.guarantee(1e-5).epsilon
     alone = guarantee(Composed(parts=((other, 1),)), delta=1e-5).epsilon
     assert both > alone
@@ -108,7 +108,7 @@ def test_two_adjacencies_in_one_ledger_have_no_epsilon(tmp_path):
     )
     book = Ledger.create(tmp_path / "l", HEADER)
     book.record(release(0))
-    book.record(release(1, fixed))
+    book.record(release(1, fixed, noise_std=2.0))
     with pytest.raises(ValueError, match="one adjacency"):
         book.guarantee(1e-5)
 

@@ -83,7 +83,23 @@ def test_a_run_as_the_package_makes_it_passes(tmp_path, way):
     found = audit_run(folder, confidence=SURE)
     assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
     assert found.recomputed_epsilon == pytest.approx(found.claimed_epsilon, rel=1e-9)
-    assert found.to_dict()["trials"] == (12 if "canaries" in way else 0)
+    record = found.to_dict()
+    assert record["trials"] == (12 if "canaries" in way else 0)
+    best = found.files.trusted_ledger.guarantee(found.delta, with_lower_bound=False).epsilon
+    lines = found.files.ledger.path.read_text()
+    _check_second_opinion(record, best, gaussian='"kind":"gaussian"' in lines)
+
+
+def _check_second_opinion(record, best, *, gaussian):
+    """Gaussian runs have one, no smaller than our best account, another upper bound; others say why not."""
+    said = [note for note in record["notes"] if "second opinion" in note]
+    assert len(said) == 1
+    assert (record["second_opinion"] is not None) == gaussian
+    if not gaussian:
+        assert said[0].startswith("no second opinion: dp-accounting has no account of ")
+    else:
+        assert record["second_opinion"] > 0.99 * best - 1e-4
+        assert said[0].startswith("second opinion ")
 
 
 class Killed(Exception):

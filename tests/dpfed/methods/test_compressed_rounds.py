@@ -57,7 +57,7 @@ def test_in_a_private_sum_sizes_tell_nothing_and_epsilon_is_the_gaussians(tmp_pa
     experiment = build(config(method, privacy=PRIVATE))
     outcome = federation.run(experiment, tmp_path / "run")
     book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
-    expected = budget.epsilon(Plan(clients=60, cohort=12), noise_multiplier=2.0, rounds=3).epsilon
+    expected = budget.epsilon(Plan(clients=60, cohort=12), noise_multiplier=2.0, rounds=3)
     assert outcome.summary["epsilon"] == pytest.approx(expected, rel=1e-6)
     assert book.releases[0].noise_std == 1.0
     assert any("must be trusted" in note for note in outcome.summary["not_protected"])

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from accounting import Ledger, guarantee
-from accounting.budget import coin_budget
-from accounting.budget.coin_budget import CoinPlan
+from accounting import Ledger, budget, guarantee
+from accounting.budget import Plan
 from accounting.mechanisms import Subsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.config.tables import override, parse
@@ -104,7 +103,7 @@ def test_each_private_way_has_its_ledger_event(tmp_path, settings, kind):
     assert coins.floor == 0.2
     assert coins.noise_std == (0.3 if "privacy.noise_std=0.3" in settings else 0.0)
     assert outcome.summary["epsilon"] == guarantee(book.mechanism(), delta=60**-1.1).epsilon
-    plan = CoinPlan(
+    plan = Plan(
         clients=60,
         cohort=60 if kind.endswith("channel") else 12,
         dimension=SIZE,
@@ -117,7 +116,7 @@ def test_each_private_way_has_its_ledger_event(tmp_path, settings, kind):
         noise_std=coins.noise_std,
         slots=chosen.privacy.slots,
     )
-    assert outcome.summary["epsilon"] == pytest.approx(coin_budget.epsilon(plan, rounds=3).epsilon, rel=1e-9)
+    assert outcome.summary["epsilon"] == pytest.approx(budget.epsilon(plan, rounds=3), rel=1e-9)
     assert outcome.summary["noise_multiplier"] is None
     assert outcome.summary["unit"] == "client"
 
@@ -204,8 +203,16 @@ def test_an_epsilon_alone_calibrates_the_clip():
     assert isinstance(coins, BernoulliAggregate)
     spent = guarantee(experiment.goal.mechanism, delta=60**-1.1).epsilon
     assert 0 < spent < 2.0
-    plan = CoinPlan(clients=60, cohort=12, dimension=SIZE, edge=0.2, clip_norm=coins.l2_clip, slots=30)
-    assert 1.9 < coin_budget.epsilon(plan, rounds=3).epsilon <= 2.0
+    plan = Plan(
+        mechanism="bernoulli-aggregate",
+        clients=60,
+        cohort=12,
+        dimension=SIZE,
+        edge=0.2,
+        clip_norm=coins.l2_clip,
+        slots=30,
+    )
+    assert 1.9 < budget.epsilon(plan, rounds=3) <= 2.0
 
 
 def test_resuming_a_private_run_gives_the_same_masks(tmp_path):

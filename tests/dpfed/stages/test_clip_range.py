@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import Adjacency, BernoulliAggregate
-from accounting.budget.coin_budget import CoinPlan
+from accounting.budget import Plan
 from accounting.errors import InvalidParameter
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.clients.records import RecordLevel
@@ -174,7 +174,7 @@ def test_plans_and_parts_refuse_them_too(norm):
     coins = {"dimension": 10, "edge": 0.1, "clients": 100, "cohort": 10, "delta": 1e-5}
     for name in ("clip_norm", "linf_clip"):
         with pytest.raises(InvalidParameter, match=f"{name}=.*from 1e-15 to 1e\\+15"):
-            CoinPlan(**coins, **{name: norm})
+            Plan(mechanism="bernoulli-aggregate", **coins, **{name: norm})
     with pytest.raises(InvalidParameter, match="l2_clip="):
         BernoulliAggregate(dimension=10, floor=0.1, adjacency=Adjacency.ZERO_OUT, l2_clip=norm, cohort=10)
     with pytest.raises(ConfigError, match=r"local\.record\.clip_norm="):

@@ -6,7 +6,8 @@ import math
 import pytest
 from scipy.stats import binom
 
-from accounting import DiscreteGaussian, IntegerPlan, Plan, Skellam, Subsampled, budget, guarantee
+from accounting import DiscreteGaussian, Plan, Skellam, Subsampled, budget, guarantee
+from accounting.budget.integers import IntegerRounds
 from accounting.compose.accountant import overflow
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
@@ -18,9 +19,17 @@ COMMON = {"clients": 1000, "cohort": 100, "dimension": 1_600_000, "delta": 1e-5}
 LAWS = pytest.mark.parametrize("law", ["discrete-gaussian", "skellam"])
 
 
+def planned(**fields):
+    return Plan(**{"mechanism": "discrete-gaussian", **fields})
+
+
+def made(plan):
+    return IntegerRounds(plan=plan)
+
+
 @LAWS
 def test_the_round_is_what_a_ledger_should_state(law):
-    plan = IntegerPlan(**COMMON, mechanism=law, sampling="fixed", scale=8000, dropout=0.1)
+    plan = planned(**COMMON, mechanism=law, sampling="fixed", scale=8000, dropout=0.1)
     round_ = plan.round(1.4)
     assert isinstance(round_, Subsampled)
     noise = round_.mechanism
@@ -30,7 +39,7 @@ def test_the_round_is_what_a_ledger_should_state(law):
     assert noise.share_variance == math.ceil((1.4 * 8000) ** 2 / 90) == int(noise.share_variance)
     assert noise.variance >= (1.4 * 8000) ** 2
     assert noise.l2_bound == fixed_point.rounded_l2(8000, 1 << 21)
-    assert plan.bits(1.4) == 18
+    assert made(plan).bits(1.4) == 18
 
 
 @pytest.mark.parametrize(
@@ -45,37 +54,37 @@ def test_the_round_is_what_a_ledger_should_state(law):
     ],
 )
 def test_default_adjacency_and_shares(placement, sampling, adjacency):
-    plan = IntegerPlan(**COMMON, placement=placement, sampling=sampling)
+    plan = planned(**COMMON, placement=placement, sampling=sampling)
     assert plan.adjacency == adjacency
-    assert plan.shares == (1 if placement == "server" else {"poisson": 165, "fixed": 100, "all": 1000}[sampling])
+    assert made(plan).shares == (1 if placement == "server" else {"poisson": 165, "fixed": 100, "all": 1000}[sampling])
 
 
 def test_slots_under_poisson_charge_their_overflow():
-    plan = IntegerPlan(**COMMON, slots=150)
-    noise = plan.noise(1.4)
+    plan = planned(**COMMON, slots=150)
+    noise = made(plan).noise(1.4)
     assert noise.shares == 150
     assert noise.overflow == slots_for(100, 1000, allowed=0.5, slots=150)[1] > 0
-    default = IntegerPlan(**COMMON)
-    assert 0 < default.noise(1.4).overflow <= 1e-10
-    assert budget.epsilon(plan, noise_multiplier=1.4, rounds=1).epsilon > budget.epsilon(
+    default = planned(**COMMON)
+    assert 0 < made(default).noise(1.4).overflow <= 1e-10
+    assert budget.solve(plan, noise_multiplier=1.4, rounds=1).epsilon > budget.solve(
         default, noise_multiplier=1.4, rounds=1
     ).epsilon * (1 + 1e-6)  # fmt: skip
     with pytest.raises(UnsupportedMechanism, match=r"overflows its slots.*Use more slots"):
-        budget.epsilon(IntegerPlan(**COMMON, slots=110), noise_multiplier=1.4, rounds=1)
+        budget.solve(planned(**COMMON, slots=110), noise_multiplier=1.4, rounds=1)
 
 
 @LAWS
 def test_a_secure_sum_under_poisson_is_filled_up_whoever_adds_the_noise(law):
-    trusted = IntegerPlan(**COMMON, mechanism=law, placement="server")
-    secure = IntegerPlan(**COMMON, mechanism=law, placement="server", secure=True, slots=150)
-    assert trusted.noise(1.4).overflow == 0
+    trusted = planned(**COMMON, mechanism=law, placement="server")
+    secure = planned(**COMMON, mechanism=law, placement="server", secure=True, slots=150)
+    assert made(trusted).noise(1.4).overflow == 0
     exact = float(binom.sf(150, COMMON["clients"] + 1, 0.1))  # with the client that add-remove may add
-    assert secure.noise(1.4).overflow == pytest.approx(exact, rel=1e-9, abs=0)
-    assert (secure.uploads, secure.shares, secure.adjacency) == (150, 1, "add-remove")
+    assert made(secure).noise(1.4).overflow == pytest.approx(exact, rel=1e-9, abs=0)
+    assert (made(secure).uploads, made(secure).shares, secure.adjacency) == (150, 1, "add-remove")
     for sampling in ("fixed", "all"):
-        plan = IntegerPlan(**COMMON, mechanism=law, placement="server", secure=True, sampling=sampling)
-        assert plan.noise(1.4).overflow == 0
-    lost = secure.noise(1.4).overflow
+        plan = planned(**COMMON, mechanism=law, placement="server", secure=True, sampling=sampling)
+        assert made(plan).noise(1.4).overflow == 0
+    lost = made(secure).noise(1.4).overflow
     stated = guarantee(secure.run(1.4, 3), delta=1e-5, accountant="rdp").epsilon
     without = guarantee(trusted.run(1.4, 3), delta=1e-5 - 3 * lost, accountant="rdp").epsilon
     assert stated == pytest.approx(without, rel=1e-9)
@@ -90,48 +99,47 @@ def test_no_account_looks_at_the_ring(law):
     """Whatever wrap-around probability the ring is sized for, the mechanism is the same."""
     for placement in ("server", "clients"):
         plans = [
-            IntegerPlan(**COMMON, mechanism=law, placement=placement, secure=True, wrap_probability=p)
-            for p in (1e-12, 0.9)
+            planned(**COMMON, mechanism=law, placement=placement, secure=True, wrap_probability=p) for p in (1e-12, 0.9)
         ]
-        assert plans[0].bits(1.4) > plans[1].bits(1.4)
+        assert made(plans[0]).bits(1.4) > made(plans[1]).bits(1.4)
         assert plans[0].run(1.4, 5) == plans[1].run(1.4, 5)
 
 
 def test_the_default_scale_costs_one_percent_and_gives_good_shares():
-    assert IntegerPlan(**COMMON).scale == fixed_point.least_scale(1 << 21)
-    assert IntegerPlan(**COMMON, rotate=False).scale == fixed_point.least_scale(1_600_000)
-    small = IntegerPlan(clients=10_000, cohort=1000, dimension=2, sampling="fixed")
-    assert small.noise(0.5).share_variance >= 4
-    stated = budget.epsilon(small, noise_multiplier=1.0, rounds=1)
+    assert planned(**COMMON).scale == fixed_point.least_scale(1 << 21)
+    assert planned(**COMMON, rotate=False).scale == fixed_point.least_scale(1_600_000)
+    small = planned(clients=10_000, cohort=1000, dimension=2, sampling="fixed")
+    assert made(small).noise(0.5).share_variance >= 4
+    stated = budget.solve(small, noise_multiplier=1.0, rounds=1)
     plain = Plan(clients=10_000, cohort=1000, sampling="fixed")
-    real = math.sqrt(small.noise(1.0).variance) / small.scale  # whole share variances: more than asked for
+    real = math.sqrt(made(small).noise(1.0).variance) / small.scale  # whole share variances: more than asked for
     assert 1 < real < 1.03
-    same = budget.epsilon(plain, noise_multiplier=real, rounds=1, with_lower_bound=False)
+    same = budget.solve(plain, noise_multiplier=real, rounds=1, with_lower_bound=False)
     assert same.epsilon < stated.epsilon < 1.02 * same.epsilon
 
 
 @LAWS
 @pytest.mark.parametrize(("sampling", "placement"), [("poisson", "clients"), ("poisson", "server"), ("all", "clients")])
 def test_the_three_solves_agree(law, sampling, placement):
-    plan = IntegerPlan(
+    plan = planned(
         clients=300, cohort=30, dimension=5000, delta=1e-5, mechanism=law, sampling=sampling, placement=placement,
         dropout=0.1 if placement == "clients" else 0.0,
     )  # fmt: skip
     how = {"accountant": "rdp"}
-    stated = budget.epsilon(plan, noise_multiplier=4.0, rounds=5, **how)
+    stated = budget.solve(plan, noise_multiplier=4.0, rounds=5, **how)
     assert stated.lower_bound is None
-    back = budget.noise_multiplier(plan, epsilon_target=stated.epsilon, rounds=5, **how)
+    back = budget.solve(plan, epsilon=stated.epsilon, rounds=5, **how)
     assert back.epsilon <= stated.epsilon
     assert back.noise_multiplier == pytest.approx(4.0, rel=1e-3)  # share variances are whole numbers
-    rounds = budget.rounds(plan, epsilon_target=stated.epsilon * (1 + 1e-9), noise_multiplier=4.0, **how)
+    rounds = budget.solve(plan, epsilon=stated.epsilon * (1 + 1e-9), noise_multiplier=4.0, **how)
     assert rounds.rounds == 5
 
 
 @LAWS
 def test_shares_sized_for_dropout_cost_nothing_more(law):
     sure, tolerant = (
-        budget.epsilon(
-            IntegerPlan(**COMMON, mechanism=law, sampling="fixed", dropout=dropout), noise_multiplier=1.4, rounds=3,
+        budget.solve(
+            planned(**COMMON, mechanism=law, sampling="fixed", dropout=dropout), noise_multiplier=1.4, rounds=3,
             accountant="rdp",
         )
         for dropout in (0.0, 0.3)
@@ -142,7 +150,7 @@ def test_shares_sized_for_dropout_cost_nothing_more(law):
 
 @LAWS
 def test_json_and_notes(law):
-    record = budget.epsilon(IntegerPlan(**COMMON, mechanism=law), noise_multiplier=1.4, rounds=2).to_dict()
+    record = budget.solve(planned(**COMMON, mechanism=law), noise_multiplier=1.4, rounds=2).to_dict()
     json.dumps(record, allow_nan=False)
     assert record["mechanism"] == law
     assert (record["dimension"], record["shares"], record["bits_per_coordinate"]) == (1_600_000, 165, 17)
@@ -156,10 +164,10 @@ def test_json_and_notes(law):
 @pytest.mark.parametrize("rotate", [True, False])
 def test_a_plain_gaussian_is_never_dearer_by_more_than_the_rounding(rotate):
     """Closed form: epsilon of the noise multiplier shrunk by what rounding lengthens."""
-    plan = IntegerPlan(**COMMON, sampling="all", scale=6000, rotate=rotate)
-    longer = plan.l2_bound / 6000
-    ours = budget.epsilon(plan, noise_multiplier=1.4, rounds=1).epsilon
-    theirs = budget.epsilon(
+    plan = planned(**COMMON, sampling="all", scale=6000, rotate=rotate)
+    longer = made(plan).l2_bound / 6000
+    ours = budget.solve(plan, noise_multiplier=1.4, rounds=1).epsilon
+    theirs = budget.solve(
         Plan(clients=1000, cohort=1000, sampling="all", adjacency="zero-out", delta=1e-5),
         noise_multiplier=1.4 / longer,
         rounds=1,
@@ -172,11 +180,8 @@ def test_a_plain_gaussian_is_never_dearer_by_more_than_the_rounding(rotate):
     [
         ({"dimension": 0}, InvalidParameter, "dimension=0: must be a whole number from 1"),
         ({"cohort": 1001}, InvalidParameter, "cohort=1001 of clients=1000"),
-        (
-            {"mechanism": "gaussian"},
-            InvalidParameter,
-            "mechanism='gaussian': must be one of discrete-gaussian, skellam",
-        ),
+        ({"mechanism": "gaussian"}, InvalidParameter, "dimension=1600000 with mechanism='gaussian': is for discrete"),
+        ({"dimension": None}, InvalidParameter, "dimension=None: must be a whole number from 1"),
         ({"sampling": "binomial"}, InvalidParameter, "sampling='binomial': must be one of poisson, fixed, all"),
         ({"placement": "both"}, InvalidParameter, "placement='both': must be one of clients, server"),
         ({"scale": 0.0}, InvalidParameter, "scale=0.0: must be a finite number above 0"),
@@ -202,48 +207,48 @@ def test_a_plain_gaussian_is_never_dearer_by_more_than_the_rounding(rotate):
 )
 def test_a_plan_refuses_and_says_what_is_allowed(changes, error, message):
     with pytest.raises(error, match=message):
-        IntegerPlan(**{**COMMON, **changes})
+        planned(**{**COMMON, **changes})
 
 
 def test_one_client_and_its_whole_range():
-    plan = IntegerPlan(clients=1, cohort=1, dimension=1, delta=1e-5)
-    assert plan.shares == 1
+    plan = planned(clients=1, cohort=1, dimension=1, delta=1e-5)
+    assert made(plan).shares == 1
     assert 0 < guarantee(plan.run(5.0, 10_000), delta=1e-5).epsilon < math.inf
     with pytest.raises(InvalidParameter, match="clients=1: the default delta"):
-        IntegerPlan(clients=1, cohort=1, dimension=1)
+        planned(clients=1, cohort=1, dimension=1)
 
 
 def test_a_target_below_one_round_is_an_error():
     with pytest.raises(CalibrationError, match="not even one round fits"):
-        budget.rounds(IntegerPlan(**COMMON), epsilon_target=0.01, noise_multiplier=0.5)
+        budget.solve(planned(**COMMON), epsilon=0.01, noise_multiplier=0.5)
 
 
 def test_the_largest_scale_and_the_most_slots_are_allowed():
     """2^53, the whole numbers of a double, and as many slots as there are clients; nothing beyond either."""
-    assert IntegerPlan(**COMMON, scale=2.0**53).scale == 2.0**53
+    assert planned(**COMMON, scale=2.0**53).scale == 2.0**53
     with pytest.raises(InvalidParameter, match=r"at most 2\^53"):
-        IntegerPlan(**COMMON, scale=2.0**53 + 2)
-    assert IntegerPlan(**COMMON, slots=1000).uploads == 1000
+        planned(**COMMON, scale=2.0**53 + 2)
+    assert made(planned(**COMMON, slots=1000)).uploads == 1000
 
 
 def test_notes_state_how_far_shares_are_from_one_discrete_gaussian():
-    coarse = IntegerPlan(**COMMON, scale=9.0, slots=165)
-    noise = coarse.noise(1.0)
+    coarse = planned(**COMMON, scale=9.0, slots=165)
+    noise = made(coarse).noise(1.0)
     tau = shares_distortion(noise.share_variance, noise.shares)
     assert tau > 1e-6
     assert any(f"tau = {upwards(tau)}:" in note for note in coarse.notes(1.0, 1))
-    assert any("tau below 1e-300:" in note for note in IntegerPlan(**COMMON, placement="server").notes(1.0, 1))
+    assert any("tau below 1e-300:" in note for note in planned(**COMMON, placement="server").notes(1.0, 1))
 
 
 @pytest.mark.parametrize(("cohort", "dropout", "shares"), [(10, 0.25, 8), (10, 0.09, 10), (7, 0.3, 5), (3, 0.9, 1)])
 def test_shares_that_arrive_at_the_least(cohort, dropout, shares):
     """Of 10 uploads a fraction of at most 0.25 missing is 2 missing."""
-    plan = IntegerPlan(clients=20, cohort=cohort, dimension=10, delta=1e-5, sampling="fixed", dropout=dropout)
-    assert plan.shares == shares
+    plan = planned(clients=20, cohort=cohort, dimension=10, delta=1e-5, sampling="fixed", dropout=dropout)
+    assert made(plan).shares == shares
 
 
 @LAWS
 def test_a_share_that_is_whole_already_is_not_raised(law):
-    plan = IntegerPlan(clients=8, cohort=4, dimension=10, delta=1e-5, mechanism=law, sampling="fixed", scale=16)
-    assert plan.noise(1.0).share_variance == 64
-    assert plan.noise(1.001).share_variance == 65
+    plan = planned(clients=8, cohort=4, dimension=10, delta=1e-5, mechanism=law, sampling="fixed", scale=16)
+    assert made(plan).noise(1.0).share_variance == 64
+    assert made(plan).noise(1.001).share_variance == 65

@@ -6,16 +6,17 @@ from dataclasses import replace
 import pytest
 from scipy.stats import binom
 
-from accounting import CoinPlan, Composed, Gaussian
+from accounting import Composed, Gaussian, Plan, budget
 from accounting.bernoulli import sums as bernoulli_sum
-from accounting.budget import coin_budget
+from accounting.budget import coins as coin_rounds
+from accounting.budget.coins import CoinRounds
 from accounting.compose.accountant import epsilon as epsilon_of
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Subsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel, slots_for
 
-MASKS = CoinPlan(clients=50, cohort=5, dimension=20, edge=0.25, clip_norm=0.2, delta=1e-5)
-SEEN = CoinPlan(
+MASKS = Plan(mechanism="bernoulli-aggregate", clients=50, cohort=5, dimension=20, edge=0.25, clip_norm=0.2, delta=1e-5)
+SEEN = Plan(
     clients=10, cohort=10, dimension=1, edge=0.1, mechanism="bernoulli-channel", sampling="all", linf_clip=1.0,
     adjacency="replace-one", delta=1e-3,
 )  # fmt: skip
@@ -23,7 +24,7 @@ SEEN = CoinPlan(
 
 def test_one_coin_seen_once_costs_what_its_two_laws_say():
     # Pr = 0.9 against 0.1: delta = 0.9 - 0.1 e^epsilon
-    stated = coin_budget.epsilon(SEEN, rounds=1, accountant="exact")
+    stated = budget.solve(SEEN, rounds=1, accountant="exact")
     assert stated.epsilon == pytest.approx(math.log((0.9 - 1e-3) / 0.1), rel=1e-9)
     assert (stated.rounds, stated.noise_multiplier, stated.notes) == (1, None, ())
     record = stated.to_dict()
@@ -32,74 +33,93 @@ def test_one_coin_seen_once_costs_what_its_two_laws_say():
 
 def test_two_looks_at_one_coin_cost_what_the_square_of_its_laws_says():
     # two heads 0.81 against 0.01: delta = 0.81 - 0.01 e^epsilon where only they tell more than e^epsilon
-    stated = coin_budget.epsilon(SEEN, rounds=2, accountant="exact")
+    stated = budget.solve(SEEN, rounds=2, accountant="exact")
     assert stated.epsilon == pytest.approx(math.log((0.81 - 1e-3) / 0.01), rel=1e-9)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_the_rounds_that_fit_and_not_one_more(sampling):
     plan = replace(MASKS, sampling=sampling, adjacency=None)
-    target = 2 * coin_budget.epsilon(plan, rounds=3).epsilon
-    answer = coin_budget.rounds(plan, epsilon_target=target)
-    assert answer.epsilon <= target < coin_budget.epsilon(plan, rounds=answer.rounds + 1).epsilon
+    target = 2 * budget.solve(plan, rounds=3).epsilon
+    answer = budget.solve(plan, epsilon=target)
+    assert answer.epsilon <= target < budget.solve(plan, rounds=answer.rounds + 1).epsilon
     assert answer.rounds > 3
 
 
 def test_rounds_are_counted_and_stated_by_the_account_that_was_asked_for():
-    assert coin_budget.rounds(SEEN, epsilon_target=9.0, accountant="exact").accountant == "exact"
-    assert coin_budget.rounds(SEEN, epsilon_target=9.0, accountant="rdp").accountant == "rdp"
+    assert budget.solve(SEEN, epsilon=9.0, accountant="exact").accountant == "exact"
+    assert budget.solve(SEEN, epsilon=9.0, accountant="rdp").accountant == "rdp"
 
 
 def test_not_even_one_round_fits():
     with pytest.raises(CalibrationError, match="not even one round fits"):
-        coin_budget.rounds(MASKS, epsilon_target=1e-4)
+        budget.solve(MASKS, epsilon=1e-4)
 
 
 def test_poisson_masks_are_padded_to_slots_that_hardly_ever_overflow():
-    coins = MASKS.coins()
+    coins = CoinRounds(plan=MASKS).coins()
     assert isinstance(coins, BernoulliAggregate)
     assert binom.sf(coins.cohort, 50, 0.1) == pytest.approx(coins.overflow, rel=1e-9, abs=0)
     assert coins.overflow <= 1e-5 * 1e-5
     assert binom.sf(coins.cohort - 2, 50, 0.1) > 1e-5 * 1e-5
-    assert f"padded to {coins.cohort} slots" in coin_budget.epsilon(MASKS, rounds=1).notes[-1]
-    assert replace(MASKS, slots=40).coins().cohort == 40
+    assert f"padded to {coins.cohort} slots" in budget.solve(MASKS, rounds=1).notes[-1]
+    assert CoinRounds(plan=replace(MASKS, slots=40)).coins().cohort == 40
 
 
 def test_the_law_of_a_round_is_that_of_the_sampler():
     fixed, everybody = replace(MASKS, sampling="fixed", adjacency=None), replace(MASKS, sampling="all")
     assert fixed.sampler == FixedSizeSampling(cohort=5, clients=50)
     assert str(fixed.adjacency) == "replace-one"
-    assert fixed.coins().cohort == 5
+    assert CoinRounds(plan=fixed).coins().cohort == 5
     assert everybody.sampler == FullParticipation()
-    assert everybody.coins().cohort == 50
+    assert CoinRounds(plan=everybody).coins().cohort == 50
     assert MASKS.sampler == PoissonSampling(probability=0.1)
     assert isinstance(MASKS.round(), Subsampled)
     assert isinstance(everybody.round(), BernoulliAggregate)
     assert isinstance(SEEN.round(), BernoulliChannel)
-    assert CoinPlan(clients=50, cohort=5, dimension=9, edge=0.2, clip_norm=1.0).delta == 50**-1.1
+    assert (
+        Plan(mechanism="bernoulli-aggregate", clients=50, cohort=5, dimension=9, edge=0.2, clip_norm=1.0).delta
+        == 50**-1.1
+    )
+
+
+def test_numbers_alone_are_those_of_the_answer():
+    stated = budget.solve(SEEN, rounds=2, accountant="exact").epsilon
+    assert budget.epsilon(SEEN, rounds=2, accountant="exact") == stated
+    assert budget.rounds(SEEN, epsilon=stated, accountant="exact") == 2
+
+
+def test_coins_have_no_noise_multiplier():
+    for asked in (budget.epsilon, budget.solve):
+        with pytest.raises(InvalidParameter, match=r"noise_multiplier=1.0 with mechanism='bernoulli-aggregate'"):
+            asked(MASKS, noise_multiplier=1.0, rounds=2)
+    with pytest.raises(InvalidParameter, match="no noise multiplier to solve for"):
+        budget.noise_multiplier(MASKS, epsilon=1.0, rounds=2)
+    with pytest.raises(InvalidParameter, match="epsilon and rounds: give all but one"):
+        budget.solve(MASKS, epsilon=1.0, rounds=2)
+    with pytest.raises(InvalidParameter, match="does not depend on the clip norm"):
+        budget.clip_norm(Plan(clients=50, cohort=5), epsilon=1.0, rounds=2)
 
 
 def test_the_largest_clip_within_a_budget():
     epsilon = 3.0
     plan = replace(MASKS, sampling="fixed", adjacency=None)
-    clip = coin_budget.clip_norm(plan, epsilon_target=epsilon, rounds=5)
-    assert coin_budget.epsilon(replace(plan, clip_norm=clip), rounds=5).epsilon <= epsilon
-    assert coin_budget.epsilon(replace(plan, clip_norm=1.002 * clip), rounds=5).epsilon > epsilon
+    clip = budget.clip_norm(plan, epsilon=epsilon, rounds=5)
+    assert budget.solve(replace(plan, clip_norm=clip), rounds=5).epsilon <= epsilon
+    assert budget.solve(replace(plan, clip_norm=1.002 * clip), rounds=5).epsilon > epsilon
 
 
 def test_a_budget_that_any_clip_meets():
     with pytest.raises(CalibrationError, match="met without any L2 clip"):
-        coin_budget.clip_norm(
-            replace(MASKS, dimension=2, sampling="fixed", adjacency=None), epsilon_target=50.0, rounds=1
-        )
+        budget.clip_norm(replace(MASKS, dimension=2, sampling="fixed", adjacency=None), epsilon=50.0, rounds=1)
 
 
 @pytest.mark.parametrize("plan", [MASKS, replace(MASKS, sampling="fixed", adjacency=None), SEEN])
 def test_what_was_released_before_comes_on_top(plan):
     before = Composed(parts=((Gaussian(noise_multiplier=4.0, adjacency=plan.adjacency), 2),))
     together = replace(plan, before=before)
-    alone = coin_budget.epsilon(plan, rounds=3, accountant="rdp").epsilon
-    stated = coin_budget.epsilon(together, rounds=3, accountant="rdp").epsilon
+    alone = budget.solve(plan, rounds=3, accountant="rdp").epsilon
+    stated = budget.solve(together, rounds=3, accountant="rdp").epsilon
     assert stated == epsilon_of(Composed(parts=(*before.parts, (plan.round(), 3))), delta=plan.delta, accountant="rdp")
     assert max(alone, epsilon_of(before, delta=plan.delta)) < stated
 
@@ -141,8 +161,8 @@ def test_slots_against_the_binomial_tail(cohort, clients):
 def test_noise_before_the_coins_counts_under_every_sampling(sampling):
     plain = replace(MASKS, sampling=sampling, adjacency=None, cohort=5, clip_norm=0.5)
     noised = replace(plain, noise_std=0.3)
-    assert noised.coins().noise_std == 0.3
-    assert coin_budget.epsilon(noised, rounds=3).epsilon < 0.9 * coin_budget.epsilon(plain, rounds=3).epsilon
+    assert CoinRounds(plan=noised).coins().noise_std == 0.3
+    assert budget.solve(noised, rounds=3).epsilon < 0.9 * budget.solve(plain, rounds=3).epsilon
 
 
 def test_there_are_slots_for_the_mean_cohort_however_much_overflow_is_allowed():
@@ -150,9 +170,18 @@ def test_there_are_slots_for_the_mean_cohort_however_much_overflow_is_allowed():
 
 
 def test_a_cohort_of_which_not_all_are_counted_is_said(monkeypatch):
-    plan = CoinPlan(clients=60, cohort=60, dimension=3, edge=0.2, sampling="all", delta=1e-4, clip_norm=0.3)
-    assert not coin_budget.epsilon(plan, rounds=2).notes
-    for module in (coin_budget, bernoulli_sum):
+    plan = Plan(
+        mechanism="bernoulli-aggregate",
+        clients=60,
+        cohort=60,
+        dimension=3,
+        edge=0.2,
+        sampling="all",
+        delta=1e-4,
+        clip_norm=0.3,
+    )
+    assert not budget.solve(plan, rounds=2).notes
+    for module in (coin_rounds, bernoulli_sum):
         monkeypatch.setattr(module, "LARGEST_COHORT", 50)
-    (note,) = coin_budget.epsilon(plan, rounds=2).notes
+    (note,) = budget.solve(plan, rounds=2).notes
     assert note == "of 60 uploads in a sum 50 are counted, an upper bound"

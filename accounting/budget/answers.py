@@ -1,0 +1,253 @@
+"""What a plan's epsilon, noise multiplier and rounds come to: two of them given, the third is the answer."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accounting import require
+from accounting.budget import calibrate
+from accounting.budget.plan import Plan
+from accounting.compose import accountant as accountants
+from accounting.compose.accountant import Accountant
+from accounting.compose.rdp import Conversion
+from accounting.compose.second_opinion import SecondOpinion, second_opinion
+from accounting.errors import CalibrationError, InvalidParameter
+from accounting.exceeded import no_round_fits
+from accounting.mechanisms import Composed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """One line of a budget: the plan, the three numbers, and what they guarantee. `to_dict` is the JSON contract."""
+
+    plan: Plan
+    noise_multiplier: float | None
+    rounds: int
+    epsilon: float
+    accountant: str
+    conversion: str | None = None
+    order: float | None = None
+    lower_bound: float | None = None
+    valid: bool = True
+    notes: tuple[str, ...] = ()
+    sensitivity_in_clips: float | None = None
+    second_opinion: SecondOpinion | None = None
+
+    @property
+    def mechanism(self) -> Composed:
+        """All that the epsilon is about."""
+        return self.plan.run(self.noise_multiplier, self.rounds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of one budget; infinities become null."""
+        plan = self.plan
+        assert plan.adjacency is not None
+        sensitivity = self.sensitivity_in_clips or plan.adjacency.sensitivity_in_clips
+        record = {
+            "epsilon": self.epsilon,
+            "delta": plan.delta,
+            "noise_multiplier": self.noise_multiplier,
+            "rounds": self.rounds,
+            "clients": plan.clients,
+            "cohort": plan.clients if plan.sampling == "all" else plan.cohort,
+            "sampling": plan.sampling,
+            "sampling_probability": plan.sampler.probability,
+            "adjacency": str(plan.adjacency),
+            "unit": "client",
+            "sensitivity_in_clips": sensitivity,
+            "mechanism": plan.mechanism,
+            "accountant": self.accountant,
+            "conversion": self.conversion,
+            "order": self.order,
+            "lower_bound": self.lower_bound,
+            "valid": self.valid,
+            "notes": list(self.notes),
+            **plan.rounds_of.details(self.noise_multiplier),
+        }
+        if self.second_opinion is not None:
+            record["second_opinion"] = self.second_opinion.epsilon
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _How:
+    """Which account is asked."""
+
+    accountant: Accountant
+    conversion: Conversion
+
+    def state(self, plan: Plan, noise_multiplier: float | None, rounds: int, *, with_lower_bound: bool) -> Budget:
+        stated = accountants.guarantee(
+            plan.run(noise_multiplier, rounds),
+            delta=float(plan.delta or 0),
+            accountant=self.accountant,
+            conversion=self.conversion,
+            units=plan.clients,
+            with_lower_bound=with_lower_bound,
+        )
+        return Budget(
+            plan=plan,
+            noise_multiplier=noise_multiplier,
+            rounds=rounds,
+            epsilon=stated.epsilon,
+            accountant=stated.method,
+            conversion=stated.conversion,
+            order=stated.order,
+            lower_bound=stated.lower_bound,
+            valid=stated.valid,
+            notes=stated.notes + plan.notes(noise_multiplier, rounds),
+        )
+
+    def epsilon(self, plan: Plan, noise_multiplier: float | None, rounds: int) -> float:
+        """Only the number, for solvers."""
+        return accountants.guarantee(
+            plan.run(noise_multiplier, rounds),
+            delta=float(plan.delta or 0),
+            accountant=self.accountant,
+            conversion=self.conversion,
+            with_lower_bound=False,
+        ).epsilon
+
+    def noise_multiplier(self, plan: Plan, target: float, rounds: int) -> float:
+        require.positive(epsilon=target)
+        require.count(rounds=rounds)
+        if not plan.has_noise_multiplier:
+            raise InvalidParameter(
+                f"mechanism={plan.mechanism!r}: its coins are the noise, so there is no noise multiplier to solve for. "
+                "Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
+            )
+
+        def cost(z: float) -> float:
+            return self.epsilon(plan, z, rounds)
+
+        return calibrate.smallest(cost, target, name="noise multiplier", start=_guess(plan, target, rounds))
+
+    def rounds(self, plan: Plan, target: float, noise_multiplier: float | None) -> int:
+        require.positive(epsilon=target)
+
+        def cost(count: int) -> float:
+            return self.epsilon(plan, noise_multiplier, count)
+
+        count = calibrate.largest_count(cost, target, name="rounds")
+        if count == 0:
+            beside = f" with noise_multiplier={noise_multiplier}" if noise_multiplier is not None else ""
+            raise CalibrationError(
+                no_round_fits(
+                    f"epsilon={target}{beside}",
+                    allowed=target,
+                    after=cost(1),
+                    spent=_spent_before(plan),
+                    delta=float(plan.delta or 0),
+                    advice=plan.rounds_of.advice,
+                )
+            )
+        return count
+
+
+def solve(
+    plan: Plan,
+    *,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    accountant: Accountant = "best",
+    conversion: Conversion = "improved",
+    with_lower_bound: bool = True,
+) -> Budget:
+    """The one of epsilon, noise multiplier and rounds that is not given, with everything that must be named beside it.
+
+    The epsilon is an upper bound for the plan's sampler and adjacency. Noise: the smallest multiplier whose epsilon
+    stays within the target, at most 1e-6 relative above it. Rounds: the largest number within the target. Coins have no
+    noise multiplier: give one of epsilon and rounds. Errors: InvalidParameter unless exactly one lacks,
+    CalibrationError where nothing meets the target. Direction of error: upper bound.
+    """
+    how = _How(accountant=accountant, conversion=conversion)
+    lacks_noise = noise_multiplier is None and plan.has_noise_multiplier
+    if (epsilon is None) + lacks_noise + (rounds is None) != 1:
+        names = "epsilon, noise_multiplier and rounds" if plan.has_noise_multiplier else "epsilon and rounds"
+        raise InvalidParameter(f"{names}: give all but one of them; it is what you get.")
+    if rounds is None:
+        rounds = how.rounds(plan, float(epsilon or 0), noise_multiplier)
+    elif lacks_noise:
+        noise_multiplier = how.noise_multiplier(plan, float(epsilon or 0), rounds)
+    return how.state(plan, noise_multiplier, rounds, with_lower_bound=with_lower_bound)
+
+
+def epsilon(
+    plan: Plan,
+    *,
+    noise_multiplier: float | None = None,
+    rounds: int,
+    accountant: Accountant = "best",
+    conversion: Conversion = "improved",
+) -> float:
+    """What `rounds` rounds cost at this noise multiplier (none for coins): `solve`, the number alone.
+
+    Direction of error: upper bound for the plan's sampler and adjacency; of `fed-smp-theorem` only where `solve` calls
+    it valid. Errors: those of `solve`.
+    """
+    return _How(accountant=accountant, conversion=conversion).epsilon(plan, noise_multiplier, rounds)
+
+
+def noise_multiplier(
+    plan: Plan,
+    *,
+    epsilon: float,
+    rounds: int,
+    accountant: Accountant = "best",
+    conversion: Conversion = "improved",
+) -> float:
+    """The smallest noise multiplier whose epsilon stays within `epsilon`, at most 1e-6 relative above it.
+
+    Errors: CalibrationError where none does; InvalidParameter for coins, which have none. Direction of error: upwards.
+    """
+    return _How(accountant=accountant, conversion=conversion).noise_multiplier(plan, epsilon, rounds)
+
+
+def rounds(
+    plan: Plan,
+    *,
+    epsilon: float,
+    noise_multiplier: float | None = None,
+    accountant: Accountant = "best",
+    conversion: Conversion = "improved",
+) -> int:
+    """The largest number of rounds whose epsilon stays within `epsilon`.
+
+    Errors: CalibrationError where not even one does. Direction of error: downwards.
+    """
+    return _How(accountant=accountant, conversion=conversion).rounds(plan, epsilon, noise_multiplier)
+
+
+def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
+    """The same, each with what dp-accounting states for its mechanism (`compose.second_opinion`), in its notes besides:
+    where that is no number, and of rows that have a lower bound. Direction of error: upper bounds; the notes say which
+    contradict a lower bound. Loads dp-accounting."""
+    known: dict[tuple[Composed, float], SecondOpinion] = {}
+    found = []
+    for row in rows:
+        asked = row.mechanism, float(row.plan.delta or 0)
+        if asked not in known:
+            known[asked] = second_opinion(asked[0], delta=asked[1])
+        opinion = known[asked]
+        said = row.lower_bound is not None or opinion.epsilon is None
+        remarks = opinion.remarks(epsilon=row.epsilon, lower_bound=row.lower_bound) if said else ()
+        found.append(replace(row, second_opinion=opinion, notes=(*row.notes, *remarks)))
+    return found
+
+
+def _spent_before(plan: Plan) -> float | None:
+    """Epsilon of what was released already; None where nothing was."""
+    return None if plan.before is None else accountants.epsilon(plan.before, delta=float(plan.delta or 0))
+
+
+def _guess(plan: Plan, target: float, rounds: int) -> float:
+    """A noise multiplier near the answer, from the central limit: mu = q sqrt(T (e^(s^2/z^2) - 1)). Speed only."""
+    from accounting.gaussian import noise_std
+
+    wanted = 1 / noise_std(target, float(plan.delta or 0), l2_sensitivity=1.0)
+    assert plan.adjacency is not None
+    shift = 2.0 if plan.sampling == "fixed" else plan.adjacency.sensitivity_in_clips
+    per_round = math.log1p((wanted / plan.sampler.probability) ** 2 / rounds)
+    return min(max(shift / math.sqrt(per_round) / math.sqrt(plan.noise_kept), 1e-3), 1e6)

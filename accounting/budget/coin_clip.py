@@ -1,0 +1,49 @@
+"""The clip norm of coins for an epsilon: what a noise multiplier is for noise."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+from accounting import require
+from accounting.budget import calibrate
+from accounting.budget.plan import Plan
+from accounting.compose import accountant as accountants
+from accounting.compose.accountant import Accountant
+from accounting.errors import CalibrationError, InvalidParameter
+
+_CLIP_TOLERANCE = 1e-3
+
+
+def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant = "best") -> float:
+    """The largest L2 clip of coins with which `rounds` rounds stay within epsilon, to 1e-3 relative and never above.
+
+    `plan.clip_norm` is ignored; the other fields hold. Errors: InvalidParameter for a plan without coins;
+    CalibrationError if not even a clip of 1e-9 does, or if a clip that cannot bind any more (the whole range in every
+    coordinate) is still within it.
+    """
+    target = require.positive(epsilon=epsilon)
+    if plan.edge is None or plan.dimension is None:
+        raise InvalidParameter(
+            f"mechanism={plan.mechanism!r}: its epsilon does not depend on the clip norm. Solve for the noise "
+            "multiplier."
+        )
+    widest = (1 - 2 * plan.edge) * math.sqrt(plan.dimension)
+
+    @cache
+    def cost(inverse: float) -> float:
+        run = replace(plan, clip_norm=min(1 / inverse, widest)).run(None, rounds)
+        return accountants.epsilon(run, delta=float(plan.delta or 0), accountant=accountant)
+
+    first = max(1.0, 1 / widest)
+    if cost(first) <= target and cost(1 / widest) <= target:
+        raise CalibrationError(
+            f"epsilon={target}: met without any L2 clip. Give linf_clip alone, or a smaller epsilon."
+        )
+    # The cost grows with a power of the clip between 1 and 2.
+    guess = first * min(max(cost(first) / target, 1e-4), 1e4) ** 0.8
+    try:
+        return 1 / calibrate.smallest(cost, target, name="1/clip", start=guess, tolerance=_CLIP_TOLERANCE)
+    except CalibrationError:
+        raise CalibrationError(
+            f"epsilon={target}: even a clip of 1e-9 costs more. Raise epsilon or the cohort."
+        ) from None

@@ -1,0 +1,150 @@
+"""The plan of a run: one class for every mechanism."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from accounting import require
+from accounting.budget.coins import CoinRounds
+from accounting.budget.gaussians import GaussianRounds
+from accounting.budget.integers import IntegerRounds
+from accounting.budget.rounds_of import RoundsOf
+from accounting.errors import InvalidParameter
+from accounting.mechanisms import (
+    Composed,
+    FixedSizeSampling,
+    FullParticipation,
+    PoissonSampling,
+    Sampling,
+    SingleRelease,
+    repeated,
+)
+from accounting.mechanisms.adjacency import Adjacency
+
+SAMPLINGS = ("poisson", "fixed", "all")
+
+Placement = Literal["clients", "server"]
+
+_ROUNDS: dict[str, type[RoundsOf]] = {
+    "gaussian": GaussianRounds,
+    "distributed-gaussian": GaussianRounds,
+    "discrete-gaussian": IntegerRounds,
+    "skellam": IntegerRounds,
+    "bernoulli-channel": CoinRounds,
+    "bernoulli-aggregate": CoinRounds,
+}
+MECHANISMS = tuple(_ROUNDS)
+"""Names of the mechanisms that a plan can have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Rounds of a federated run as the accountant sees them.
+
+    `delta` defaults to clients^-1.1; `adjacency` to replace-one for fixed; for poisson and all to add-remove, but to
+    zero-out where a client more or less would be an upload, or a share of noise, more or less. `before` is what was
+    released on the same clients already: every epsilon is then of that and the plan together.
+
+    Of Gaussian noise (`gaussian`, `distributed-gaussian`): `budget.gaussians` says what dropout is.
+    Of integer noise (`discrete-gaussian`, `skellam`): dimension, scale, rotate, placement, dropout, slots, secure,
+    wrap_probability, as `budget.integers` says.
+    Of coins (`bernoulli-aggregate`, `bernoulli-channel`): dimension, edge, clip_norm, linf_clip, noise_std, slots, as
+    `budget.coins` says; they have no noise multiplier.
+
+    Errors: InvalidParameter for a field outside its domain, or one that the mechanism does not look at;
+    UnsupportedMechanism for a combination of fields that has no account.
+    """
+
+    clients: int
+    cohort: int
+    mechanism: str = "gaussian"
+    sampling: str = "poisson"
+    adjacency: Adjacency | None = None
+    delta: float | None = None
+    before: Composed | None = None
+    dropout: float = 0.0
+    dimension: int | None = None
+    scale: float | None = None
+    rotate: bool = True
+    placement: Placement = "clients"
+    slots: int | None = None
+    secure: bool = False
+    wrap_probability: float = 1e-6
+    edge: float | None = None
+    clip_norm: float | None = None
+    linf_clip: float | None = None
+    noise_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        clients, cohort = require.count(clients=self.clients), require.count(cohort=self.cohort)
+        if cohort > clients:
+            raise InvalidParameter(f"cohort={cohort} of clients={clients}: must be at most the number of clients.")
+        for name, value, allowed in (
+            ("sampling", self.sampling, SAMPLINGS),
+            ("mechanism", self.mechanism, MECHANISMS),
+        ):
+            if value not in allowed:
+                raise InvalidParameter(f"{name}={value!r}: must be one of {', '.join(allowed)}.")
+        if self.delta is None and clients == 1:
+            raise InvalidParameter("clients=1: the default delta n^-1.1 would be 1. Give --delta.")
+        object.__setattr__(self, "delta", clients**-1.1 if self.delta is None else self.delta)
+        require.open_probability(delta=self.delta)
+        self._refuse_foreign_fields()
+        for name, value in self.rounds_of.resolved().items():
+            object.__setattr__(self, name, value)
+        self.round(1.0 if self.has_noise_multiplier else None)  # refuses what has no account
+
+    def _refuse_foreign_fields(self) -> None:
+        looked_at = self.rounds_of.takes
+        for field in dataclasses.fields(self):
+            takers = [name for name, kind in _ROUNDS.items() if field.name in kind.takes]
+            value = getattr(self, field.name)
+            if takers and field.name not in looked_at and value != field.default:
+                raise InvalidParameter(
+                    f"{field.name}={require.shown(value)} with mechanism={self.mechanism!r}: is for "
+                    f"{', '.join(takers)}. Remove it."
+                )
+
+    @property
+    def rounds_of(self) -> RoundsOf:
+        """The rounds, as the kind of mechanism makes them."""
+        kind: Any = _ROUNDS[self.mechanism]
+        made: RoundsOf = kind(plan=self)
+        return made
+
+    @property
+    def has_noise_multiplier(self) -> bool:
+        """Whether there is a noise multiplier to solve for: not with coins, which are the noise."""
+        return self.rounds_of.has_noise_multiplier
+
+    @property
+    def sampler(self) -> Sampling:
+        """How a cohort is drawn."""
+        if self.sampling == "fixed":
+            return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
+        if self.sampling == "all":
+            return FullParticipation()
+        return PoissonSampling(probability=self.cohort / self.clients)
+
+    @property
+    def noise_kept(self) -> float:
+        """Fraction of the noise variance asked for that is accounted."""
+        return self.rounds_of.noise_kept
+
+    def round(self, noise_multiplier: float | None = None) -> SingleRelease:
+        """The mechanism of one round: what its ledger line states. InvalidParameter for a noise multiplier of coins,
+        which have none, or none of what has one."""
+        if noise_multiplier is not None and not self.has_noise_multiplier:
+            raise InvalidParameter(
+                f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.mechanism!r}: its coins are "
+                "the noise. Remove it."
+            )
+        return self.rounds_of.round(noise_multiplier)
+
+    def run(self, noise_multiplier: float | None, rounds: int) -> Composed:
+        """The mechanism of all rounds, and of what was released before."""
+        return repeated(self.round(noise_multiplier), rounds, before=self.before)
+
+    def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
+        """What a reader of the epsilon should know."""
+        return self.rounds_of.notes(noise_multiplier, rounds)
