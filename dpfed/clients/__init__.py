@@ -1,9 +1,9 @@
 """How a client trains."""
 
-from dpfed.clients.plan import Plan, Strategy
+from dpfed.clients.plan import Strategy, TrainingPlan
 from dpfed.clients.precision import Precision
 from dpfed.clients.sgd import Sgd
 from dpfed.clients.task import Course
 from dpfed.clients.training import LocalTraining
 
-__all__ = ["Course", "LocalTraining", "Plan", "Precision", "Sgd", "Strategy"]
+__all__ = ["Course", "LocalTraining", "Precision", "Sgd", "Strategy", "TrainingPlan"]

@@ -16,7 +16,7 @@ from dpfed.seeds import Seeds
 NOISE_PURPOSE = "fedmrn.noise"
 
 
-class Noise(Protocol):
+class SeededNoise(Protocol):
     """The noise that a seed stands for: what the code draws again when it encodes and decodes."""
 
     def __call__(self, seeds: Tensor, *, count: int) -> Tensor:
@@ -60,7 +60,7 @@ class MaskedNoise:
 
     size: int
     masked: Tensor
-    noise: Noise
+    noise: SeededNoise
     learning_rate: float
     learning_rate_decay: float = 1.0
     momentum: float = 0.0

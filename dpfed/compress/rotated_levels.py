@@ -22,7 +22,7 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.fields import Floats, Symbols
 from dpfed.compress.payload import Layout
-from dpfed.compress.rotation import Block, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
+from dpfed.compress.rotation import RotatedBlock, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
 from dpfed.compress.row_sums import row_sums
 from dpfed.errors import ConfigError
 
@@ -84,7 +84,7 @@ class RotatedLevels:
             total[block.held] += self._decoded(symbols[rows, place], scales[rows], seeds[rows], block).sum(dim=0)
         return total.div_(len(scales))
 
-    def _quantise(self, rotated: Tensor, seeds: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    def _quantise(self, rotated: Tensor, seeds: Tensor, block: RotatedBlock) -> tuple[Tensor, Tensor]:
         """[c, count · n] to symbols [c, count · kept] and scales [c · count] float64; a zero row gets scale 0."""
         kept, rows = self._kept(block.size), rotated.view(-1, block.size)
         whole = row_sums(rows.square())
@@ -107,7 +107,7 @@ class RotatedLevels:
             return self.levels[1] * row_sums(rows.abs())
         return row_sums(self._levels(symbols) * rows)
 
-    def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: Block) -> Tensor:
+    def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: RotatedBlock) -> Tensor:
         """A block, or several, [c, length]."""
         levels = self._levels(symbols)
         if levels.shape[1] < block.count * block.size:
@@ -118,7 +118,9 @@ class RotatedLevels:
         coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.numbers, None])
         return coordinates
 
-    def _places(self, clients: int, dimension: int, device: torch.device) -> Iterator[tuple[slice, Block, slice]]:
+    def _places(
+        self, clients: int, dimension: int, device: torch.device
+    ) -> Iterator[tuple[slice, RotatedBlock, slice]]:
         """Pieces with the place of their symbols."""
         starts = list(accumulate((self._kept(block.size) for block in blocks(dimension, self.block)), initial=0))
         for rows, block in pieces(clients, dimension, self.block, device):
@@ -128,7 +130,7 @@ class RotatedLevels:
         """The symbols of a block."""
         return max(1, round(self.share * size))
 
-    def _chosen(self, seeds: Tensor, block: Block) -> Tensor:
+    def _chosen(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
         """Which rotated coordinates are sent, [c, count · kept]."""
         kept, chosen = self._kept(block.size), []
         for place in range(block.count):
