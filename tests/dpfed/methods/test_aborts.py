@@ -26,8 +26,8 @@ from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 
-from .conftest import config_with
-from .test_round import Book
+from ..conftest import config_with
+from ..test_round import Book
 
 NOISE = {
     "gaussian": (),

@@ -105,9 +105,9 @@ OTHER_PROCESS = """
 import sys
 from pathlib import Path
 import torch
-from dpfed import federation
-from dpfed.build import build
-from dpfed.config import parse
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
+from dpfed.config.tables import parse
 import json
 torch.set_num_threads(2)
 for name, tables in json.loads(sys.argv[2]).items():

@@ -15,7 +15,7 @@ from dpfed.participation.sampling import sampler
 from dpfed.report.finished_run import read_finished
 from dpfed.run.sweep_folder import read_sweep
 
-from .audit.run_folders import copied, run
+from ..audit.run_folders import copied, run
 
 FILES = (
     "config.toml", "ledger.jsonl", "metrics.jsonl", "diagnostics.jsonl", "canaries.jsonl", "summary.json",

@@ -25,7 +25,7 @@ from dpfed.stages.adaptive_clip import AdaptiveClip
 from dpfed.stages.clip import Clipped, clip_rows, row_norms
 
 from ..conftest import config_with
-from ..test_hostile_updates import WAYS, built
+from .test_hostile_updates import WAYS, built
 
 LARGEST = torch.finfo(torch.float32).max
 DENORMAL = 2.0**-149

@@ -30,7 +30,7 @@ from dpfed.seeds import Seeds
 from dpfed.sending import Sent
 from dpfed.stages.coins import Coins
 
-from .test_round import Book
+from ..test_round import Book
 
 AT_THE_END = {
     "fixed": ("federation.sampling=fixed", "privacy.adjacency=zero-out"),
