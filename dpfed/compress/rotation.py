@@ -93,12 +93,6 @@ def blocks(dimension: int, largest: int, at_once: int = 1) -> Iterator[RotatedBl
         first += size
 
 
-def rotated_dimension(dimension: int, largest: int) -> int:
-    """The coordinates after rotation, d and the fill."""
-    whole, rest = block_sizes(dimension, largest)
-    return whole * largest + sum(rest)
-
-
 def check_rotation(scheme: str, *, rounds: int, block: int) -> None:
     """ConfigError unless there are 1 to 4 rounds and blocks of a power of two from 2^6 to 2^20."""
     if not 1 <= rounds <= 4:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +11,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from dpfed.config.tables import flat, read_toml, shown
 from dpfed.errors import ConfigError
 from dpfed.run.quantities import quantity
-
-Settings = Mapping[str, Any]
-"""Dotted keys of a run configuration and their values."""
-
 
 FlatSettings = Annotated[dict[str, Any], BeforeValidator(flat)]
 Axes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], BeforeValidator(flat)]
