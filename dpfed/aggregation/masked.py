@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import FEWEST, agree
+from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.masks import SeededMask, Words, apply_masks
 from dpfed.aggregation.messages import both_ids
 from dpfed.aggregation.modular_total import ModularTotal, reduced
@@ -28,30 +28,11 @@ class MaskedSum:
     `add` has its mask expanded once. Arguments and errors are those of `ProtocolSum`.
     """
 
-    def __init__(
-        self,
-        *,
-        clients: NDArray[np.int64],
-        size: int,
-        bits: int,
-        threshold: float,
-        neighbours: int | None = None,
-        dropouts: Mapping[int, Step],
-        graph_seed: int,
-        least: int = FEWEST,
-    ) -> None:
-        self._agreement = agree(
-            clients,
-            size=size,
-            bits=bits,
-            threshold=threshold,
-            neighbours=neighbours,
-            graph_seed=graph_seed,
-            least=least,
-        )
-        self._turns = Turns(self._agreement, dropouts)
+    def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, Step]) -> None:
+        self._agreement = agreement
+        self._turns = Turns(agreement, dropouts)
         self._secret = secrets.token_bytes(32)
-        self._total = np.zeros(size, word_type(bits))
+        self._total = np.zeros(agreement.size, word_type(agreement.bits))
         self._survivors: set[int] = set()
         self._aborted: SecureSumAborted | None = None
         self._sharers = set(self._turns.reach(Step.UPLOAD))

@@ -12,6 +12,7 @@ from scipy.stats import chisquare
 
 import dpfed.aggregation.client
 from dpfed.aggregation import keys
+from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.masks import MaskStream, SeededMask, apply_masks
@@ -214,9 +215,8 @@ def test_uploads_are_not_kept():
 @pytest.mark.parametrize("neighbours", [None, 4])
 def test_the_running_sum_of_masks_alone_is_uniform_too(neighbours):
     ids, rows = np.arange(8), np.zeros((8, SIZE), np.uint32) + 5
-    running = MaskedSum(
-        clients=ids, size=SIZE, bits=BITS, threshold=0.6, neighbours=neighbours, dropouts={}, graph_seed=0
-    )
+    agreement = agree(ids, size=SIZE, bits=BITS, threshold=0.6, neighbours=neighbours, graph_seed=0)
+    running = MaskedSum(agreement, dropouts={})
     for start in range(0, 8, 2):
         running.add(ids[start : start + 2], rows[start : start + 2])
         assert uniform(running._total)
