@@ -105,13 +105,13 @@ OTHER_PROCESS = """
 import sys
 from pathlib import Path
 import torch
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
 from dpfed.config.tables import parse
+from dpfed.run import loop
+from dpfed.run.experiment import build
 import json
 torch.set_num_threads(2)
 for name, tables in json.loads(sys.argv[2]).items():
-    federation.run(build(parse(tables, source="test")), Path(sys.argv[1]) / name)
+    loop.run(build(parse(tables, source="test")), Path(sys.argv[1]) / name)
 """
 
 
