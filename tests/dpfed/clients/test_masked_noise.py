@@ -155,6 +155,7 @@ def test_a_client_alone_or_in_any_chunk_moves_the_same() -> None:
     torch.testing.assert_close(alone, whole[4], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("signed", [False, True])
 def test_what_a_batch_sees_has_the_law_of_progressive_stochastic_masking(signed: bool) -> None:
     """Batch 2 of 8, u / n from -1.4 to 1.4: the clip with probability 3/4, else 1 or low as u asks for."""
