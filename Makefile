@@ -1,5 +1,7 @@
 # make demo         a private federated training on scikit-learn's digits, in an environment of its own
-# make test         the whole test suite, in the same environment
+# make test         the quick tests, in the same environment: every promise once
+# make test-slow    the slow ones: more seeds, more settings, longer trials
+# make test-all     both
 # make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
 # make check        what must be clean before a commit: format, lint, types, layers
 
@@ -9,13 +11,18 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := .venv-flower
 
-.PHONY: demo test test-flower check clean
+.PHONY: demo test test-slow test-all test-flower check clean
 
 demo: $(READY)
 	$(BIN)/dpfed run fed-smp-randk-digits
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+test-all: test test-slow
 
 test-flower: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest tests/dpfed/engines

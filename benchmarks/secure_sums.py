@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.protocol import ProtocolSum
 from dpfed.aggregation.steps import Step
@@ -72,15 +73,8 @@ def ours(kind: type[ProtocolSum] | type[MaskedSum], setting: Setting, rows: np.n
     """One whole round. Rows are the same for every group, which the time does not see."""
     ids = np.arange(setting.clients)
     began = time.perf_counter(), time.process_time()
-    running = kind(
-        clients=ids,
-        size=setting.size,
-        bits=BITS,
-        threshold=0.6,
-        neighbours=setting.neighbours,
-        dropouts=dict.fromkeys(range(setting.gone), Step.UPLOAD),
-        graph_seed=1,
-    )
+    terms = agree(ids, size=setting.size, bits=BITS, threshold=0.6, neighbours=setting.neighbours, graph_seed=1)
+    running = kind(terms, dropouts=dict.fromkeys(range(setting.gone), Step.UPLOAD))
     for start in range(0, setting.clients, GROUP):
         group = ids[start : start + GROUP]
         running.add(group, rows[: len(group)])

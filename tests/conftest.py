@@ -1,6 +1,21 @@
-"""Reproducible property tests everywhere: the same examples in every run."""
+"""Reproducible property tests everywhere: the same examples in every run. And which settings of a test are slow."""
 
+from collections import Counter
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("reproducible", derandomize=True, deadline=None, database=None, max_examples=25)
 settings.load_profile("reproducible")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`@pytest.mark.slow_but_one_in(5)`: of the test's settings the 1st, 6th, 11th, ... are quick, the others slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if marker := item.get_closest_marker("slow_but_one_in"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % marker.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[test] += 1

@@ -80,11 +80,14 @@ def agree(
     size: int,
     bits: int,
     threshold: float,
-    neighbours: int | None,
+    neighbours: int | None = None,
     graph_seed: int,
     least: int = FEWEST,
 ) -> Agreement:
-    """The terms for these clients. ConfigError for terms that cannot be."""
+    """The terms for these clients. ConfigError for terms that cannot be.
+
+    neighbours: k of the graph, which `graph_seed` (public) draws; None: all pairs
+    """
     ids = [int(client) for client in clients]
     if len(set(ids)) < len(ids) or any(not 0 <= one < 1 << 62 for one in ids):
         raise ConfigError(f"clients of a secure sum: {ids[:8]}...: must be different numbers from 0 to 2^62.")

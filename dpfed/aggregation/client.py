@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.keys import decrypt, encrypt, exchange, mask_seed
-from dpfed.aggregation.masks import Mask, apply_masks
+from dpfed.aggregation.masks import SeededMask, apply_masks
 from dpfed.aggregation.messages import Kind, Reveal, both_ids, party_of, read_table, write_table
 from dpfed.aggregation.shamir import SHARE_BYTES, split
 from dpfed.aggregation.steps import Step
@@ -126,11 +126,11 @@ class Client:
         }
         return self._message(Kind.UNMASK, replies)
 
-    def _masks(self) -> list[Mask]:
-        masks = [Mask(self._own_seed, plus=0)]
+    def _masks(self) -> list[SeededMask]:
+        masks = [SeededMask(self._own_seed, plus=0)]
         for near in self._shares.keys() - {self.client}:
             seed = mask_seed(self._mask_key, self._keys[near][32:], self._session, self.client, near)
-            masks.append(Mask(seed, plus=0) if self.client < near else Mask(seed, minus=0))
+            masks.append(SeededMask(seed, plus=0) if self.client < near else SeededMask(seed, minus=0))
         return masks
 
     def _split(self) -> dict[int, bytes]:
@@ -173,7 +173,7 @@ class Client:
         return self._agreement.session
 
 
-def masked(row: NDArray[np.uint32], masks: list[Mask], bits: int) -> NDArray[Any]:
+def masked(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArray[Any]:
     """A copy of row [d] under masks, in words of the ring."""
     words = row.astype(word_type(bits))
     apply_masks(words[None], masks)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import FEWEST, agree
-from dpfed.aggregation.masks import Mask, Words, apply_masks
+from dpfed.aggregation.agreement import Agreement
+from dpfed.aggregation.masks import SeededMask, Words, apply_masks
 from dpfed.aggregation.messages import both_ids
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.steps import Step
@@ -28,30 +28,11 @@ class MaskedSum:
     `add` has its mask expanded once. Arguments and errors are those of `ProtocolSum`.
     """
 
-    def __init__(
-        self,
-        *,
-        clients: NDArray[np.int64],
-        size: int,
-        bits: int,
-        threshold: float,
-        neighbours: int | None = None,
-        dropouts: Mapping[int, Step],
-        graph_seed: int,
-        least: int = FEWEST,
-    ) -> None:
-        self._agreement = agree(
-            clients,
-            size=size,
-            bits=bits,
-            threshold=threshold,
-            neighbours=neighbours,
-            graph_seed=graph_seed,
-            least=least,
-        )
-        self._turns = Turns(self._agreement, dropouts)
+    def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, Step]) -> None:
+        self._agreement = agreement
+        self._turns = Turns(agreement, dropouts)
         self._secret = secrets.token_bytes(32)
-        self._total = np.zeros(size, word_type(bits))
+        self._total = np.zeros(agreement.size, word_type(agreement.bits))
         self._survivors: set[int] = set()
         self._aborted: SecureSumAborted | None = None
         self._sharers = set(self._turns.reach(Step.UPLOAD))
@@ -85,26 +66,26 @@ class MaskedSum:
         self._require(Step.UPLOAD, self._survivors, owners)
         self._agreement.require_connected(self._survivors)
         self._require(Step.UNMASK, replied, owners)
-        masks = [Mask(self._own_seed(client), minus=0) for client in sorted(self._survivors)]
+        masks = [SeededMask(self._own_seed(client), minus=0) for client in sorted(self._survivors)]
         for gone in sorted(self._sharers - self._survivors):
             for near in self._near(gone):
-                masks.append(Mask(self._pair_seed(near, gone), **_sign(near, gone, 0, taken_out=True)))
+                masks.append(SeededMask(self._pair_seed(near, gone), **_sign(near, gone, 0, taken_out=True)))
         apply_masks(self._total[None], masks)
         included = np.array(sorted(self._survivors), dtype=np.int64)
         return ModularTotal(total=reduced(self._total, self._agreement.bits), included=included)
 
-    def _masks(self, clients: list[int]) -> list[Mask]:
+    def _masks(self, clients: list[int]) -> list[SeededMask]:
         """Of these clients' rows: each its own, and one for every pair of which an end is here."""
         place = {client: row for row, client in enumerate(clients)}
-        masks = [Mask(self._own_seed(client), plus=row) for client, row in place.items()]
+        masks = [SeededMask(self._own_seed(client), plus=row) for client, row in place.items()]
         for client, row in place.items():
             for near in self._agreement.graph.neighbours(client):
                 if near not in self._sharers:
                     continue
                 if near not in place:
-                    masks.append(Mask(self._pair_seed(client, near), **_sign(client, near, row)))
+                    masks.append(SeededMask(self._pair_seed(client, near), **_sign(client, near, row)))
                 elif client < near:
-                    masks.append(Mask(self._pair_seed(client, near), plus=row, minus=place[near]))
+                    masks.append(SeededMask(self._pair_seed(client, near), plus=row, minus=place[near]))
         return masks
 
     def _near(self, client: int) -> list[int]:

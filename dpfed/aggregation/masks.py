@@ -41,7 +41,7 @@ class MaskStream:
         self._cipher.update_into(_ZEROS[: buffer.nbytes], buffer.view(np.uint8).data)
 
 
-class Mask(NamedTuple):
+class SeededMask(NamedTuple):
     """A seed whose mask is added to row `plus` and taken away from row `minus`."""
 
     seed: bytes
@@ -49,7 +49,7 @@ class Mask(NamedTuple):
     minus: int | None = None
 
 
-def apply_masks(rows: Words, masks: Sequence[Mask]) -> None:
+def apply_masks(rows: Words, masks: Sequence[SeededMask]) -> None:
     """Put the masks on rows [c, d], in place, modulo the word; every seed is expanded once."""
     columns = rows.shape[1]
     if columns * rows.itemsize <= _CHUNK_BYTES:
@@ -61,7 +61,7 @@ def apply_masks(rows: Words, masks: Sequence[Mask]) -> None:
     return None
 
 
-def _apply(rows: Words, masks: Sequence[Mask], start: int) -> None:
+def _apply(rows: Words, masks: Sequence[SeededMask], start: int) -> None:
     streams = [MaskStream(mask.seed, rows.dtype, start=start) for mask in masks]
     size = _CHUNK_BYTES // rows.itemsize
     buffer = np.empty(min(size, rows.shape[1]), rows.dtype)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import FEWEST, agree
+from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.modular_total import ModularTotal
 from dpfed.aggregation.server import Server
@@ -22,36 +22,13 @@ class ProtocolSum:
     What is run is the protocol: keys are agreed on, secrets shared and recovered, uploads masked, dropouts removed.
     What is shown is its algebra, not secrecy: one process holds both sides.
 
-    clients:    ids, those who dropped included
-    threshold:  fraction of a client and its neighbours, and of all clients, that must stay; above 1/2
-    neighbours: k of the graph, which `graph_seed` (public) draws; None: all pairs
-    dropouts:   the step before which a client vanishes
-    least:      clients whose rows the sum must hold
+    agreement: the public terms, with all clients, those who dropped included
+    dropouts:  the step before which a client vanishes
 
-    ConfigError for terms that cannot be. An abort is raised by `close`, at whatever step it came.
+    An abort is raised by `close`, at whatever step it came.
     """
 
-    def __init__(
-        self,
-        *,
-        clients: NDArray[np.int64],
-        size: int,
-        bits: int,
-        threshold: float,
-        neighbours: int | None = None,
-        dropouts: Mapping[int, Step],
-        graph_seed: int,
-        least: int = FEWEST,
-    ) -> None:
-        agreement = agree(
-            clients,
-            size=size,
-            bits=bits,
-            threshold=threshold,
-            neighbours=neighbours,
-            graph_seed=graph_seed,
-            least=least,
-        )
+    def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, Step]) -> None:
         self._turns = Turns(agreement, dropouts)
         self._server = Server(agreement)
         self._late: bytes | None = None

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.agreement import FEWEST
+from dpfed.aggregation.agreement import FEWEST, agree
 from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.messages import sent_beside_row
@@ -48,16 +48,16 @@ class SecureSums:
     ) -> SecureSum:
         lost = self.dropouts.draw(participants, round)
         make = MaskedSum if self.kind == "masked" else ProtocolSum
-        running = make(
-            clients=participants,
+        agreement = agree(
+            participants,
             size=size,
             bits=self.bits,
             threshold=self.threshold,
             neighbours=self.neighbours,
-            dropouts=lost,
             graph_seed=self.seeds.integer("secagg.graph", round),
             least=self.least_participants,
         )
+        running = make(agreement, dropouts=lost)
         return SecureSum(running, participants, lost, tolerance=self.tolerance, bits=self.bits, device=device)
 
     def overhead_bits(self, participants: int) -> int:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.keys import mask_seed
-from dpfed.aggregation.masks import Mask, apply_masks
+from dpfed.aggregation.masks import SeededMask, apply_masks
 from dpfed.aggregation.messages import WIDTHS, Kind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.shamir import combine
@@ -151,12 +151,12 @@ class Server:
             client for client in self._sharers if client in self._survivors or self._near(client, self._survivors)
         )
 
-    def _to_remove(self, owner: int) -> list[Mask]:
+    def _to_remove(self, owner: int) -> list[SeededMask]:
         needed = self._agreement.shares_needed(owner)
         shares = self._shares[owner]
         secret = combine({holder: shares[holder] for holder in sorted(shares)[:needed]})
         if owner in self._survivors:
-            return [Mask(secret, minus=0)]
+            return [SeededMask(secret, minus=0)]
         key = X25519PrivateKey.from_private_bytes(secret)
         if key.public_key().public_bytes_raw() != self._keys[owner][32:]:
             raise WireError(f"the shares of client {owner}'s mask key give another key; somebody sent a wrong one.")
@@ -164,7 +164,7 @@ class Server:
             near: mask_seed(key, self._keys[near][32:], self._agreement.session, owner, near)
             for near in self._near(owner, self._survivors)
         }
-        return [Mask(seed, minus=0) if near < owner else Mask(seed, plus=0) for near, seed in seeds.items()]
+        return [SeededMask(seed, minus=0) if near < owner else SeededMask(seed, plus=0) for near, seed in seeds.items()]
 
     def _go_on(self, closed: Step, following: Step, alive: dict[int, bytes] | frozenset[int]) -> None:
         self._agreement.require_all(closed, alive)

@@ -25,7 +25,7 @@ from dpfed.cli.output import console, number, print_json
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.sweep.plan import Plan
+    from dpfed.sweep.plan import PlannedSweep
     from dpfed.sweep.sweep import Done, Finished
     from dpfed.sweep.tuning import Tuned
 
@@ -86,7 +86,7 @@ def sweep(
     return 1 if finished.failed else 0
 
 
-def _run(planned: Plan, jobs: int | None) -> Finished:
+def _run(planned: PlannedSweep, jobs: int | None) -> Finished:
     from dpfed.sweep.sweep import run_sweep
 
     log = console(to_stderr=True)
@@ -118,7 +118,7 @@ class _Rounds(ProgressColumn):
 
     max_refresh = 2.0
 
-    def __init__(self, planned: Plan) -> None:
+    def __init__(self, planned: PlannedSweep) -> None:
         super().__init__()
         self._files = [planned.folder / cell.folder / "metrics.jsonl" for cell in planned.grid.runs]
         self._total = sum(cell.config.federation.rounds for cell in planned.grid.runs)
@@ -178,7 +178,7 @@ def _chosen(choice: Tuned) -> str:
     return f"tuned: {where}: {chosen}, by validation accuracy ({scores})"
 
 
-def _show_plan(planned: Plan) -> None:
+def _show_plan(planned: PlannedSweep) -> None:
     out = console()
     table = Table(title=f"{planned.title}: {len(planned.grid.runs)} runs in {planned.folder}")
     for heading in ("row", "at", "folder", "state"):

@@ -1,8 +1,8 @@
 """How a client trains."""
 
-from dpfed.clients.plan import Plan, Strategy
+from dpfed.clients.plan import Strategy, TrainingPlan
 from dpfed.clients.sgd import Sgd
 from dpfed.clients.task import Course, Precision
 from dpfed.clients.training import LocalTraining
 
-__all__ = ["Course", "LocalTraining", "Plan", "Precision", "Sgd", "Strategy"]
+__all__ = ["Course", "LocalTraining", "Precision", "Sgd", "Strategy", "TrainingPlan"]

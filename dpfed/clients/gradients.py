@@ -67,11 +67,11 @@ def _in_main_memory(weights: Tensor) -> bool:
 def _dense(layer: nn.Linear, factors: _Factors, inputs: Tensor) -> Tensor:
     """What the layer gives for inputs [..., entering]; its backward pass notes the factors of the gradient."""
     rows = inputs.reshape(-1, layer.in_features)
-    outputs: Tensor = _Dense.apply(rows, layer.weight, layer, factors)  # type: ignore[no-untyped-call]
+    outputs: Tensor = _DenseLayer.apply(rows, layer.weight, layer, factors)  # type: ignore[no-untyped-call]
     return outputs.view(*inputs.shape[:-1], layer.out_features)
 
 
-class _Dense(torch.autograd.Function):
+class _DenseLayer(torch.autograd.Function):
     """Weights are an argument so that autograd comes by, but get no gradient from it."""
 
     @staticmethod

@@ -53,7 +53,7 @@ def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
 
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
     """Fill the rows `clients` of moves."""
-    step: _Step | None = None
+    step: _BatchStep | None = None
     for client in clients:
         walk = task.begin(np.array([client]))
         if step is None:
@@ -65,7 +65,7 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
         moves[client] = walk.finish()[0]
 
 
-class _Step(Protocol):
+class _BatchStep(Protocol):
     """A batch's step, with what is kept from client to client: a module, buffers."""
 
     def enter(self, walk: Walk) -> None:

@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.compress.masked_noise import mask_probabilities, mask_weights
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 
 NOISE_PURPOSE = "fedmrn.noise"
 
 
-class Noise(Protocol):
+class SeededNoise(Protocol):
     """The noise that a seed stands for: what the code draws again when it encodes and decodes."""
 
     def __call__(self, seeds: Tensor, *, count: int) -> Tensor:
@@ -53,14 +54,14 @@ class MaskedNoise:
                   S(u, n), for which the code's coins are certain
     train_masked: False: plain SGD, masks come after training only ("FedAvg with SM")
 
-    A client without samples returns zeros, and nobody else does but where every gradient was 0: a row without a
-    nonzero entry (`no_update`) says "no update" and must be left out of the sum, for its signed mask would be ±n.
+    A client without samples returns zeros, and nobody else does but where every gradient was 0: a row of zeros says
+    "no update" and must be left out of the sum, for its signed mask would be ±n.
     Coins depend on (seeds, round, client) only. Raises ConfigError.
     """
 
     size: int
     masked: Tensor
-    noise: Noise
+    noise: SeededNoise
     learning_rate: float
     learning_rate_decay: float = 1.0
     momentum: float = 0.0
@@ -83,11 +84,6 @@ class MaskedNoise:
         self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
     ) -> MaskedNoiseWalk:
         return MaskedNoiseWalk(self, broadcast, clients, steps, round, seeds)
-
-
-def no_update(moves: Tensor) -> Tensor:
-    """Which rows of moves [c, d] say "no update", bool [c]: not a client that diverged."""
-    return ~moves.any(dim=1)
 
 
 class MaskedNoiseWalk:
@@ -147,18 +143,16 @@ class MaskedNoiseWalk:
         m = 1[v < (t / T) p] has probability p given P.
         """
         course, updates, noise = self._course, self._updates[:active], self._noise[:active]
-        ratio = updates / noise
-        chances = (ratio.add_(1).div_(2) if course.signed else ratio).clamp_(0, 1)
+        chances = mask_probabilities(updates, noise, signed=course.signed)
         share = (step + 1) / self._steps[:active, None] if course.progressive else self._steps.new_ones(active, 1)
         uniforms = self._uniforms(active)
         masks = uniforms < share * chances if course.stochastic else _agree(updates, noise)
-        clipped = chances.mul_(2).sub_(1) if course.signed else chances
+        clipped = mask_weights(chances, signed=course.signed)
         return torch.where(uniforms < share, self._weights(masks), clipped).mul_(noise)
 
     def _weights(self, masks: Tensor) -> Tensor:
         """What the noise is multiplied by: float32, 0 and 1, or -1 and 1."""
-        weights = masks.to(self._noise.dtype)
-        return weights.mul_(2).sub_(1) if self._course.signed else weights
+        return mask_weights(masks.to(self._noise.dtype), signed=self._course.signed)
 
     def _uniforms(self, active: int) -> Tensor:
         uniforms = torch.empty_like(self._updates[:active])

@@ -21,7 +21,7 @@ _ACTIVATIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """How clients train, and why so. chunk: clients side by side at a time; None in a loop."""
 
     strategy: Literal["loop", "vmap", "graphs"]
@@ -109,7 +109,7 @@ def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
     )
 
 
-def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> Plan:
+def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> TrainingPlan:
     """The strategy for about `clients` at a time that should take less; the same on every machine of that kind."""
     together = max(1, min(clients, chunk))
     if device.type == "cuda":
@@ -117,11 +117,13 @@ def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> Plan
     loop, vmap = cost.milliseconds_in_a_loop(), cost.milliseconds_side_by_side(together)
     words = f"expected of a client and step: {loop:.3f} ms in a loop, {vmap:.3f} ms {together} side by side"
     return (
-        Plan(strategy="vmap", chunk=chunk, why=words) if vmap < loop else Plan(strategy="loop", chunk=None, why=words)
+        TrainingPlan(strategy="vmap", chunk=chunk, why=words)
+        if vmap < loop
+        else TrainingPlan(strategy="loop", chunk=None, why=words)
     )
 
 
-def _cheapest_on_a_gpu(cost: Cost, together: int, chunk: int) -> Plan:
+def _cheapest_on_a_gpu(cost: Cost, together: int, chunk: int) -> TrainingPlan:
     vmap, graphs = cost.milliseconds_started_together(together), cost.milliseconds_recorded(together)
     words = f"expected of a client and step: {vmap:.3f} ms by vmap, {graphs:.3f} ms recorded, {together} side by side"
-    return Plan(strategy="vmap" if vmap < graphs else "graphs", chunk=chunk, why=words)
+    return TrainingPlan(strategy="vmap" if vmap < graphs else "graphs", chunk=chunk, why=words)

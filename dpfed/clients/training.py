@@ -16,7 +16,7 @@ from dpfed.clients.graphs import MOST_RECORDED, RecordedGradients
 from dpfed.clients.layout import takes_channels_last
 from dpfed.clients.loop import train_in_turn
 from dpfed.clients.memory import chunk_within, default_budget
-from dpfed.clients.plan import Plan, Strategy, cheapest, cost_of
+from dpfed.clients.plan import Strategy, TrainingPlan, cheapest, cost_of
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.clients.side_by_side import Chunk, Gradients, in_one_pass, train_side_by_side
@@ -164,7 +164,7 @@ class LocalTraining:
         return takes_channels_last(self.model, self.inputs)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> TrainingPlan:
         """How clients are trained, as things stand: chunks are halved when memory runs out."""
         return self._planned if self._chunk is None else replace(self._planned, chunk=self._chunk.clients)
 
@@ -177,23 +177,25 @@ class LocalTraining:
         return RecordedGradients() if self._planned.strategy == "graphs" else in_one_pass
 
     @cached_property
-    def _planned(self) -> Plan:
+    def _planned(self) -> TrainingPlan:
         """Depends on the configuration and the machine's memory only: a resumed run goes on as it began."""
         if self.strategy == "loop":
-            return Plan(strategy="loop", chunk=None, why="as local.strategy says")
+            return TrainingPlan(strategy="loop", chunk=None, why="as local.strategy says")
         if self.record is not None:
-            return Plan(strategy="loop", chunk=None, why="private records are trained client by client")
+            return TrainingPlan(strategy="loop", chunk=None, why="private records are trained client by client")
         if self.precision == "bf16" and self.model.has_statistics:
-            return Plan(strategy="loop", chunk=None, why="BatchNorm in bf16 is for one client only")
+            return TrainingPlan(strategy="loop", chunk=None, why="BatchNorm in bf16 is for one client only")
         if self.strategy == "auto" and self.model.recurrent:
-            return Plan(strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only")
+            return TrainingPlan(
+                strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only"
+            )
         width = min(self.batch_size, max(1, int(self.partition.sizes.max(initial=1))))
         cost, device = cost_of(self.model, self.inputs, width), self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
         plan = cheapest(cost, self.at_once, chunk, device)
         if self.strategy != "auto":
-            plan = Plan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
+            plan = TrainingPlan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
         return replace(plan, chunk=min(chunk, self.chunk or MOST_RECORDED)) if plan.strategy == "graphs" else plan
 
 

@@ -200,7 +200,7 @@ def _smallest_between(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kind:
+class _Numbers:
     """How numbers are made: `words` 64-bit words [r, m·words], contiguous, give [r, m·numbers]."""
 
     words: int
@@ -244,15 +244,15 @@ def _normals_of(words: Tensor) -> Tensor:
     return torch.stack((radii * angles.cos(), radii * angles.sin()), dim=2).view(len(words), -1)
 
 
-_WORDS = _Kind(words=1, numbers=1, dtype=torch.int64, make=lambda words: words)
-_STEPS_OF_24_BITS = _Kind(words=1, numbers=2, dtype=torch.float32, make=_steps_of_24_bits)
-_UNIFORM = _Kind(words=1, numbers=2, dtype=torch.float32, make=_uniform_of)
-_NORMAL = _Kind(words=1, numbers=2, dtype=torch.float32, make=_normals_of)
-_SIGNS = _Kind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.float32, make=_signs_of)
-_FLIPS = _Kind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.int32, make=_flips_of)
+_WORDS = _Numbers(words=1, numbers=1, dtype=torch.int64, make=lambda words: words)
+_STEPS_OF_24_BITS = _Numbers(words=1, numbers=2, dtype=torch.float32, make=_steps_of_24_bits)
+_UNIFORM = _Numbers(words=1, numbers=2, dtype=torch.float32, make=_uniform_of)
+_NORMAL = _Numbers(words=1, numbers=2, dtype=torch.float32, make=_normals_of)
+_SIGNS = _Numbers(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.float32, make=_signs_of)
+_FLIPS = _Numbers(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.int32, make=_flips_of)
 
 
-def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Kind) -> Tensor:
+def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers) -> Tensor:
     """Numbers start .. start + count - 1 of every stream, [c, count]."""
     drawn = torch.empty(len(seeds), max(count, 0), dtype=kind.dtype, device=seeds.device)
     for rows, first, last, numbers in _drawn(seeds, purpose, start, count, kind):
@@ -261,7 +261,7 @@ def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Kind) -> T
 
 
 def _drawn(
-    seeds: Tensor, purpose: str, start: int, count: int, kind: _Kind
+    seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers
 ) -> Iterator[tuple[slice, int, int, Tensor]]:
     """The same in pieces: rows, the first number, the last and one, and the numbers."""
     if start < 0 or count < 0:

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from dpfed.compress.counter import client_seeds
-from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched
 from dpfed.compress.rotated_levels import UNBIASED, RotatedLevels, check_options
 
 
@@ -47,15 +46,10 @@ class Drive:
         return self.quantiser.layout(dimension)
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
-        x = checked_updates(x)
-        seeds = client_seeds(seed, len(x)).to(x.device)
-        symbols, scales = self.quantiser.encode(x, seeds)
-        return Payloads.of(self, x.shape[1], seeds=seeds, symbols=symbols, scales=scales)
+        return self.quantiser.encode(self, x, seed)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        return self.quantiser.decode(sent["symbols"], sent["scales"], sent.seeds, sent.dimension)
+        return self.quantiser.decode(batched(payloads, self))
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        return self.quantiser.mean(sent["symbols"], sent["scales"], sent.seeds, sent.dimension)
+        return self.quantiser.mean(batched(payloads, self))

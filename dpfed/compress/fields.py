@@ -28,7 +28,7 @@ _FEW = 16  # symbols that are counted one after the other: faster then than nump
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class FieldBytes:
     """The bytes of one field, and whether an entropy coder made them."""
 
     content: bytes
@@ -66,7 +66,7 @@ class Field(Protocol):
     def most_bytes(self) -> int:
         """The longest content that `write` can give."""
 
-    def write(self, values: Values) -> Block:
+    def write(self, values: Values) -> FieldBytes:
         """Values [count] to bytes."""
 
     def read(self, reader: Reader) -> Values:
@@ -89,8 +89,8 @@ class Floats:
     def most_bytes(self) -> int:
         return self.count * self.dtype.itemsize
 
-    def write(self, values: Values) -> Block:
-        return Block(content=values.astype(self.dtype).tobytes(), coded=False)
+    def write(self, values: Values) -> FieldBytes:
+        return FieldBytes(content=values.astype(self.dtype).tobytes(), coded=False)
 
     def read(self, reader: Reader) -> Values:
         content = reader.take(self.count * self.dtype.itemsize, f"{self.count} floats")
@@ -123,15 +123,15 @@ class Symbols:
     def most_bytes(self) -> int:
         return 1 + self._packed_bytes
 
-    def write(self, values: Values) -> Block:
+    def write(self, values: Values) -> FieldBytes:
         values = values.astype(self.dtype, copy=False)
         counts = _occurrences(values, self.alphabet)
         coded_bound = self._counts_bytes + 4 + math.ceil(entropy.entropy_bits(counts) / 8)
         if coded_bound < self._packed_bytes:
             coded = self._coded(values, counts)
             if len(coded) < self._packed_bytes:
-                return Block(content=bytes([_CODED]) + coded, coded=True)
-        return Block(content=bytes([_PACKED]) + self._packed(values), coded=False)
+                return FieldBytes(content=bytes([_CODED]) + coded, coded=True)
+        return FieldBytes(content=bytes([_PACKED]) + self._packed(values), coded=False)
 
     def read(self, reader: Reader) -> Values:
         what = f"{self.count} symbols of {self.alphabet}"
@@ -273,15 +273,15 @@ class Indices:
     def most_bytes(self) -> int:
         return 1 + packed_bytes(self.count, self._bits)
 
-    def write(self, values: Values) -> Block:
+    def write(self, values: Values) -> FieldBytes:
         packed = packed_bytes(self.count, self._bits)
         if entropy.entropy_bits(np.array([self.size - self.count, self.count])) < 8 * packed:
             bits = np.zeros(self.size, dtype=np.uint8)
             bits[values] = 1
             bitmap = self._bitmap.write(bits)
             if len(bitmap.content) < packed:
-                return Block(content=bytes([_CODED]) + bitmap.content, coded=bitmap.coded)
-        return Block(content=bytes([_PACKED]) + pack_bits(values, self._bits), coded=False)
+                return FieldBytes(content=bytes([_CODED]) + bitmap.content, coded=bitmap.coded)
+        return FieldBytes(content=bytes([_PACKED]) + pack_bits(values, self._bits), coded=False)
 
     def read(self, reader: Reader) -> Values:
         what = f"{self.count} coordinates of {self.size}"

@@ -28,7 +28,7 @@ _AT_ONCE_GPU = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class _MaskedNoise:
+class _NoiseMasks:
     """What both kinds of mask share: the noise, and cutting clients and coordinates into pieces."""
 
     noise: str
@@ -55,19 +55,15 @@ class _MaskedNoise:
     def decode(self, masks: Tensor, seeds: Tensor) -> Tensor:
         decoded = torch.empty_like(masks, dtype=torch.float32)
         for rows, columns, noise in self.pieces(seeds, *masks.shape):
-            decoded[rows, columns] = self.weights(masks[rows, columns].float()) * noise
+            decoded[rows, columns] = mask_weights(masks[rows, columns].float(), signed=self.signed) * noise
         return decoded
 
     def mean(self, masks: Tensor, seeds: Tensor) -> Tensor:
         clients, dimension = masks.shape
         total = torch.zeros(dimension, dtype=torch.float32, device=masks.device)
         for rows, columns, noise in self.pieces(seeds, clients, dimension):
-            total[columns] += (self.weights(masks[rows, columns].float()) * noise).sum(dim=0)
+            total[columns] += (mask_weights(masks[rows, columns].float(), signed=self.signed) * noise).sum(dim=0)
         return total.div_(clients)
-
-    def weights(self, masks: Tensor) -> Tensor:
-        """What noise is multiplied by: m, or 2 m - 1."""
-        return masks.mul_(2).sub_(1) if self.signed else masks
 
     def pieces(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, Tensor]]:
         """Some clients, some coordinates, and their noise [rows, coordinates], or [1, coordinates] when shared."""
@@ -118,8 +114,8 @@ class FedMrn:
         return self.shared_seed is not None
 
     @property
-    def _kind(self) -> _MaskedNoise:
-        return _MaskedNoise(noise=self.noise, alpha=self.alpha, signed=False, shared_seed=self.shared_seed)
+    def _kind(self) -> _NoiseMasks:
+        return _NoiseMasks(noise=self.noise, alpha=self.alpha, signed=False, shared_seed=self.shared_seed)
 
     def layout(self, dimension: int) -> Layout:
         return {"mask": Symbols(alphabet=2, count=dimension)}
@@ -159,8 +155,8 @@ class FedMrnSigned:
         return self.shared_seed is not None
 
     @property
-    def _kind(self) -> _MaskedNoise:
-        return _MaskedNoise(noise=self.noise, alpha=self.alpha, signed=True, shared_seed=self.shared_seed)
+    def _kind(self) -> _NoiseMasks:
+        return _NoiseMasks(noise=self.noise, alpha=self.alpha, signed=True, shared_seed=self.shared_seed)
 
     def layout(self, dimension: int) -> Layout:
         return {"mask": Symbols(alphabet=2, count=dimension)}
@@ -189,6 +185,11 @@ def mask_probabilities(updates: Tensor, noise: Tensor, *, signed: bool, floor: f
     return (ratio.add_(1).div_(2) if signed else ratio).clamp_(floor, 1 - floor)
 
 
+def mask_weights(masks: Tensor, *, signed: bool) -> Tensor:
+    """What noise is multiplied by: m, or signed 2 m - 1; float masks, in place."""
+    return masks.mul_(2).sub_(1) if signed else masks
+
+
 def random_noise(seeds: Tensor, noise: str, alpha: float, count: int, *, start: int = 0) -> Tensor:
     """Entries start .. start + count - 1 of every seed's noise, float32 [c, count], |n| >= 2^-24 alpha.
 
@@ -212,7 +213,7 @@ def _remembered_noise(seeds: tuple[int, ...], noise: str, alpha: float, count: i
     return random_noise(torch.tensor(seeds, dtype=torch.int64), noise, alpha, count, start=start)
 
 
-def _encode(scheme: FedMrn | FedMrnSigned, kind: _MaskedNoise, x: Tensor, seed: Seed) -> Payloads:
+def _encode(scheme: FedMrn | FedMrnSigned, kind: _NoiseMasks, x: Tensor, seed: Seed) -> Payloads:
     x = checked_updates(x)
     seeds = client_seeds(seed, len(x)).to(x.device)
     mask = kind.masks(x, seeds)

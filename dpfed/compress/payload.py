@@ -45,8 +45,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.fields import LARGEST, Block, Field, Reader
-from dpfed.compress.wire import Header, Option, read_frame, write_frame
+from dpfed.compress.fields import LARGEST, Field, FieldBytes, Reader
+from dpfed.compress.wire import FrameHeader, Option, read_frame, write_frame
 from dpfed.errors import ConfigError, WireError
 
 Layout = Mapping[str, Field]
@@ -122,16 +122,16 @@ class Payload:
     # Arrays have no hash; this is how Python is told, and mypy wants a method.
     __hash__ = None  # type: ignore[assignment]
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> list[FieldBytes]:
         layout = self.scheme.layout(self.dimension)
         return [part.write(self.fields[name]) for name, part in layout.items()]
 
-    def _framed(self, blocks: list[Block]) -> bytes:
+    def _framed(self, blocks: list[FieldBytes]) -> bytes:
         return write_frame(self._header(), b"".join(block.content for block in blocks))
 
-    def _header(self) -> Header:
+    def _header(self) -> FrameHeader:
         options = wire_options(self.scheme)
-        return Header(name=self.scheme.name, options=options, dimension=self.dimension, seed=self.seed)
+        return FrameHeader(name=self.scheme.name, options=options, dimension=self.dimension, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -191,7 +191,7 @@ class Payloads(Sequence[Payload]):
 
 def most_bytes(scheme: Scheme, dimension: int) -> int:
     """The largest `len(payload.to_bytes())` of any content: everything packed, nothing saved by entropy coding."""
-    header = Header(name=scheme.name, options=wire_options(scheme), dimension=dimension, seed=0)
+    header = FrameHeader(name=scheme.name, options=wire_options(scheme), dimension=dimension, seed=0)
     content = sum(part.most_bytes for part in scheme.layout(dimension).values())
     return len(write_frame(header, b"")) + content
 

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from dpfed.compress import counter
+from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats, Symbols
-from dpfed.compress.payload import Layout
-from dpfed.compress.rotation import Block, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
+from dpfed.compress.payload import Batch, Layout, Payloads, Scheme, Seed, checked_updates
+from dpfed.compress.rotation import RotatedBlock, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
 from dpfed.compress.row_sums import row_sums
 from dpfed.errors import ConfigError
 
@@ -56,9 +57,10 @@ class RotatedLevels:
             "symbols": Symbols(alphabet=len(self.levels), count=self.sent(dimension)),
         }
 
-    def encode(self, x: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        """x [c, d], finite, to symbols [c, sent(d)] uint8 and scales [c, blocks] float32 >= 0."""
-        dimension = x.shape[1]
+    def encode(self, scheme: Scheme, x: Tensor, seed: Seed) -> Payloads:
+        """x [c, d] to the payloads of `scheme`: symbols [c, sent(d)] uint8 and scales [c, blocks] float32 >= 0."""
+        x = checked_updates(x)
+        seeds, dimension = client_seeds(seed, len(x)).to(x.device), x.shape[1]
         symbols = x.new_empty(len(x), self.sent(dimension), dtype=torch.uint8)
         scales = x.new_empty(len(x), self.scales(dimension), dtype=torch.float32)
         for rows, block, place in self._places(len(x), dimension, x.device):
@@ -68,23 +70,29 @@ class RotatedLevels:
             chosen, unit_scale = self._quantise(rotated, seeds[rows], block)
             symbols[rows, place] = chosen
             scales[rows, block.numbers] = (unit_scale * scale).view(-1, block.count).float()
-        return symbols, scales
+        return Payloads.of(scheme, dimension, seeds=seeds, symbols=symbols, scales=scales)
 
-    def decode(self, symbols: Tensor, scales: Tensor, seeds: Tensor, dimension: int) -> Tensor:
+    def decode(self, sent: Batch) -> Tensor:
         """What `encode` gave, to [c, d] float32."""
-        decoded = scales.new_empty(len(scales), dimension)
-        for rows, block, place in self._places(len(scales), dimension, scales.device):
-            decoded[rows, block.held] = self._decoded(symbols[rows, place], scales[rows], seeds[rows], block)
+        decoded = sent["scales"].new_empty(len(sent), sent.dimension)
+        for rows, held, part in self._parts(sent):
+            decoded[rows, held] = part
         return decoded
 
-    def mean(self, symbols: Tensor, scales: Tensor, seeds: Tensor, dimension: int) -> Tensor:
+    def mean(self, sent: Batch) -> Tensor:
         """The mean of `decode` over clients [d], a few clients and blocks at a time."""
-        total = scales.new_zeros(dimension)
-        for rows, block, place in self._places(len(scales), dimension, scales.device):
-            total[block.held] += self._decoded(symbols[rows, place], scales[rows], seeds[rows], block).sum(dim=0)
-        return total.div_(len(scales))
+        total = sent["scales"].new_zeros(sent.dimension)
+        for _, held, part in self._parts(sent):
+            total[held] += part.sum(dim=0)
+        return total.div_(len(sent))
 
-    def _quantise(self, rotated: Tensor, seeds: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    def _parts(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Some clients, some coordinates, and what they are decoded to."""
+        symbols, scales = sent["symbols"], sent["scales"]
+        for rows, block, place in self._places(len(sent), sent.dimension, scales.device):
+            yield rows, block.held, self._decoded(symbols[rows, place], scales[rows], sent.seeds[rows], block)
+
+    def _quantise(self, rotated: Tensor, seeds: Tensor, block: RotatedBlock) -> tuple[Tensor, Tensor]:
         """[c, count · n] to symbols [c, count · kept] and scales [c · count] float64; a zero row gets scale 0."""
         kept, rows = self._kept(block.size), rotated.view(-1, block.size)
         whole = row_sums(rows.square())
@@ -107,7 +115,7 @@ class RotatedLevels:
             return self.levels[1] * row_sums(rows.abs())
         return row_sums(self._levels(symbols) * rows)
 
-    def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: Block) -> Tensor:
+    def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: RotatedBlock) -> Tensor:
         """A block, or several, [c, length]."""
         levels = self._levels(symbols)
         if levels.shape[1] < block.count * block.size:
@@ -118,7 +126,9 @@ class RotatedLevels:
         coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.numbers, None])
         return coordinates
 
-    def _places(self, clients: int, dimension: int, device: torch.device) -> Iterator[tuple[slice, Block, slice]]:
+    def _places(
+        self, clients: int, dimension: int, device: torch.device
+    ) -> Iterator[tuple[slice, RotatedBlock, slice]]:
         """Pieces with the place of their symbols."""
         starts = list(accumulate((self._kept(block.size) for block in blocks(dimension, self.block)), initial=0))
         for rows, block in pieces(clients, dimension, self.block, device):
@@ -128,7 +138,7 @@ class RotatedLevels:
         """The symbols of a block."""
         return max(1, round(self.share * size))
 
-    def _chosen(self, seeds: Tensor, block: Block) -> Tensor:
+    def _chosen(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
         """Which rotated coordinates are sent, [c, count · kept]."""
         kept, chosen = self._kept(block.size), []
         for place in range(block.count):

@@ -36,7 +36,7 @@ _RADIX = 16  # four levels of butterflies as one product with a small matrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class RotatedBlock:
     """`length` coordinates from `first` on, which become `size` = 2^k rotated ones; more only in the last block.
 
     count: so many blocks of `size` side by side, `number` being that of the first; if there are several, all are full
@@ -81,22 +81,16 @@ def _cut(left: int) -> tuple[int, tuple[int, ...]]:
     return min(filled, (size // 2 + _SCALE_BITS + bits, (size // 2, *sizes)), key=lambda cut: cut[0])
 
 
-def blocks(dimension: int, largest: int, at_once: int = 1) -> Iterator[Block]:
+def blocks(dimension: int, largest: int, at_once: int = 1) -> Iterator[RotatedBlock]:
     """The blocks of R^d in order, full ones `at_once` at a time."""
     whole, rest = block_sizes(dimension, largest)
     for number in range(0, whole, at_once):
         count = min(at_once, whole - number)
-        yield Block(number=number, first=number * largest, length=count * largest, size=largest, count=count)
+        yield RotatedBlock(number=number, first=number * largest, length=count * largest, size=largest, count=count)
     first = whole * largest
     for number, size in enumerate(rest, whole):
-        yield Block(number=number, first=first, length=min(size, dimension - first), size=size)
+        yield RotatedBlock(number=number, first=first, length=min(size, dimension - first), size=size)
         first += size
-
-
-def rotated_dimension(dimension: int, largest: int) -> int:
-    """The coordinates after rotation, d and the fill."""
-    whole, rest = block_sizes(dimension, largest)
-    return whole * largest + sum(rest)
 
 
 def check_rotation(scheme: str, *, rounds: int, block: int) -> None:
@@ -109,7 +103,7 @@ def check_rotation(scheme: str, *, rounds: int, block: int) -> None:
         raise ConfigError(f"{scheme}: block={block}: must be a power of two from {SMALLEST_BLOCK} to {LARGEST_BLOCK}.")
 
 
-def pieces(clients: int, dimension: int, largest: int, device: torch.device) -> Iterator[tuple[slice, Block]]:
+def pieces(clients: int, dimension: int, largest: int, device: torch.device) -> Iterator[tuple[slice, RotatedBlock]]:
     """Every block for every client, as few clients at a time as fit a core's cache."""
     room = _AT_ONCE if device.type == "cpu" else _AT_ONCE_GPU
     for block in blocks(dimension, largest, max(1, room // largest)):
@@ -127,7 +121,7 @@ def rounds_of(size: int, rounds: int) -> int:
     return 1 + (rounds - 1) * -(-13 // (min(power, 16) - 3))
 
 
-def rotate(coordinates: Tensor, seeds: Tensor, block: Block, rounds: int) -> Tensor:
+def rotate(coordinates: Tensor, seeds: Tensor, block: RotatedBlock, rounds: int) -> Tensor:
     """Coordinates of a block, or several, [c, length], to R of them [c, count · size], float32; a new tensor."""
     missing = block.count * block.size - block.length
     rotated = pad(coordinates, (0, missing)) if missing else coordinates
@@ -138,7 +132,7 @@ def rotate(coordinates: Tensor, seeds: Tensor, block: Block, rounds: int) -> Ten
     return rotated
 
 
-def rotate_back(rotated: Tensor, seeds: Tensor, block: Block, rounds: int) -> Tensor:
+def rotate_back(rotated: Tensor, seeds: Tensor, block: RotatedBlock, rounds: int) -> Tensor:
     """The inverse, which is the transpose: [c, count · size] to [c, length], float32."""
     if block.size == 1:
         return rotated
@@ -173,10 +167,10 @@ def _matrix(size: int) -> Tensor:
     return matrix
 
 
-def _hadamards(rows: Tensor, block: Block) -> Tensor:
+def _hadamards(rows: Tensor, block: RotatedBlock) -> Tensor:
     """H / √n of every block, [c, count · size]."""
     return hadamard(rows.view(-1, block.size), scale=block.size**-0.5).view(rows.shape)
 
 
-def _with_signs(rows: Tensor, seeds: Tensor, block: Block, round: int) -> Tensor:
+def _with_signs(rows: Tensor, seeds: Tensor, block: RotatedBlock, round: int) -> Tensor:
     return counter.with_signs(rows, seeds, f"rotation.{round}", start=block.first)

@@ -28,7 +28,7 @@ from torch import Tensor
 from dpfed.compress.counter import client_seeds, subset
 from dpfed.compress.fields import Floats, Indices
 from dpfed.compress.largest import largest_indices, scattered, scattered_mean
-from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Seed, batched, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates
 from dpfed.errors import ConfigError, WireError
 
 
@@ -93,20 +93,19 @@ class RandK:
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
-        return scattered(self._scaled(sent), self._indices(sent.seeds, sent.dimension), sent.dimension)
+        values = _scaled(self, sent["values"], sent.dimension)
+        return scattered(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
-        return scattered_mean(self._scaled(sent), self._indices(sent.seeds, sent.dimension), sent.dimension)
+        values = _scaled(self, sent["values"], sent.dimension)
+        return scattered_mean(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
         kept = kept_of(dimension, self.keep, self.k)
         if seeds.device.type != "cpu":
             return subset(seeds, "randk", dimension, kept)
         return _last_subset(tuple(seeds.tolist()), dimension, kept)
-
-    def _scaled(self, sent: Batch) -> Tensor:
-        return sent["values"] * (sent.dimension / sent["values"].shape[1]) if self.scaled else sent["values"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,21 +144,18 @@ class SharedRandK:
         sent = batched(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
         decoded = sent["values"].new_zeros(len(sent), sent.dimension)
-        return decoded.index_copy_(1, indices, self._scaled(sent["values"], sent.dimension))
+        return decoded.index_copy_(1, indices, _scaled(self, sent["values"], sent.dimension))
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
-        mean = self._scaled(sent["values"].mean(dim=0), sent.dimension)
+        mean = _scaled(self, sent["values"].mean(dim=0), sent.dimension)
         return mean.new_zeros(sent.dimension).index_copy_(0, indices, mean)
 
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
         if bool((seeds != seeds[0]).any()):
             raise WireError("payloads of shared-randk with different seeds: all clients of a round must have its one.")
         return subset(seeds[:1], "shared-randk", dimension, kept_of(dimension, self.keep, self.k))[0]
-
-    def _scaled(self, values: Tensor, dimension: int) -> Tensor:
-        return values * (dimension / values.shape[-1]) if self.scaled else values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +229,11 @@ class SharedTopK:
 def _last_subset(seeds: tuple[int, ...], dimension: int, kept: int) -> Tensor:
     """Remembered from the encoder to the decoder of one process; not to be written to."""
     return subset(torch.tensor(seeds, dtype=torch.int64), "randk", dimension, kept)
+
+
+def _scaled(scheme: RandK | SharedRandK, values: Tensor, dimension: int) -> Tensor:
+    """Times d / k where the scheme says so."""
+    return values * (dimension / values.shape[-1]) if scheme.scaled else values
 
 
 def kept_of(dimension: int, keep: float, k: int | None) -> int:

@@ -28,7 +28,7 @@ _CHECKSUM = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class FrameHeader:
     """What a payload is: scheme, options other than the defaults, d, and the seed that decoding needs (else 0)."""
 
     name: str
@@ -37,7 +37,7 @@ class Header:
     seed: int
 
 
-def write_frame(header: Header, content: bytes) -> bytes:
+def write_frame(header: FrameHeader, content: bytes) -> bytes:
     """Header, content and checksum."""
     name = header.name.encode("ascii")
     options = _options_to_bytes(header.options)
@@ -60,7 +60,7 @@ def write_frame(header: Header, content: bytes) -> bytes:
     return frame + zlib.crc32(frame).to_bytes(_CHECKSUM, "little")
 
 
-def read_frame(message: bytes, *, dimension: int | None) -> tuple[Header, Reader]:
+def read_frame(message: bytes, *, dimension: int | None) -> tuple[FrameHeader, Reader]:
     """The header, and a reader at the content. WireError unless `write_frame` could have written it.
 
     With `dimension` d must be that, without it at most LARGEST_DIMENSION, so that a forged d takes no memory.
@@ -79,7 +79,7 @@ def read_frame(message: bytes, *, dimension: int | None) -> tuple[Header, Reader
         raise WireError(f"a message of version {version}: this program reads version {VERSION}.")
     name = reader.take(reader.integer(1, "the name's length"), "the name")
     options = reader.take(reader.integer(1, "the options' length"), "the options")
-    header = Header(
+    header = FrameHeader(
         name=name.decode("ascii", "backslashreplace"),
         options=_options_from_bytes(options),
         dimension=reader.integer(4, "d"),

@@ -1,7 +1,8 @@
 """MATLAB's level 5 files, as far as SVHN needs them: numeric arrays, compressed or not.
 
-scipy.io.loadmat allocates what a file declares; here a file is taken as hostile and nothing is allocated or
-decompressed beyond LARGEST_BYTES.
+A file is taken as hostile: nothing is allocated or decompressed beyond what is there and LARGEST_BYTES. scipy 1.17.1
+ends the process (SIGSEGV) on an element of a type that the format has not, takes 268 MB for a file of 178 bytes that
+declares them, and inflates 300 MB behind an array of 8 bytes; a look by whosmat beforehand prevents none of it.
 """
 
 from __future__ import annotations

@@ -28,11 +28,3 @@ class Purging:
         state = self.rule.step(state, mean_move, count=count)
         model = state.broadcast.index_fill(0, gone, 0.0)
         return replace(state, broadcast=purge(model[None], self.prunable, self.sparsity(state.round))[0])
-
-
-def majority(kept: Tensor, voters: int) -> Tensor:
-    """Which entries at least half of the models hold, bool [d]; kept: in how many models each entry is not 0.
-
-    The merge of the local variant: entries that are outvoted become 0 in the mean of the models.
-    """
-    return 2 * kept >= voters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,19 +12,15 @@ from dpfed.config.tables import flat, read_toml, shown
 from dpfed.errors import ConfigError
 from dpfed.run.quantities import quantity
 
-Settings = Mapping[str, Any]
-"""Dotted keys of a run configuration and their values."""
-
-
 FlatSettings = Annotated[dict[str, Any], BeforeValidator(flat)]
 Axes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], BeforeValidator(flat)]
 
 
-class _Table(BaseModel):
+class _ExperimentTable(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
-class Row(_Table):
+class Row(_ExperimentTable):
     """[[row]] One line of the table: its own `preset`, keys to `drop`, to `set`, more `axes`; `tune` replaces the
     axes of [tune] for this row, {} tunes nothing."""
 
@@ -37,7 +32,7 @@ class Row(_Table):
     tune: Axes | None = None
 
 
-class Profile(_Table):
+class SweepProfile(_ExperimentTable):
     """[profiles.NAME] What is smaller or other here than in the paper, said in `note`. Its axes replace those of the
     same name where a row has them; one that no row has is new to all. tune = false tunes nothing."""
 
@@ -49,7 +44,7 @@ class Profile(_Table):
     tune: bool = True
 
 
-class Tune(_Table):
+class Tune(_ExperimentTable):
     """[tune] Hyperparameters chosen by validation accuracy after the last round of one run with `seed`, for each row at
     each point of its other axes, before the runs of all seeds. `validation` training samples are set aside in those
     runs; without it, data.validation of the row is."""
@@ -59,7 +54,7 @@ class Tune(_Table):
     validation: Annotated[int, Field(ge=1)] | None = None
 
 
-class ExperimentFile(_Table):
+class ExperimentFile(_ExperimentTable):
     """A whole file. `published` is a CSV beside it, `x` the axis of the figure."""
 
     title: str
@@ -70,13 +65,13 @@ class ExperimentFile(_Table):
     base: dict[str, Any] = {}
     axes: Axes = {}
     row: Annotated[list[Row], Field(min_length=1)]
-    profiles: dict[str, Profile] = {}
+    profiles: dict[str, SweepProfile] = {}
     tune: Tune | None = None
 
-    def profile(self, name: str | None) -> tuple[str | None, Profile]:
+    def profile(self, name: str | None) -> tuple[str | None, SweepProfile]:
         """The profile of that name; without a name "full" if there is one, else nothing is changed."""
         if name is None:
-            return ("full", self.profiles["full"]) if "full" in self.profiles else (None, Profile())
+            return ("full", self.profiles["full"]) if "full" in self.profiles else (None, SweepProfile())
         if name not in self.profiles:
             raise ConfigError(f"--profile {name}: the file has {', '.join(self.profiles) or 'no profiles'}.")
         return name, self.profiles[name]
@@ -126,7 +121,7 @@ def _problem(item: Any) -> str:
     where = ".".join(location)
     if item["type"] == "extra_forbidden":
         names = tuple(part for part in location[:-1] if not part.isdigit())
-        table = Profile if names[:1] == ("profiles",) else _TABLES.get(names, ExperimentFile)
+        table = SweepProfile if names[:1] == ("profiles",) else _TABLES.get(names, ExperimentFile)
         known = sorted(table.model_fields)
         nearest = difflib.get_close_matches(location[-1], known, n=1, cutoff=0)[0]
         return f"{where}: unknown key; known here: {', '.join(known)}. Did you mean {nearest!r}?"

@@ -11,7 +11,7 @@ from dpfed.config import presets
 from dpfed.config.tables import Config, flat, override, parse
 from dpfed.errors import ConfigError
 from dpfed.run.experiment import check
-from dpfed.sweep.experiment_file import ExperimentFile, Profile, Row, known_row
+from dpfed.sweep.experiment_file import ExperimentFile, Row, SweepProfile, known_row
 from dpfed.sweep.row_settings import Axes, RowSettings, put, values_at
 
 SEED = "run.seed"
@@ -59,7 +59,7 @@ class Grid:
 
 
 def expand(
-    experiment: ExperimentFile, profile: Profile, *, settings: Sequence[str] = (), only: Sequence[str] = ()
+    experiment: ExperimentFile, profile: SweepProfile, *, settings: Sequence[str] = (), only: Sequence[str] = ()
 ) -> Grid:
     """The grid. Every configuration is parsed and checked as far as that needs no data; ConfigError names the row.
 

@@ -14,10 +14,10 @@ import torch
 
 from dpfed import __version__
 from dpfed.run.sweep_folder import Listed, Sweep
-from dpfed.sweep.plan import Plan
+from dpfed.sweep.plan import PlannedSweep
 
 
-def listing(plan: Plan, tuned: Sequence[Mapping[str, Any]]) -> Sweep:
+def listing(plan: PlannedSweep, tuned: Sequence[Mapping[str, Any]]) -> Sweep:
     """The whole grid of the profile, also where --only has run a part of it."""
     file = plan.experiment
     return Sweep(
@@ -42,7 +42,7 @@ def listing(plan: Plan, tuned: Sequence[Mapping[str, Any]]) -> Sweep:
     )
 
 
-def _command(plan: Plan) -> str:
+def _command(plan: PlannedSweep) -> str:
     words = ["dpfed", "sweep", str(plan.file), "--out", str(plan.folder)]
     words += ["--profile", plan.profile] if plan.profile else []
     for setting in plan.settings:

@@ -19,7 +19,7 @@ State = Literal["to run", "interrupted", "finished", "after tuning"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PlannedSweep:
     """A checked experiment in a profile, the folder of its runs, and them: `whole`, and the part wanted now, `grid`."""
 
     file: Path
@@ -63,7 +63,7 @@ class Plan:
 
 def plan(
     file: Path, *, profile: str | None, out: Path | None, settings: Sequence[str] = (), only: Sequence[str] = ()
-) -> Plan:
+) -> PlannedSweep:
     """Everything checked that needs no data. ConfigError for the file, RunError for a folder with other runs in it."""
     experiment = read_experiment(file)
     name, chosen = experiment.profile(profile)
@@ -75,7 +75,7 @@ def plan(
     with suppress(ConfigError):  # --set may be for the rows of --only
         whole = expand(experiment, chosen, settings=settings)
     numbers = experiment.published
-    found = Plan(
+    found = PlannedSweep(
         file=file,
         experiment=experiment,
         profile=name,

@@ -15,7 +15,7 @@ from dpfed.run.sweep_folder import NAME, read_sweep, write_sweep
 from dpfed.sweep.grid import SEED, Cell
 from dpfed.sweep.listing import listing
 from dpfed.sweep.one_run import Job, Result, build_job, run_job
-from dpfed.sweep.plan import Plan, State, state_of
+from dpfed.sweep.plan import PlannedSweep, State, state_of
 from dpfed.sweep.tuning import Tuned, pick
 from dpfed.sweep.workers import Workers, workers
 
@@ -37,7 +37,7 @@ class Done:
 class Finished:
     """All runs of a sweep, and what was tuned."""
 
-    plan: Plan
+    plan: PlannedSweep
     done: tuple[Done, ...]
     tuned: tuple[Tuned, ...]
 
@@ -67,7 +67,7 @@ class Finished:
         }
 
 
-def run_sweep(plan: Plan, *, jobs: int | None = None, on_run: OnRun = lambda done: None) -> Finished:
+def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = lambda done: None) -> Finished:
     """Run what is not finished yet, `jobs` at a time (default: one a GPU, or else a core); `on_run` gets each.
 
     ConfigError where something cannot be built, before anything runs. A run that fails does not stop the others.
@@ -90,7 +90,7 @@ def run_sweep(plan: Plan, *, jobs: int | None = None, on_run: OnRun = lambda don
         return Finished(plan=plan, done=(*tried, *_run_all(plan, cells, pool, on_run), *lost), tuned=tuned)
 
 
-def _build_all(plan: Plan, pool: Workers) -> None:
+def _build_all(plan: PlannedSweep, pool: Workers) -> None:
     """Every configuration that is still to run, one seed of each."""
     cells: dict[str, Cell] = {}
     for cell in plan.grid.runs:
@@ -103,7 +103,7 @@ def _build_all(plan: Plan, pool: Workers) -> None:
         raise ConfigError("nothing was run, since not everything can:\n  " + "\n  ".join(sorted(wrong)))
 
 
-def _run_all(plan: Plan, cells: Sequence[Cell], pool: Workers, on_run: OnRun) -> list[Done]:
+def _run_all(plan: PlannedSweep, cells: Sequence[Cell], pool: Workers, on_run: OnRun) -> list[Done]:
     """The runs in the order of `cells`; each was told as it ended."""
     states = [state_of(plan.folder / cell.folder, cell) for cell in cells]
     order = sorted(range(len(cells)), key=lambda i: states[i] != "finished")
@@ -134,18 +134,18 @@ def _done(cell: Cell, state: State, result: Result) -> Done:
     )
 
 
-def _job(plan: Plan, number: int, cell: Cell, state: State) -> Job:
+def _job(plan: PlannedSweep, number: int, cell: Cell, state: State) -> Job:
     assert state != "after tuning"
     return Job(number=number, config=cell.config.to_dict(), folder=plan.folder / cell.folder, state=state)
 
 
-def _tuned(plan: Plan, summaries: Sequence[Mapping[str, Any] | None]) -> tuple[Tuned, ...]:
+def _tuned(plan: PlannedSweep, summaries: Sequence[Mapping[str, Any] | None]) -> tuple[Tuned, ...]:
     """What is chosen by the summaries of all candidates, choice by choice."""
     left = iter(summaries)
     return tuple(pick(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
 
 
-def _with_choices(plan: Plan, tuned: Sequence[Tuned]) -> tuple[list[Cell], list[Done]]:
+def _with_choices(plan: PlannedSweep, tuned: Sequence[Tuned]) -> tuple[list[Cell], list[Done]]:
     """The cells with the values chosen for them, and those for which nothing could be chosen."""
     cells: list[Cell] = []
     lost: list[Done] = []
@@ -161,7 +161,7 @@ def _with_choices(plan: Plan, tuned: Sequence[Tuned]) -> tuple[list[Cell], list[
     return cells, lost
 
 
-def _tuned_before(plan: Plan) -> list[Mapping[str, Any]]:
+def _tuned_before(plan: PlannedSweep) -> list[Mapping[str, Any]]:
     """What earlier sweeps in this folder chose for rows that are not run now."""
     if not (plan.folder / NAME).exists():
         return []

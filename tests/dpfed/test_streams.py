@@ -46,6 +46,7 @@ def repeats(draw, rounds=1200, clients=128):
     return rounds * clients - len(drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "integer"])
 def test_more_than_2_to_the_17_streams_are_all_different(kind):
     """153,600 streams, among them the two above. Chance to fail at a random root: 2^-30 where 63 bits are kept; to miss
@@ -151,6 +152,7 @@ def test_streams_next_to_each_other_are_independent():
     assert neighbours_p_value(firsts) > ALPHA
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("fault", ["offset by one", "a tenth is shared", "a tenth short", "sum of the path"])
 def test_streams_that_are_not_are_found(fault):
     """Planted: a client's stream is its neighbour's one place on; a tenth of the variance is a round's, the same for

@@ -94,6 +94,7 @@ def test_what_once_broke_a_parser_is_answered_as_documented(name, which):
     PARSERS[name].accepts(BROKE[name][which])
 
 
+@pytest.mark.slow_but_one_in(5)
 @NAMED
 def test_mutations_of_seeds_are_read_or_refused(name):
     parser, generator = PARSERS[name], random.Random(name)

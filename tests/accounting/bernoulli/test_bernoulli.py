@@ -31,6 +31,7 @@ def test_table(c, d, l2, sigma, order, gaussian, floor, exact):
     assert float(fedpm_bound(order, 1e9, dimension=d, c=c)) == pytest.approx(floor, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.0, 1e-6, 0.02, 0.3, 1.0])
 @pytest.mark.parametrize("c", [0.02, 0.3])
 @pytest.mark.parametrize(("d", "l2", "linf"), [(1, 0.3, None), (50, 1.0, None), (10**6, 1.0, None), (10**4, 1.0, 0.05)])
@@ -44,6 +45,7 @@ def test_certified_against_dense_sampling(sigma, c, d, l2, linf):
         assert sampled * ROUNDING <= bound <= sampled * LOOSE
 
 
+@pytest.mark.slow
 def test_huge_orders_and_dimensions():
     for d in (1, 10**6, 10**9):
         for sigma in (0.0, 1e-6, 1e3):
@@ -64,6 +66,7 @@ def neighbours(rng, d, c, l2, linf):
     return theta, np.clip(theta + np.clip(move, -linf, linf), c, 1 - c)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sigma", [0.0, 0.15, 0.6])
 def test_never_below_enumerated_neighbours(sigma):
     rng = np.random.default_rng(5)
@@ -76,6 +79,7 @@ def test_never_below_enumerated_neighbours(sigma):
                 assert product_law.renyi(order, *laws) <= bound * (1 + 1e-9)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("d", "sigma", "order"), [(2, 0.0, 2.0), (3, 0.2, 8.0), (6, 0.5, 4.0), (8, 0.1, 30.0)])
 def test_never_below_what_an_optimiser_finds(d, sigma, order):
     """The worst of many local optima over theta and theta'. For few coordinates the majorant need not be attained."""

@@ -35,6 +35,7 @@ def test_worst_single_coordinate(cohort, c, t, order, expected):
     assert worst * (1 - 1e-9) <= value <= worst * 1.0002
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("cohort", "dimension", "c", "l2"), [(2, 1, 0.1, 0.5), (5, 2, 0.02, 0.4), (12, 3, 0.2, 0.6)])
 def test_never_below_enumerated_cohorts(cohort, dimension, c, l2):
     """The whole law of sums, product over coordinates; others anywhere in [c, 1-c], often at its ends."""
@@ -59,6 +60,7 @@ def test_never_below_enumerated_cohorts(cohort, dimension, c, l2):
             assert product_law.renyi(order, *laws) <= bound * (1 + 1e-9)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("cohort", "c", "t", "order"), [(3, 0.1, 0.2, 2.0), (6, 0.2, 0.4, 8.0), (10, 0.05, 0.05, 3.0)])
 def test_optimiser_reaches_the_bound(cohort, c, t, order):
     bound = float(aggregate_rdp(order, cohort=cohort, dimension=1, c=c, linf_sensitivity=t))
@@ -154,6 +156,7 @@ def test_fixed_size_sampling():
             assert product_law.renyi(order, *laws) <= bound
 
 
+@pytest.mark.slow
 def test_thousand_clients():
     """In seconds, and near the Gaussian that the coins amount to."""
     value = aggregate_rdp([2.0, 8.0], cohort=1000, dimension=10**6, c=0.1, l2_sensitivity=1.0)

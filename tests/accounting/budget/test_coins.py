@@ -157,6 +157,7 @@ def test_slots_against_the_binomial_tail(cohort, clients):
     assert slots <= clients
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 def test_noise_before_the_coins_counts_under_every_sampling(sampling):
     plain = replace(MASKS, sampling=sampling, adjacency=None, cohort=5, clip_norm=0.5)

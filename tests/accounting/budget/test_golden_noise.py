@@ -22,6 +22,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("sampling", "accountant", "target", "expected"), TABLE)
 def test_noise_multiplier_is_the_smallest_that_meets_the_target(sampling, accountant, target, expected):
     plan = Plan(clients=6000, cohort=100, sampling=sampling)

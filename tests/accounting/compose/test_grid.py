@@ -66,6 +66,7 @@ def test_no_cell_of_fixed_sizes_is_above_the_librarys_at_whole_orders():
         assert value == pytest.approx(theirs, rel=1e-6) or z > 10
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("q", "z", "rounds"), [(1 / 60, 1.4, 180), (0.3, 0.7, 20), (1e-3, 0.5, 1000), (0.9, 5.0, 7)])
 def test_no_cell_is_below_the_truth(q, z, rounds):
     """The lower bound meets the truth for Poisson sampling."""

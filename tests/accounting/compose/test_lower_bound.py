@@ -26,6 +26,7 @@ ALL_KINDS = [
 ]
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("mechanism", ALL_KINDS)
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
 def test_one_round_is_what_the_named_neighbours_show(mechanism, epsilon):
@@ -43,6 +44,7 @@ def test_the_named_neighbours_send_nothing_longer_than_the_clip(mechanism):
             assert all(abs(mean) <= 1 / mechanism.mechanism.noise_multiplier for _, mean in law)
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("mechanism", ALL_KINDS)
 @pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-3), (20, 1e-5), (500, 1e-9)])
 def test_stays_below_the_upper_bound_on_every_kind(mechanism, rounds, delta):
@@ -74,6 +76,7 @@ def test_plain_gaussians_are_exact(mu, delta):
     assert found == pytest.approx(exact, rel=1e-9, abs=1e-13 * (1 - math.log(delta)))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("delta", [2e-15, 1e-14, 1e-9])
 def test_many_parts_do_not_add_up_their_cut_tails(delta):
     """Every part's self-composition books 1e-15 as an infinite loss; thirty of them must not raise the bound."""

@@ -50,6 +50,7 @@ def test_plain_gaussians_are_one_gaussian_exactly(epsilon):
     assert value == pytest.approx(float(normal.profile(epsilon, 3 / 1.4)), rel=1e-12)
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("part", [POISSON, FIXED, ZEROED, COINS])
 @pytest.mark.parametrize("rounds", [1, 40])
 @pytest.mark.parametrize("accountant", ["best", "pld", "rdp"])
@@ -195,6 +196,7 @@ def gaussian_profile(epsilon, mu):
 FELT = [(1, 0.3), (40, 0.3), (400, 0.5), (3000, 0.6)]  # coordinates, variance in squared steps
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("dimension", "variance"), FELT)
 @pytest.mark.parametrize("account", [profiles._analytic, profiles._pld], ids=["analytic", "pld"])
 def test_below_twice_the_closeness_the_claim_is_that_of_negative_epsilons(dimension, variance, account):

@@ -23,6 +23,7 @@ def test_poisson_curve_equals_the_binomial_sum_at_whole_orders(q, sigma, order):
     assert float(rdp.curve(poisson(q, sigma), order)) == pytest.approx(exact, rel=1e-8, abs=1e-14)
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize(("q", "sigma"), SETTINGS)
 @pytest.mark.parametrize("order", [1.01, 1.5, 3.7, 10.9])
 def test_poisson_curve_is_above_quadrature_between_whole_orders(q, sigma, order):
@@ -31,6 +32,7 @@ def test_poisson_curve_is_above_quadrature_between_whole_orders(q, sigma, order)
     assert float(rdp.curve(poisson(q, sigma), order)) >= exact * (1 - 1e-8) - 1e-14
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize(("q", "sigma"), [(1e-4, 1.0), (0.1, 1.4), (0.5, 0.5), (0.5, 10.0), (0.99, 2.0)])
 @pytest.mark.parametrize("order", [1.5, 2.0, 10.9, 64.0])
 def test_the_other_order_of_the_worlds_costs_less(q, sigma, order):
@@ -42,6 +44,7 @@ def test_quadrature_and_binomial_sum_agree():
     assert float(renyi.removal(3.0000001, 0.1, 1.4)) == pytest.approx(float(renyi.removal(3, 0.1, 1.4)), rel=1e-5)
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("order", [2, 8, 64, 256])
 @pytest.mark.parametrize(("cohort", "sigma"), [(1, 1.0), (10, 2.0), (50, 1.4), (99, 3.0)])
 def test_fixed_size_curve_bounds_the_named_neighbours(order, cohort, sigma):

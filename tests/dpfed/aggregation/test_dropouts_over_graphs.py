@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.graph import random_circle
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.protocol import ProtocolSum
@@ -18,15 +19,8 @@ REACHES = {None: 4, Step.UNMASK: 3, Step.UPLOAD: 2, Step.LATE: 2, Step.SHARE: 1,
 
 
 def play(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, seed=7):
-    one = kind(
-        clients=ids,
-        size=rows.shape[1],
-        bits=bits,
-        threshold=threshold,
-        neighbours=neighbours,
-        dropouts=lost,
-        graph_seed=seed,
-    )
+    terms = {"size": rows.shape[1], "bits": bits, "threshold": threshold, "neighbours": neighbours, "graph_seed": seed}
+    one = kind(agree(ids, **terms), dropouts=lost)
     one.add(ids[: len(ids) // 2], rows[: len(ids) // 2])
     one.add(ids[len(ids) // 2 :], rows[len(ids) // 2 :])
     return one.close()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from dpfed.aggregation.masks import Mask, MaskStream, apply_masks
+from dpfed.aggregation.masks import MaskStream, SeededMask, apply_masks
 from dpfed.compress.packing import pack, packed_bytes, unpack, word_type
 from dpfed.errors import WireError
 
@@ -59,7 +59,9 @@ def test_threads_and_chunks_do_not_show(bits):
     ]
     wanted[0] += streams[0] + streams[1].astype(np.int64)
     wanted[1] -= streams[1] + streams[2].astype(np.int64)
-    apply_masks(rows, [Mask(seeds[0], plus=0), Mask(seeds[1], plus=0, minus=1), Mask(seeds[2], minus=1)])
+    apply_masks(
+        rows, [SeededMask(seeds[0], plus=0), SeededMask(seeds[1], plus=0, minus=1), SeededMask(seeds[2], minus=1)]
+    )
     np.testing.assert_array_equal(rows, wanted % (1 << 8 * word.itemsize))
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.protocol import ProtocolSum
 from dpfed.aggregation.steps import Step
@@ -18,7 +19,7 @@ IN_SUM = (None, Step.UNMASK)
 
 def summed(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, group=3, seed=0):
     terms = {"size": rows.shape[1], "bits": bits, "threshold": threshold, "neighbours": neighbours, "graph_seed": seed}
-    one = kind(clients=ids, dropouts=lost, **terms)
+    one = kind(agree(ids, **terms), dropouts=lost)
     for start in range(0, len(ids), group):
         one.add(ids[start : start + group], rows[start : start + group])
     return one.close()
@@ -79,7 +80,7 @@ def test_masks_longer_than_a_chunk(kind, neighbours, bits):
 def test_a_row_that_never_comes_is_a_dropout(kind):
     ids = np.arange(5)
     rows = draw_rows(5, 4, 10)
-    one = kind(clients=ids, size=4, bits=10, threshold=0.6, dropouts={}, graph_seed=0)
+    one = kind(agree(ids, size=4, bits=10, threshold=0.6, graph_seed=0), dropouts={})
     one.add(ids[:4], rows[:4])
     check(one.close(), ids, rows, {4: Step.UPLOAD}, 10)
 
@@ -94,7 +95,7 @@ def test_nobody_to_hide_among(kind, count):
 @KINDS
 def test_rows_that_cannot_be(kind):
     ids = np.arange(5)
-    one = kind(clients=ids, size=4, bits=10, threshold=0.6, dropouts={}, graph_seed=0)
+    one = kind(agree(ids, size=4, bits=10, threshold=0.6, graph_seed=0), dropouts={})
     rows = draw_rows(5, 4, 10)
     one.add(ids[:2], rows[:2])
     for clients, wrong in [(ids[:1], rows[:1]), (ids[:1] + 9, rows[:1]), (ids[2:], rows[2:, :3]), (ids, rows + 0.5)]:
@@ -102,7 +103,6 @@ def test_rows_that_cannot_be(kind):
             one.add(clients, wrong)
 
 
-@KINDS
 @pytest.mark.parametrize(
     "terms",
     [
@@ -119,7 +119,7 @@ def test_rows_that_cannot_be(kind):
     ],
     ids=str,
 )
-def test_terms_that_cannot_be(kind, terms):
-    right = {"clients": np.arange(8), "size": 3, "bits": 8, "threshold": 0.6, "dropouts": {}, "graph_seed": 0}
+def test_terms_that_cannot_be(terms):
+    right = {"clients": np.arange(8), "size": 3, "bits": 8, "threshold": 0.6, "graph_seed": 0}
     with pytest.raises(ConfigError):
-        kind(**(right | terms))
+        agree(**(right | terms))

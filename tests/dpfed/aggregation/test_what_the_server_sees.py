@@ -12,9 +12,10 @@ from scipy.stats import chisquare
 
 import dpfed.aggregation.client
 from dpfed.aggregation import keys
+from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.masked import MaskedSum
-from dpfed.aggregation.masks import Mask, MaskStream, apply_masks
+from dpfed.aggregation.masks import MaskStream, SeededMask, apply_masks
 from dpfed.aggregation.messages import Kind, read_table
 from dpfed.aggregation.shamir import combine
 from dpfed.compress.packing import unpack
@@ -43,7 +44,7 @@ def uniform(values):
 def without_own_mask(round_, client):
     """The row as it is when the server has learnt the client's own seed, in the last step."""
     row = received(round_, client)[None].copy()
-    apply_masks(row, [Mask(round_.client[client]._own_seed, minus=0)])
+    apply_masks(row, [SeededMask(round_.client[client]._own_seed, minus=0)])
     return row[0]
 
 
@@ -62,7 +63,7 @@ def left_of_a_late_row(round_, late):
     for near in round_.terms.graph.neighbours(late):
         theirs = round_.server._keys[near][32:]
         seed = keys.mask_seed(key, theirs, round_.terms.session, late, near)
-        apply_masks(row, [Mask(seed, minus=0) if late < near else Mask(seed, plus=0)])
+        apply_masks(row, [SeededMask(seed, minus=0) if late < near else SeededMask(seed, plus=0)])
     return row[0]
 
 
@@ -214,9 +215,8 @@ def test_uploads_are_not_kept():
 @pytest.mark.parametrize("neighbours", [None, 4])
 def test_the_running_sum_of_masks_alone_is_uniform_too(neighbours):
     ids, rows = np.arange(8), np.zeros((8, SIZE), np.uint32) + 5
-    running = MaskedSum(
-        clients=ids, size=SIZE, bits=BITS, threshold=0.6, neighbours=neighbours, dropouts={}, graph_seed=0
-    )
+    agreement = agree(ids, size=SIZE, bits=BITS, threshold=0.6, neighbours=neighbours, graph_seed=0)
+    running = MaskedSum(agreement, dropouts={})
     for start in range(0, 8, 2):
         running.add(ids[start : start + 2], rows[start : start + 2])
         assert uniform(running._total)

@@ -386,6 +386,7 @@ def mutated(value, generator):
     return HOSTILE[generator.integers(len(HOSTILE))]
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize(
     "name", ["ledger.jsonl", "metrics.jsonl", "diagnostics.jsonl", "canaries.jsonl", "summary.json"]
 )

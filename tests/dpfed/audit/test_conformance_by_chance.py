@@ -45,6 +45,7 @@ def as_claimed(folder, generator):
     change(folder, "canaries.jsonl", score)
 
 
+@pytest.mark.slow
 def test_correct_runs_fail_no_more_often_than_is_said(tmp_path):
     """Folders drawn anew from the claimed laws; the exact binomial limits are exceeded with probability 1e-4 each."""
     folder = run_folders.run(tmp_path / "run", "audit.canaries=40", "federation.rounds=10")

@@ -28,6 +28,7 @@ def from_counts(bound, k0, n0, k1, n1, **options):
     return bound(*scores, alpha=ALPHA, thresholds=cut, **options)
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("n", [1, 12, 40])
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("bound", [epsilon_lower_bound, gdp_lower_bound])

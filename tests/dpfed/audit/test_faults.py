@@ -17,11 +17,13 @@ from .faults import FAULTS
 CASES = [(fault, layer) for fault in FAULTS for layer in fault.layers]
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize(("fault", "layer"), CASES, ids=lambda one: one.name)
 def test_a_planted_fault_is_caught(fault, layer):
     assert layer.alarm(fault.make()[1], 1, layer.trials)
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize(("fault", "layer"), CASES, ids=lambda one: one.name)
 def test_its_twin_is_not_flagged(fault, layer):
     """The claim is refuted by chance with probability at most 5%, a check fails with 1e-6; seeded."""
@@ -35,6 +37,7 @@ def test_faults_cost_more_than_is_claimed():
         assert true > claimed
 
 
+@pytest.mark.slow
 def test_one_percent_of_noise_is_for_the_chi_square_only():
     """2e6 trials would be needed: neither few trials nor few draws see it."""
     short = noise_short()[1]

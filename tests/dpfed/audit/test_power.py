@@ -47,6 +47,7 @@ def test_an_honest_round_is_refuted_with_probability_at_most_alpha():
         assert region(trials).probability(plain(1.0), HONEST) <= ALPHA
 
 
+@pytest.mark.slow
 def test_power_is_how_often_simulated_faults_are_found():
     """1,000 audits of noise short by 30% and by 10%: as often as computed within 5 standard errors, and not below what
     cells may lose (1%). False alarm 1e-6."""

@@ -76,6 +76,7 @@ WITHOUT_NOISE_MULTIPLIER = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("way", [*WAYS, *WITHOUT_NOISE_MULTIPLIER])
 def test_a_run_as_the_package_makes_it_passes(tmp_path, way):
     settings = WAYS.get(way) or WITHOUT_NOISE_MULTIPLIER[way]
@@ -206,6 +207,7 @@ def test_a_run_that_claims_nothing_is_refused(tmp_path):
     assert audit_run(folder).verdict != "pass"
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("number", [1e99, -1e99, 0.0])
 def test_the_report_takes_whatever_an_audit_takes(tmp_path, number):
     folder = run_folders.run(tmp_path / "run", "audit.canaries=12", "federation.rounds=2", "federation.cohort=60")

@@ -53,6 +53,7 @@ def seen(clients, rounds, draw):
     return found
 
 
+@pytest.mark.slow
 def test_cohorts_drawn_anew_seldom_fail_and_are_looked_at():
     """400 runs at 5%: more than the exact limit with probability 1e-4. At 100% the tests do see chance."""
     generator = np.random.default_rng(3)

@@ -34,6 +34,7 @@ def prepared(name, *settings, z=1.0):
     return round_of(experiment), experiment.model.layout
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("name", audited_methods())
 def test_no_private_method_is_refuted_and_a_pair_reaches_the_claim(name):
     """Seeded; a sound method fails with probability at most 5%. So few trials are never a pass."""
@@ -65,6 +66,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way).replace("privacy.", ""))
 def test_other_ways_to_be_private_are_not_refuted_either(way):
     name, *settings = way
@@ -82,6 +84,7 @@ def test_exactly_as_many_trials_as_were_asked_for():
         assert done.to_dict()["trials"] == trials
 
 
+@pytest.mark.slow
 def test_what_would_have_been_found_does_not_depend_on_what_was_seen():
     """Two seeds, one power: only the claim and the numbers of trials go into it."""
     powers = {audit_upload("dp-fedavg", settings=[SMALL], trials=300, seed=seed, draws=1_000).power for seed in (1, 2)}
@@ -138,6 +141,7 @@ def test_charges_that_depend_on_data_are_refuted(monkeypatch):
     assert "ledger" in {check.name for check in done.checks if not check.passed}
 
 
+@pytest.mark.slow
 def test_scores_of_a_gaussian_claim_have_the_claimed_law():
     """N(0, 1) and N(mu, 1): means and spreads within six standard errors."""
     one, layout = prepared("fed-smp-randk")
@@ -151,6 +155,7 @@ def test_scores_of_a_gaussian_claim_have_the_claimed_law():
         assert scores.std() == pytest.approx(1.0, abs=6 / (2 * n) ** 0.5)
 
 
+@pytest.mark.slow
 def test_lower_bounds_come_near_the_truth_and_a_better_claim_is_refuted():
     """mu = 1. 8,000 trials show 0.8 and not more than the truth (seeded), and that 0.8 would be wrong as a claim."""
     one, layout = prepared("dp-fedavg")

@@ -102,6 +102,7 @@ def close(found: list[Tensor], expected: list[Tensor]) -> bool:
     return all(torch.allclose(one, other, rtol=2e-3, atol=2e-5) for one, other in pairs)
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", COURSES)
 @pytest.mark.parametrize("chunk", [1, 3, 8])
 def test_replays_give_the_moves_of_a_loop(name: str, chunk: int) -> None:

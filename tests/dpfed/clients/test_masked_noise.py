@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.masked_noise import MaskedNoise, no_update, noise_seeds
+from dpfed.clients.masked_noise import MaskedNoise, noise_seeds
 from dpfed.clients.schedule import draw_schedule
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
 from dpfed.data import Partition
@@ -132,7 +132,7 @@ def test_moves_equal_autograd(strategy: str, factory: Any, course: dict[str, Any
     expected = torch.stack([by_autograd(training, weights, int(client), factory) for client in CLIENTS])
     torch.testing.assert_close(moves, expected, rtol=1e-3, atol=1e-5)
     assert expected[0].abs().max() > 0.01
-    assert no_update(moves).tolist() == [False, True, False, False, False]
+    assert moves.any(dim=1).tolist() == [True, False, True, True, True]
 
 
 @pytest.mark.parametrize("fault", ["noise of another", "progress from 0", "gradient of the clip", "u clamped"])
@@ -155,6 +155,7 @@ def test_a_client_alone_or_in_any_chunk_moves_the_same() -> None:
     torch.testing.assert_close(alone, whole[4], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("signed", [False, True])
 def test_what_a_batch_sees_has_the_law_of_progressive_stochastic_masking(signed: bool) -> None:
     """Batch 2 of 8, u / n from -1.4 to 1.4: the clip with probability 3/4, else 1 or low as u asks for."""
@@ -220,7 +221,7 @@ def test_a_diverging_client_shows_it_and_is_not_taken_for_idle(course: dict[str,
     inputs[training.partition.of(2)[0]] = float("nan")
     moves = replace(training, inputs=inputs).train(training.model.initial(0), CLIENTS, round=0, seeds=SEEDS)
     assert moves.isfinite().all(dim=1).tolist() == [True, True, False, True, True]
-    assert no_update(moves).tolist() == [False, True, False, False, False]
+    assert moves.any(dim=1).tolist() == [True, False, True, True, True]
 
 
 @pytest.mark.parametrize(

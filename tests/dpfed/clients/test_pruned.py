@@ -21,7 +21,7 @@ from dpfed.models import FlatModel, build
 from dpfed.models.purge import purge, purged_count
 from dpfed.seeds import Seeds
 from dpfed.server.averaging import Averaging
-from dpfed.server.purging import Purging, majority
+from dpfed.server.purging import Purging
 from dpfed.server.state import ServerState
 
 SEEDS = Seeds(root=11)
@@ -168,11 +168,6 @@ def test_the_server_purges_after_the_rule_and_keeps_the_zeros() -> None:
     second = rule.step(first, torch.zeros(10), count=1)  # momentum alone moves what is left
     torch.testing.assert_close(second.broadcast[:5], torch.tensor([-0.9, 0, 0, 0, 0]))
     torch.testing.assert_close(second.broadcast[5:], torch.tensor([4.1, 5.1, 6.1, 7.1, 8.1]))
-
-
-def test_half_of_the_votes_keep_an_entry() -> None:
-    assert majority(torch.tensor([0, 1, 2, 3]), 3).tolist() == [False, False, True, True]
-    assert majority(torch.tensor([0, 1, 2, 3, 4]), 4).tolist() == [False, False, True, True, True]
 
 
 def test_a_model_learns_the_digits_while_it_is_pruned() -> None:

@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from dpfed import compress
 from dpfed.compress.eden import POSITIVE_CENTROIDS
-from dpfed.compress.wire import Header, write_frame
+from dpfed.compress.wire import FrameHeader, write_frame
 from dpfed.errors import ConfigError, WireError
 
 CLIENTS, DIMENSION = 10, 1 << 14
@@ -212,7 +212,7 @@ def test_payloads_of_another_scheme_are_refused():
 
 def test_a_forged_dimension_takes_no_memory():
     """2^24 coordinates in blocks of 64 would be 262,144 blocks; the message has none of them."""
-    forged = write_frame(Header(name="drive", options={"block": 64}, dimension=1 << 24, seed=0), b"")
+    forged = write_frame(FrameHeader(name="drive", options={"block": 64}, dimension=1 << 24, seed=0), b"")
     tracemalloc.start()
     try:
         with pytest.raises(WireError, match="truncated or forged"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reference.compressors import SETTINGS, make
 
 import dpfed.compress
-from dpfed.compress.wire import Header, write_frame
+from dpfed.compress.wire import FrameHeader, write_frame
 from dpfed.errors import WireError
 
 ALL = pytest.mark.parametrize("setting", SETTINGS)
@@ -159,7 +159,7 @@ def test_forged_options_take_little_memory(name, dimension):
     try:
         for options in OPTIONS:
             for content in (b"", bytes(4), bytes(64)):
-                header = Header(name=name, options=options, dimension=dimension, seed=0)
+                header = FrameHeader(name=name, options=options, dimension=dimension, seed=0)
                 tracemalloc.reset_peak()
                 before = tracemalloc.get_traced_memory()[0]
                 with contextlib.suppress(WireError):
@@ -173,7 +173,7 @@ def bomb(dimension):
     """All trits the same: they cost no words, and a few dozen bytes claim d of them."""
     counts = dimension.to_bytes(4, "little")[: (dimension.bit_length() + 7) // 8]
     content = np.float32(1).tobytes() + b"\1" + counts + bytes(len(counts)) + bytes(4)
-    return write_frame(Header(name="terngrad", options={}, dimension=dimension, seed=0), content)
+    return write_frame(FrameHeader(name="terngrad", options={}, dimension=dimension, seed=0), content)
 
 
 def peak(work):

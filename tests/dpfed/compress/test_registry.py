@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import dpfed.compress
-from dpfed.compress.wire import Header, write_frame
+from dpfed.compress.wire import FrameHeader, write_frame
 from dpfed.errors import ConfigError, WireError
 
 
@@ -79,7 +79,7 @@ def test_refused_values_name_the_client(wrong):
 
 
 def frame(name="dense", options=None, dimension=1, content=b"\0\0\0\0"):
-    return write_frame(Header(name=name, options=options or {}, dimension=dimension, seed=0), content)
+    return write_frame(FrameHeader(name=name, options=options or {}, dimension=dimension, seed=0), content)
 
 
 FORGED = {

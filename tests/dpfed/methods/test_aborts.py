@@ -219,6 +219,7 @@ NEVER_END = {
 }
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("name", NEVER_END)
 @pytest.mark.parametrize("cohort", [0, 1, 12, 60])
 @pytest.mark.parametrize("dropout", [0.0, 0.999999])
@@ -247,6 +248,7 @@ SECURE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("name", SECURE)
 def test_a_sum_that_may_end_does_so_for_every_cohort_alike(name):
     """All cohorts from nobody to more than there are slots: the same number asked, the same outcome, the same line."""

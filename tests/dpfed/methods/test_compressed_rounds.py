@@ -43,6 +43,7 @@ def config(method, *settings, privacy=None):
     return parse(override(tables, settings), source="test")
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("method", COMPRESSED)
 def test_every_method_runs_and_reports_the_bytes_that_travelled(tmp_path, method):
     outcome = federation.run(build(config(method)), tmp_path / "run")
@@ -52,6 +53,7 @@ def test_every_method_runs_and_reports_the_bytes_that_travelled(tmp_path, method
     assert outcome.summary["uplink_bytes_per_client_round"] < 4 * SIZE
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("method", COMPRESSED)
 def test_in_a_private_sum_sizes_tell_nothing_and_epsilon_is_the_gaussians(tmp_path, method):
     experiment = build(config(method, privacy=PRIVATE))
@@ -262,6 +264,7 @@ def test_signs_are_private_by_their_own_coins(tmp_path, method):
     assert experiment.uplink_bits == 5 * SIZE
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("method", sorted(BY_COINS))
 def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
     """Mean release of 300 rounds against the sum of updates that no edge clips. False alarm 1e-6 in all."""

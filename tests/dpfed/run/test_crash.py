@@ -5,19 +5,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[3] / "experiments" / "crash-test" / "run.py"
 FAULTS = ("checkpoint before the charge", "no fsync of the ledger")
 
 
-def test_killed_at_every_operation_and_at_random_instants_a_run_keeps_its_promises(tmp_path):
-    """In a process of its own: only one without threads can be forked."""
-    crash = [sys.executable, str(SCRIPT), "--json", "--random", "10", "--cases", "fedpm", "secure-project"]
-    few = ["--points", "fedpm", "--ways", "before"]
-    done = subprocess.run(
-        [*crash, *few, "--faults", *FAULTS], capture_output=True, text=True, timeout=580, check=False, cwd=tmp_path
-    )
+def crashed(tmp_path, *arguments, seconds=100):
+    """The script's report; in a process of its own: only one without threads can be forked."""
+    command = [sys.executable, str(SCRIPT), "--json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    report = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_killed_at_random_instants_a_run_keeps_its_promises(tmp_path):
+    report = crashed(tmp_path, "--random", "2", "--cases", "secure-project", "--points", "--faults")
+    assert report["random"] == {"secure-project": {"instants": 2, "broken": []}}
+
+
+@pytest.mark.slow
+def test_killed_at_every_operation_and_at_random_instants_a_run_keeps_its_promises(tmp_path):
+    few = ["--random", "10", "--cases", "fedpm", "secure-project", "--points", "fedpm", "--ways", "before"]
+    report = crashed(tmp_path, *few, "--faults", *FAULTS, seconds=580)
     points = report["points"]["fedpm"]
     assert points["kills"] == points["operations"] > 60
     assert points["broken"] == []

@@ -57,6 +57,7 @@ def threads():
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_one_seed_is_one_result_whatever_the_number_of_threads(tmp_path, threads, method):
     first = ran(built(method), tmp_path / "1")
@@ -76,6 +77,7 @@ def test_sums_of_integers_do_not_depend_on_the_size_of_groups(tmp_path, method):
         assert ran(regrouped, tmp_path / str(size)) == first
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("method", ["loop", "vmap"])
 def test_sums_of_floats_do_up_to_rounding_and_noise_and_cohorts_do_not(tmp_path, method):
     experiment = built(method)
@@ -93,6 +95,7 @@ def test_sums_of_floats_do_up_to_rounding_and_noise_and_cohorts_do_not(tmp_path,
         assert [line[name] for line in seen] == [line[name] for line in also_seen]
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interrupted_run_is_the_whole_one(tmp_path, method):
     whole = ran(built(method), tmp_path / "whole")

@@ -69,6 +69,7 @@ def killed(experiment, folder, monkeypatch, *, before_checkpoint):
     monkeypatch.undo()
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -94,6 +95,7 @@ def test_every_way_of_training_runs_and_the_summary_states_the_record(config, tm
     assert statement(summary).startswith("Record-level differential privacy: epsilon at most")
 
 
+@pytest.mark.slow
 def test_training_under_noise_learns(config, tmp_path):
     """10 clients of 144 records: far above the 10% of guessing."""
     of_ten = ("federation.clients=10", "federation.cohort=10", "federation.sampling=all", "federation.rounds=4")
@@ -163,6 +165,7 @@ def test_the_run_stops_before_the_round_in_which_a_client_would_exceed_the_budge
         federation.run(build(config("local.record.epsilon=0.01")), tmp_path / "none")
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("settings", [(), ("method.name=fedpm",), ("server.momentum=0.9",)])
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(config, tmp_path, monkeypatch, settings):
     chosen = config("federation.rounds=4", *settings)

@@ -117,6 +117,7 @@ def test_a_second_signal_is_a_kill(tmp_path):
     process.stdout.close()
 
 
+@pytest.mark.slow
 def test_with_torchrun_all_processes_end(tmp_path):
     launch = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "dpfed")
     process = started(tmp_path / "run", *launch)

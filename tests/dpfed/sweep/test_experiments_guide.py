@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dpfed.cli.sweep import sweep
 from dpfed.run.quantities import QUANTITIES
-from dpfed.sweep.experiment_file import ExperimentFile, Profile, Row, Tune
+from dpfed.sweep.experiment_file import ExperimentFile, Row, SweepProfile, Tune
 from dpfed.sweep.plan import plan
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def test_the_other_tables_can_be_put_into_it(tmp_path):
 
 
 def test_every_key_option_and_quantity_is_named():
-    for table in (ExperimentFile, Row, Profile, Tune):
+    for table in (ExperimentFile, Row, SweepProfile, Tune):
         for key in table.model_fields:
             assert re.search(rf"\b{key}\b", GUIDE), key
     for key in QUANTITIES:

@@ -25,6 +25,7 @@ def planned(path, out, profile="smoke", **options):
     return plan(path, profile=profile, out=out, **options)
 
 
+@pytest.mark.slow
 def test_runs_in_worker_processes_are_ordinary_run_folders(experiment_file, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = ["sweep", str(experiment_file()), "--profile", "smoke", "--out", str(out), "--jobs", "2", "--json"]
