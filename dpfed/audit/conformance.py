@@ -91,7 +91,8 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
     return True, (
         "method, unit, adjacency, sampling, clients, cohort, rounds, delta, noise, clip norm, epsilon against the "
-        "server and against hostile clients, for_release and what is not protected are in summary.json as config.toml and ledger have them."
+        "server and against hostile clients, for_release and what is not protected are in summary.json as config.toml "
+        "and ledger have them."
     )
 
 
