@@ -20,7 +20,7 @@ COMMANDS = {
     "noise from epsilon, Poisson": [*PAPER, "--rounds", "180", "--epsilon", "1.01"],
     "rounds from epsilon, Poisson": [*PAPER, "--noise-multiplier", "1.4", "--epsilon", "1.01"],
     "the whole comparison": [*PAPER, "--rounds", "180", "--noise-multiplier", "1.4", "--compare"],
-    "epsilon, everybody every round (closed form)": [
+    "epsilon, all clients every round (closed form)": [
         *PAPER,
         "--rounds",
         "9",

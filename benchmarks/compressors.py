@@ -196,8 +196,8 @@ def read(scheme: Scheme, messages: list[bytes]) -> list[dpfed.compress.Payload]:
 
 
 def label_of(name: str, options: dict[str, object]) -> str:
-    told = ", ".join(f"{key}={value}" for key, value in options.items() if not isinstance(value, Tensor))
-    return f"{name} {told}".strip()
+    shown = ", ".join(f"{key}={value}" for key, value in options.items() if not isinstance(value, Tensor))
+    return f"{name} {shown}".strip()
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ DpfedError
 ├── DataError      a data set is missing, truncated or not what it says it is
 ├── WireError      bytes of an upload that are truncated, forged or not what was agreed
 └── RunError       a run cannot go on (its folder, its ledger, its checkpoint)
-    ├── RunInterrupted    it was told to stop, and has saved what it has done
+    ├── RunInterrupted    it was asked to stop, and has saved its rounds
     ├── TrainingFailed    torch gave up in the middle of a round
     └── SecureSumAborted  too few clients were left: nothing of the round may be released
 
@@ -34,7 +34,7 @@ class RunError(DpfedError, RuntimeError):
 
 
 class RunInterrupted(RunError):
-    """A run that was told to stop: the round it was in is finished and saved."""
+    """A run that was asked to stop: the round it was in is finished and saved."""
 
 
 class TrainingFailed(RunError):

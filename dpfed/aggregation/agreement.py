@@ -1,4 +1,4 @@
-"""What everybody knows before a secure sum begins."""
+"""The public terms of a secure sum."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def agree(
     if not 0.5 < threshold <= 1:
         raise ConfigError(
             f"threshold={threshold:g}: must be above 1/2 and at most 1. At half or below, two halves of the clients "
-            "could be told different stories and give up both secrets of one client."
+            "could be sent different messages and give up both secrets of one client."
         )
     graph = complete(clients) if neighbours is None else random_circle(clients, neighbours, graph_seed)
     return Agreement(graph=graph, size=size, bits=bits, threshold=threshold, least=max(least, FEWEST))

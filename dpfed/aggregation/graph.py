@@ -54,7 +54,7 @@ class Graph:
 
 
 def complete(clients: NDArray[np.int64]) -> Graph:
-    """Everybody is everybody's neighbour."""
+    """Every two clients are neighbours."""
     return Graph(tuple(sorted(map(int, clients))), len(clients) // 2)
 
 

@@ -25,7 +25,7 @@ class MaskStream:
     """The mask that a 32-byte seed stands for, read from a word on. The same seed must never mask two inputs.
 
     A key is used for one stream only, so the counter starts at zero. Words are uniform on their whole range, hence
-    uniform modulo 2^b. Not to be told from uniform if AES-256 is a pseudorandom permutation: bias at most
+    uniform modulo 2^b. Indistinguishable from uniform if AES-256 is a pseudorandom permutation: bias at most
     blocks^2 / 2^129.
     """
 

@@ -153,7 +153,7 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
         f"random directions and not for the worst client: so many canaries would have found {found.power.in_words()}."
     )
     if found.claim.rejected:
-        return False, f"more can be told of who took part than one round may show. {detail}"
+        return False, f"more shows of who took part than one round may show. {detail}"
     if found.one_run_rejected:
         return False, f"the coins can be guessed better than one round may show. {detail}"
     if found.score_gap < _LOUD_ENOUGH:

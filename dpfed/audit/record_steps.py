@@ -1,4 +1,4 @@
-"""Runs whose clients train privately by themselves: is everybody charged for the steps that the configuration names?"""
+"""Runs with private records: is every client charged for the steps that the configuration names?"""
 
 from __future__ import annotations
 

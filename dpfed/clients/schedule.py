@@ -81,7 +81,7 @@ class PoissonBatches:
         if count == 0:
             return []
         coins = randomness.uniform(count * size, "local.records", round, client).reshape(count, size)
-        return [rows[toss] for toss in coins < self.probability(size)]
+        return [rows[heads] for heads in coins < self.probability(size)]
 
 
 def count_steps(

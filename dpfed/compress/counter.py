@@ -113,12 +113,12 @@ def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0)
 
     Below 0 counts as 0 and above 1 as 1; a probability is met to within 2^-24.
     """
-    tossed = torch.empty_like(probabilities, dtype=torch.bool)
+    drawn_coins = torch.empty_like(probabilities, dtype=torch.bool)
     count = probabilities.shape[1]
     for rows, first, last, drawn in _drawn(seeds, purpose, start, count, _STEPS_OF_24_BITS):
         columns = slice(first - start, last - start)
-        tossed[rows, columns] = at_least(probabilities[rows, columns] * 2.0**24, drawn, or_equal=False)
-    return tossed
+        drawn_coins[rows, columns] = at_least(probabilities[rows, columns] * 2.0**24, drawn, or_equal=False)
+    return drawn_coins
 
 
 def at_least(left: Tensor, right: Tensor | float, *, or_equal: bool = True) -> Tensor:

@@ -2,7 +2,7 @@
 
 Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation"
 (ICML 2021), Algorithm 1. What integer noise hides is a sum of integer vectors, so its sensitivity is the norm of what
-was rounded, not of what was clipped: `FixedPoint.encode` never returns a longer row than the accountant is told of.
+was rounded, not of what was clipped: `FixedPoint.encode` never returns a longer row than the accountant knows of.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class FixedPoint:
         randomness. A row that is too long is drawn again, at most 20 times, and then becomes zero; so does one that is
         not finite. Let a draw be too long with probability b: at most e^-1/2 at norm C, so that less than 5e-5 of such
         rows are lost, in practice none. Drawing again moves the mean by at most √n b / (1 - b). A row longer than
-        `clip_norm` is shortened to it; a row of zeros stays zeros.
+        `clip_norm` is clipped to it; a row of zeros stays zeros.
         """
         if rows.shape[1:] != (self.size,):
             raise ConfigError(f"rows of shape {tuple(rows.shape)} in a fixed-point code of {self.size} entries a row.")

@@ -29,7 +29,7 @@ _WEIGHT_BITS = 40
 class MaskCoder:
     """Both ends for masks [n] whose entries are likely to be 1 with `probabilities` [n]; made once for many masks.
 
-    Probabilities p are told apart by isqrt(2 · 4096 p), or that of 1 - p above 1/2: 129 contexts, of a width in which
+    Probabilities p are separated by isqrt(2 · 4096 p), or that of 1 - p above 1/2: 129 contexts, of a width in which
     the mean of those inside costs less than 1e-4 bits an entry more than their own. The entries of a context, in their
     order, make symbols of eight; those left over are coded one by one with their own probability. Whole numbers
     throughout, so that both ends have the same model.

@@ -176,7 +176,7 @@ class FedMrnSigned:
 def mask_probabilities(updates: Tensor, noise: Tensor, *, signed: bool, floor: float = 0.0) -> Tensor:
     """P(m = 1): clip(u / n, 0, 1), or signed clip((u + n) / (2 n), 0, 1); broadcast, n without zeros.
 
-    `floor` c clips to [c, 1 - c] instead: a mask tossed with secret coins is then d randomised responses, pure
+    `floor` c clips to [c, 1 - c] instead: a mask drawn with secret coins is then d randomised responses, pure
     differential privacy with ε = d log((1 - c) / c), and nothing at all with c = 0.
     """
     if not 0 <= floor <= 0.5:

@@ -135,7 +135,8 @@ class Local(_Table):
     strategy: one client after the other (loop), side by side in one pass (vmap) or from CUDA graphs (graphs), or what
     should be faster; chunk: how many side by side at a time, by default as many as fit into `memory` megabytes. None of
     them changes a result beyond rounding.
-    precision: of gradients; weights and sums are float32 throughout. bf16 and tf32 (CUDA only) are faster and rounder.
+    precision: of gradients; weights and sums are float32 throughout. bf16 and tf32 (CUDA only) are faster and less
+    precise.
     """
 
     learning_rate: Positive
@@ -250,7 +251,7 @@ class Aggregation(_Table):
     Numbers become integers: `steps` of them to the clip norm, after a public `rotation` or not; the modulus is the
     least with which a round of rows that do not follow the rotation's signs wraps around with at most
     `wrap_probability`: accuracy rests on it, privacy does not. Without [privacy] updates longer than
-    `clip_norm` are shortened to it.
+    `clip_norm` are clipped to it.
     """
 
     kind: Literal["plain", "masked", "protocol"] = "plain"

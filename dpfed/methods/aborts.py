@@ -36,8 +36,8 @@ def participants_follow_clients(config: Config, slots: int | None) -> bool:
     """Whether a client less is a participant less in every sum. `slots`: uploads of every sum under Poisson sampling,
     None: those drawn."""
     federation = config.federation
-    everybody = federation.sampling == "all" or (slots is not None and slots >= federation.clients)
-    return everybody or (config.privacy is not None and config.privacy.placement == "clients")
+    all_take_part = federation.sampling == "all" or (slots is not None and slots >= federation.clients)
+    return all_take_part or (config.privacy is not None and config.privacy.placement == "clients")
 
 
 def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tolerance: float | None) -> None:

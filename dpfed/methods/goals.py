@@ -24,7 +24,7 @@ from dpfed.methods.catalogue import METHODS, method
 from dpfed.methods.facts import MethodFacts
 
 _OF_COINS = ("linf_clip", "noise_std", "slots", "correction")
-"""Keys of [privacy] that say how coins are tossed."""
+"""Keys of [privacy] that say how coins are drawn."""
 
 _EDGE_OF_SIGNS = 0.1
 """privacy.edge where none is given."""
@@ -222,7 +222,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
         if getattr(table, name) is not None:
             raise ConfigError(f"privacy.{name} with coins: {reason}. Remove it.")
     if table.placement != "server":
-        raise ConfigError("privacy.placement with coins: they are tossed by the clients. Remove it.")
+        raise ConfigError("privacy.placement with coins: the clients draw them. Remove it.")
     federation, seen = config.federation, table.release or "sum"
     if seen == "uploads" and table.slots is not None:
         raise ConfigError("privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it.")
@@ -258,14 +258,14 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
 def _plan(config: Config, table: PrivacyTable) -> Plan:
     """Single uploads are charged in every round to every client: who takes part is seen."""
     federation = config.federation
-    everybody = federation.sampling == "all" or seen(config) == "uploads"
+    all_take_part = federation.sampling == "all" or seen(config) == "uploads"
     # A client more or less would be a share of noise, or an upload, more or less.
     add_remove_fails = seen(config) == "uploads" or (table.placement == "clients" and federation.sampling == "all")
     default = Adjacency.ZERO_OUT if add_remove_fails else None
     return Plan(
         clients=federation.clients,
-        cohort=federation.clients if everybody else federation.cohort,
-        sampling="all" if everybody else federation.sampling,
+        cohort=federation.clients if all_take_part else federation.cohort,
+        sampling="all" if all_take_part else federation.sampling,
         adjacency=Adjacency(table.adjacency) if table.adjacency else default,
         delta=table.delta,
     )
@@ -306,7 +306,7 @@ def signs_by_coins(config: Config, chosen: MethodFacts) -> bool:
         return False
     if not chosen.coins_possible:
         able = ", ".join(name for name, one in METHODS.items() if one.coins_possible)
-        raise ConfigError(f"privacy.noise='coins' with method.name={chosen.name!r}: only fedpm, {able} toss coins.")
+        raise ConfigError(f"privacy.noise='coins' with method.name={chosen.name!r}: only fedpm, {able} have coins.")
     if seen(config) == "uploads":
         raise ConfigError("privacy.release='uploads' with privacy.noise='coins': is built for fedpm only. Use 'sum'.")
     return True

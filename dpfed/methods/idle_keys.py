@@ -48,7 +48,7 @@ def _idle(config: Config, chosen: MethodFacts) -> Iterator[tuple[str, str, str]]
     if config.local.optimizer == "adam":
         yield "local", "momentum", "local.optimizer='sgd'"
     if chosen.name == "fedmask":
-        yield "mask", "forward", "method.name='fedpm', whose masks are tossed"
+        yield "mask", "forward", "method.name='fedpm', whose masks are random"
     if not config.data.name.endswith(".safetensors"):
         yield "data", "classes", "a file .safetensors of your own (data.name); others have their own number of classes"
     if not config.data.public:

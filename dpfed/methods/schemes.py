@@ -17,7 +17,7 @@ _SHARED = ("fedmrn", "fedmrns", "fedscalar")
 """Methods whose clients can have the round's seed in common."""
 _OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": "method.k"}
 _TOSSED = {"stochastic-sign": ("bound",), "fedmrns": ("noise", "alpha")}
-"""Options that are left where signs are tossed as private coins (privacy.noise = "coins")."""
+"""Options that are left where signs are private coins (privacy.noise = "coins")."""
 
 
 def check_options(config: Config, chosen: MethodFacts) -> None:

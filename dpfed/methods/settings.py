@@ -124,8 +124,8 @@ class Settings:
         bits = most_uploads(self.config, goal).bit_length() if secure else None
         if goal is None:
             stochastic = self.facts.name != "fedmask"
-            tossed = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
-            return Stages(project, DropNotFinite(), tossed, self._mask_wire(choice.sent, bits))
+            drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
+            return Stages(project, DropNotFinite(), drawn, self._mask_wire(choice.sent, bits))
         canaries = self.canaries(goal)
         private = private_coins(
             self.config,

@@ -112,7 +112,7 @@ def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
 
 
 def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
-    """The most rows that a sum holds, canaries' too; under Poisson sampling without [privacy], everybody's."""
+    """The most rows that a sum holds, canaries' too; under Poisson sampling without [privacy], that of all clients."""
     federation = config.federation
     canaries = -(-config.audit.canaries // federation.rounds)
     if federation.sampling != "poisson":

@@ -1,4 +1,4 @@
-"""Canaries of a run: made-up clients with a random direction each, to be found again in what a round releases.
+"""Canaries of a run: the audit's own clients, with a random direction each, to be found in what a round releases.
 
 Every canary has a round of its own and a fair coin: heads, it takes part in that round like any client; tails, it stays
 away and its score says what chance looks like. Scores are products with the round's noisy sum, which anybody can see

@@ -14,7 +14,7 @@ from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
 
 _BLOCK = 1 << 17
-"""Clients whose coins are tossed at a time."""
+"""Clients that are drawn from at a time."""
 
 
 class Sampler(Protocol):
@@ -35,7 +35,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonCohorts:
-    """Every client tosses its own coin of probability cohort / clients."""
+    """Poisson sampling: every client takes part independently with probability cohort / clients."""
 
     clients: int
     cohort: int
@@ -56,8 +56,8 @@ class PoissonCohorts:
         """Who is drawn of one block of clients: the coins of a large population need no memory for all of it."""
         first = block * _BLOCK
         name = ("cohort", round, block) if block else ("cohort", round)
-        tossed = randomness.uniform(min(_BLOCK, self.clients - first), *name)
-        return first + np.flatnonzero(tossed < self.law.probability)
+        uniforms = randomness.uniform(min(_BLOCK, self.clients - first), *name)
+        return first + np.flatnonzero(uniforms < self.law.probability)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class FixedSizeCohorts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Everybody:
+class AllClients:
     """All clients in every round."""
 
     clients: int
@@ -107,7 +107,7 @@ def sampler(name: str, *, clients: int, cohort: int) -> Sampler:
         case "fixed":
             return FixedSizeCohorts(clients=clients, cohort=cohort)
         case "all":
-            return Everybody(clients=clients)
+            return AllClients(clients=clients)
     raise ConfigError(f"federation.sampling={name!r}: must be poisson, fixed or all.")
 
 

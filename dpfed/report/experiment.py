@@ -112,8 +112,8 @@ def _notes(collection: Collection, key: str) -> list[str]:
     for run in collection.runs:
         for note in run.summary.get(key, []):
             rows.setdefault(note, {})[run.row] = None
-    everybody = len({run.row for run in collection.runs})
-    return [note if len(some) == everybody else f"{note} ({', '.join(some)})" for note, some in rows.items()]
+    all_rows = len({run.row for run in collection.runs})
+    return [note if len(some) == all_rows else f"{note} ({', '.join(some)})" for note, some in rows.items()]
 
 
 def _cost(group: Group, collection: Collection) -> dict[str, Any]:

@@ -26,12 +26,13 @@ _FORMAT = "dpfed-checkpoint-5"
 class Checkpoint:
     """After a round: the server's state, what its stages remember included, and what the run's files say of the round.
 
-    Saved at once, so a round is done or not. `told` (plain values) is what the other files of the run say of the round:
-    where a crash kept it out of them, it is told when the run goes on. `heads`: of the ledgers that held its charges.
+    Saved at once, so a round is done or not. `report` (plain values) is what the other files of the run say of the
+    round: where a crash kept it out of them, it is written when the run goes on. `heads`: of the ledgers that held its
+    charges.
     """
 
     state: ServerState
-    told: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
     heads: Heads = field(default_factory=Heads)
 
 
@@ -48,7 +49,7 @@ def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
         "project_head": checkpoint.heads.project,
         "round": str(state.round),
         "clip_norm": repr(state.clip_norm),
-        "told": json.dumps(checkpoint.told, allow_nan=False),
+        "told": json.dumps(checkpoint.report, allow_nan=False),
     }
     return save(tensors, metadata=facts | {"digest": _digest(facts, tensors)})
 
@@ -74,7 +75,7 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
         )
         return Checkpoint(
             state=state,
-            told=json.loads(facts["told"], parse_constant=float),
+            report=json.loads(facts["told"], parse_constant=float),
             heads=Heads(ledger=facts["ledger_head"], project=facts["project_head"]),
         )
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:

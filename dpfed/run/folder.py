@@ -11,7 +11,7 @@ population.key     the secret key of the fingerprint of the clients: stays with 
 model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
 lock               held while a process runs here
 
-A round is charged (ledger), done (checkpoint), told (the rest), each on the disk before the next begins.
+A round is charged (ledger), done (checkpoint), reported (the rest), each on the disk before the next begins.
 """
 
 from __future__ import annotations

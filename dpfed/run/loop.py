@@ -69,7 +69,7 @@ def run(
     Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
     whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
     LedgerError where the folder or the ledger cannot be trusted or written, or where training fails; what was written
-    before stays valid and the run can be resumed. RunInterrupted if it was told to stop.
+    before stays valid and the run can be resumed. RunInterrupted if it was asked to stop.
     """
     opened: Run | None = None
     try:
@@ -123,7 +123,7 @@ def _training(what: str) -> Iterator[None]:
 
 
 def _let_go(experiment: Experiment) -> None:
-    """The other processes end; one that has died already cannot be told."""
+    """The other processes end; one that has died already does not answer."""
     with suppress(RuntimeError):
         experiment.method.ranks.stop()
 
@@ -154,8 +154,8 @@ class Run:
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
         self._now: Round | None = None
-        if saved.told:  # whatever kept it out of the other files
-            self._tell(saved.told, self._spent.charge(None))
+        if saved.report:  # whatever kept it out of the other files
+            self._write_report(saved.report, self._spent.charge(None))
 
     @classmethod
     def open(
@@ -223,19 +223,19 @@ class Run:
         self.state, facts = ended.state, facts_of(ended, opened.watch, opened.method)
         seconds = time.monotonic() - self._started
         uplink = self._uplink + (facts.uplink_bytes or 0)
-        told = _told(self.state, facts, uplink, seconds)
+        report = _report_of(self.state, facts, uplink, seconds)
         heads = self._book.heads if self._book is not None else Heads()
-        self._folder.save_checkpoint(Checkpoint(state=self.state, told=told, heads=heads))
-        return self._tell(told, self._spent.charge(facts.release))
+        self._folder.save_checkpoint(Checkpoint(state=self.state, report=report, heads=heads))
+        return self._write_report(report, self._spent.charge(facts.release))
 
-    def _tell(self, told: Mapping[str, Any], epsilon: float) -> Mapping[str, Any]:
+    def _write_report(self, report: Mapping[str, Any], epsilon: float) -> Mapping[str, Any]:
         """The lines of a round that is saved."""
-        self._uplink = told["uplink"]
+        self._uplink = report["uplink"]
         record = _round_record(self.experiment, self.state, epsilon, self._uplink)
-        if told["diagnostics"]["aborted"] is not None:
+        if report["diagnostics"]["aborted"] is not None:
             record["aborted"] = NO_RESULT
-        self._folder.append_diagnostics(told["diagnostics"])
-        self._folder.append_canaries(told["canaries"])
+        self._folder.append_diagnostics(report["diagnostics"])
+        self._folder.append_canaries(report["canaries"])
         self._folder.append_metrics(record)
         self._metrics.append(record)
         self._on_round(record)
@@ -376,7 +376,7 @@ def _evaluate(experiment: Experiment, state: ServerState) -> TestResult:
     )
 
 
-def _told(state: ServerState, facts: RoundFacts, uplink: int, seconds: float) -> dict[str, Any]:
+def _report_of(state: ServerState, facts: RoundFacts, uplink: int, seconds: float) -> dict[str, Any]:
     """What the files beside the checkpoint say of a round: it is in the checkpoint, and so never lost."""
     return {
         "uplink": uplink,

@@ -21,7 +21,7 @@ from dpfed.run.experiment import Experiment
 
 
 class Spending(Protocol):
-    """Asked before a round, told after it."""
+    """Asked before a round, charged after it."""
 
     def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
         """Epsilon if a round of this cohort is charged, at the most it may cost."""

@@ -1,4 +1,4 @@
-"""Add the mean move to what is broadcast, with an optional server step size and momentum (FedAvg, FedAvgM)."""
+"""FedAvg and FedAvgM: the mean update times a server step size, with optional momentum, is added to the model."""
 
 from __future__ import annotations
 

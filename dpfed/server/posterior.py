@@ -13,7 +13,7 @@ from dpfed.server.state import ServerState
 
 @dataclass(frozen=True, kw_only=True)
 class BetaPosterior:
-    """Masks are coin tosses of an unknown theta with prior Beta(prior, prior) on each coordinate.
+    """Masks are draws of Bernoulli(theta) for an unknown theta with prior Beta(prior, prior) on each coordinate.
 
     A round in which `count` masks came with sum S updates (Isik et al. 2023, Algorithm 2)
         alpha = alpha + S,   beta = beta + count - S,   theta = (alpha - 1) / (alpha + beta - 2),
@@ -41,8 +41,8 @@ class BetaPosterior:
             alpha, beta = state.memory["alpha"], state.memory["beta"]
         ones = (state.broadcast + mean_move).mul_(count)
         alpha, beta = alpha + ones, beta + (count - ones)
-        tosses = alpha + beta - 2
-        theta = torch.where(tosses > 0, (alpha - 1) / tosses, state.broadcast)
+        draws = alpha + beta - 2
+        theta = torch.where(draws > 0, (alpha - 1) / draws, state.broadcast)
         return replace(
             state,
             round=state.round + 1,

@@ -104,7 +104,7 @@ def _build_all(plan: PlannedSweep, pool: Workers) -> None:
 
 
 def _run_all(plan: PlannedSweep, cells: Sequence[Cell], pool: Workers, on_run: OnRun) -> list[Done]:
-    """The runs in the order of `cells`; each was told as it ended."""
+    """The runs in the order of `cells`; each was reported as it ended."""
     states = [state_of(plan.folder / cell.folder, cell) for cell in cells]
     order = sorted(range(len(cells)), key=lambda i: states[i] != "finished")
     found: dict[int, Done] = {}

@@ -117,7 +117,7 @@ def lines_only_once() -> None:
 
     def silent(self: RunFolder, start: Any) -> Any:
         saved = load(self, start)
-        object.__setattr__(saved, "told", {})
+        object.__setattr__(saved, "report", {})
         return saved
 
     RunFolder.load_checkpoint = silent  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ from typing import Any
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.durable_files import put
 
-# Okabe and Ito's colours, told apart with every kind of colour vision.
+# Okabe and Ito's colours, distinguished with every kind of colour vision.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 
 
