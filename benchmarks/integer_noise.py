@@ -24,7 +24,7 @@ from dpfed.compress.fixed_point import FixedPoint
 from dpfed.compress.threads import one_thread
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_noise import DiscreteGaussianLaw, SkellamLaw
+from dpfed.stages.integer_laws import DiscreteGaussianLaw, SkellamLaw
 
 _OPENDP = """
 import sys, time

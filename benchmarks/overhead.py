@@ -30,10 +30,9 @@ from unittest import mock
 
 import numpy as np
 import torch
-from dpfed.sending import Uploading
 
-import dpfed.round
 import dpfed.run.loop
+import dpfed.run.watch
 from dpfed import data
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
@@ -137,29 +136,33 @@ class Profile:
         return inner
 
 
+PART_OF = {
+    "Project": "map",
+    "Clip": "clip",
+    "FixedClip": "clip",
+    "ClipMoves": "clip",
+    "DropNotFinite": "clip",
+    "GaussianNoise": "noise",
+    "IntegerNoise": "noise",
+}
+"""Stages whose two halves are one part; of others the client's half encodes, the other decodes."""
+
+
 @contextlib.contextmanager
 def profiled(run: Run, profile: Profile) -> Iterator[None]:
     """The functions of a run, wrapped."""
-    parts = run.experiment.method
-    chosen = parts.map.for_round(run.state.broadcast, 0, run.experiment.seeds)
-    total = parts.sums.open(np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), round=0)
+    method = run.experiment.method
+    total = method.aggregation.open(np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), round=0)
     found: list[tuple[str, Any, str]] = [
         ("train", LocalTraining, "train"),
-        ("map", type(parts.map), "for_round"),
-        ("map", type(chosen), "forward"),
-        ("map", type(chosen), "adjoint"),
-        ("clip", Uploading, "_bounded"),
-        ("noise", type(parts.privacy), "share"),
-        ("noise", type(parts.privacy), "finish"),
-        ("noise", Uploading, "_noised"),
-        ("noise", dpfed.round, "digest"),
-        ("encode", type(parts.code), "send"),
-        ("decode", type(parts.code), "arrived"),
-        ("decode", type(parts.code), "decode"),
+        ("map", type(method.stages.project.choice), "for_round"),
+        ("noise", dpfed.run.watch, "noise_facts"),
+        *((PART_OF.get(type(stage).__name__, "encode"), type(stage), "client") for stage in method.stages),
+        *((PART_OF.get(type(stage).__name__, "decode"), type(stage), "server") for stage in method.stages),
         ("sum", type(total), "add"),
         ("sum", type(total), "close"),
-        ("server step", type(parts.server), "apply"),
-        ("cohort", dpfed.run.loop, "draw_cohort"),
+        ("server step", type(method.server), "step"),
+        ("cohort", dpfed.run.loop, "cohort_of"),
         ("epsilon", type(run._spent), "with_round"),
         ("epsilon", type(run._spent), "charge"),
         ("ledger", Book, "record"),
@@ -185,11 +188,13 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
         while True:
             profile = Profile(clock)
             with profiled(run, profile), profile.part("rest"):
-                task = run.next_task()
-                if task is None:
+                now = run.next_round()
+                if now is None:
                     break
-                run.finish_round(*dpfed.run.loop.take_part(task, run.experiment.method, seeds=run.experiment.seeds))
-            clients = len(task.cohort)
+                opened = dpfed.run.loop.open_round(now, run.experiment.method, run.experiment.method.aggregation)
+                dpfed.run.loop.take_part(opened, seeds=run.experiment.seeds)
+                run.finish_round(opened)
+            clients = len(now.task.cohort)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})
     later = rounds[1:]
     least = {part: min(one.get(part, 0.0) for one in later) for part in (*PARTS, "evaluation")}

@@ -36,7 +36,7 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     from dpfed import data
     from dpfed.config.tables import parse
     from dpfed.data.dataset import Dataset
-    from dpfed.round import draw_cohort, take_part
+    from dpfed.round import cohort_of, open_round, take_part
     from dpfed.run.experiment import build
     from dpfed.run.loop import Run
 
@@ -57,13 +57,15 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     experiment = build(parse(_tables(clients, cohort, rounds), source="benchmark"))
     with tempfile.TemporaryDirectory() as folder:
         run = Run.open(experiment, Path(folder) / "run", resume=False)
-        task = run.next_task()
+        now = run.next_round()
         started = time.process_time()
-        while task is not None:
-            record: Any = run.finish_round(*take_part(task, experiment.method, seeds=experiment.seeds))
-            task = run.next_task()
+        while now is not None:
+            opened = open_round(now, experiment.method, experiment.method.aggregation)
+            take_part(opened, seeds=experiment.seeds)
+            record: Any = run.finish_round(opened)
+            now = run.next_round()
         ended = time.process_time()
-        draws = [_seconds(lambda: draw_cohort(experiment.method, 0)) for _ in range(5)]
+        draws = [_seconds(lambda: cohort_of(experiment.method, 0)) for _ in range(5)]
     return {
         "clients": clients,
         "cohort": cohort,

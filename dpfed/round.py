@@ -17,19 +17,14 @@ from dpfed.aggregation.ranks import Alone, Ranks, Task
 from dpfed.aggregation.summed import Closing, Collecting, Opened, OpenSum, Sums
 from dpfed.clients.training import LocalTraining
 from dpfed.errors import SecureSumAborted
-from dpfed.participation import members
-from dpfed.participation.canaries import Canaries, CanaryScore
-from dpfed.participation.cohort import draw_cohort, present_canaries, with_others
-from dpfed.participation.sampling import Sampler
+from dpfed.participation.canaries import Canaries
+from dpfed.participation.sampling import Sampler, draw_cohort, with_others
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
-from dpfed.stages.canary_scores import canary_scores
 from dpfed.stages.chain import Stages, client_halves, server_halves
-from dpfed.stages.observer import Observer, Together
-from dpfed.stages.probes import probe_of
+from dpfed.stages.observer import Observer
 from dpfed.stages.stage import Round, Stateful, Tally
-from dpfed.stages.watch import Watch
 from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
@@ -126,7 +121,7 @@ def run_round(
     ledger: Book | None,
     cohort: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
-) -> tuple[ServerState, RoundFacts]:
+) -> ServerState:
     """One federated round.
 
     The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been
@@ -136,23 +131,30 @@ def run_round(
     """
     cohort = cohort_of(method, state.round) if cohort is None else cohort
     now = begin_round(state, method, cohort, seeds=seeds, ledger=ledger)
-    method.ranks.lead(now.task)
     opened = open_round(now, method, method.aggregation, observer=observer)
     take_part(opened, seeds=seeds)
-    return end_round(opened, ledger=ledger)
+    return end_round(opened, ledger=ledger).state
 
 
 def cohort_of(method: Method, number: int) -> NDArray[np.int64]:
     """The round's clients, and its canaries on top."""
     cohort = draw_cohort(method.sampler, method.randomness, method.slots, number)
-    return np.concatenate([cohort, present_canaries(method.canaries, number)])
+    return np.concatenate([cohort, present_canaries(method, number)])
+
+
+def present_canaries(method: Method, number: int) -> NDArray[np.int64]:
+    """Canaries that take part in this round. Beyond what is accounted a canary adds noise or coins of its own:
+    independent of data, so post-processing."""
+    return np.zeros(0, dtype=np.int64) if method.canaries is None else method.canaries.of_round(number)[0]
 
 
 def begin_round(
     state: ServerState, method: Method, cohort: NDArray[np.int64], *, seeds: Seeds, ledger: Book | None
 ) -> Round:
     """The announcement. What uploads tell by themselves, sum or no sum, is charged here, before any client is asked."""
-    participants = with_others(cohort, method.fill, method.sampler.clients, method.randomness, state.round)
+    participants = cohort
+    if method.fill is not None:
+        participants = with_others(cohort, method.fill, method.sampler.clients, method.randomness, state.round)
     now = method.announce(Task(state=state, cohort=cohort, participants=participants), seeds)
     _record(ledger, method.release_of_uploads(now))
     return now
@@ -160,29 +162,37 @@ def begin_round(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenRound(Generic[Opened]):
-    """A round whose sum is open. `watch` is what the operator keeps of it."""
+    """A round whose sum is open."""
 
     method: Method
     now: Round
     total: Opened
-    watch: Watch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EndedRound:
+    """What came of a round: the next state, what was charged, what the sum was divided by; or why there is no sum."""
+
+    state: ServerState
+    now: Round
+    release: Release | LocalRelease | None
+    moved: Tensor | None = None
+    divisor: float | None = None
+    aborted: str | None = None
 
 
 def open_round(
     now: Round, method: Method, sums: Sums[Opened], *, observer: Observer | None = None
 ) -> OpenRound[Opened]:
-    """An empty sum of `sums`, watched by the operator, and by an observer more."""
-    stages = method.stages
+    """An empty sum of `sums`."""
     total = sums.open(
         now.task.participants,
-        size=stages.width,
-        dtype=stages.summed_as,
+        size=method.stages.width,
+        dtype=method.stages.summed_as,
         device=now.broadcast.device,
         round=now.number,
     )
-    watch = Watch(stages, now.clip_norm, total.arriving)
-    seen = watch if observer is None else Together((watch, observer))
-    return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)
+    return OpenRound(method=method, now=replace(now, observer=observer), total=total)
 
 
 def take_part(opened: OpenRound[OpenSum], *, seeds: Seeds) -> None:
@@ -191,17 +201,18 @@ def take_part(opened: OpenRound[OpenSum], *, seeds: Seeds) -> None:
     The cohort's clients train; canaries send their direction; whoever else takes part sends zeros.
     """
     method, now, total = opened.method, opened.now, opened.total
-    canaries = present_canaries(method.canaries, now.number)
-    trained = method.ranks.mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
+    canaries = present_canaries(method, now.number)
+    mine = method.ranks.mine if method.ranks.count > 1 else np.asarray
+    trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
     now.tally.trained += len(trained)
     for ids, updates in method.updates(trained, now, seeds, at_once=_at_once(opened)):
         add(opened, client_halves(method.stages, updates, ids, now), ids)
-    add_canaries(opened, method.ranks.mine(np.intersect1d(total.senders, canaries)))
-    for ids in groups(method.ranks.mine(np.setdiff1d(total.senders, now.task.cohort)), method.group):
+    add_canaries(opened, mine(np.intersect1d(total.senders, canaries)))
+    for ids in groups(mine(np.setdiff1d(total.senders, now.task.cohort)), method.group):
         zeros = torch.zeros(len(ids), len(now.broadcast), device=now.broadcast.device)
         add(opened, client_halves(method.stages, zeros, ids, _uncounted(now)), ids)
-    total.gather(method.ranks)
-    opened.watch.gather(method.ranks, now)
+    if method.ranks.count > 1:
+        total.gather(method.ranks)
 
 
 def add_canaries(opened: OpenRound[Collecting], ids: NDArray[np.int64]) -> None:
@@ -215,20 +226,21 @@ def add_canaries(opened: OpenRound[Collecting], ids: NDArray[np.int64]) -> None:
 
 def add(opened: OpenRound[Collecting], rows: Tensor, ids: NDArray[np.int64]) -> None:
     """Rows as they have arrived into the sum."""
-    opened.now.observer.added(rows, ids)
+    if opened.now.observer is not None:
+        opened.now.observer.added(rows, ids)
     opened.total.add(ids, rows)
 
 
-def end_round(opened: OpenRound[Closing], *, ledger: Book | None) -> tuple[ServerState, RoundFacts]:
+def end_round(opened: OpenRound[Closing], *, ledger: Book | None) -> EndedRound:
     """Sum, noise, ledger, server step, once the uploads are in."""
     method, now, state = opened.method, opened.now, opened.now.task.state
     of_uploads = method.release_of_uploads(now)
-    facts = _facts(opened, of_uploads)
     try:
         summed = opened.total.close()
     except SecureSumAborted as reason:
         _record(ledger, Aborted(round=state.round, reason=NO_RESULT) if of_uploads is None else None)
-        return replace(state, round=state.round + 1), replace(facts, aborted=str(reason))
+        after = replace(state, round=state.round + 1)
+        return EndedRound(state=after, now=now, release=of_uploads, aborted=str(reason))
     now = replace(now, uploads=len(summed.included))
     moved = server_halves(method.stages, summed.total, now)
     release = of_uploads or method.release(now)
@@ -238,74 +250,7 @@ def end_round(opened: OpenRound[Closing], *, ledger: Book | None) -> tuple[Serve
     for stage in method.stages:
         if isinstance(stage, Stateful):
             after = stage.next_state(after, now)
-    probes = opened.watch.probes(now, moved)
-    return replace(after, stages=now.memory), replace(
-        facts,
-        arrived=now.uploads,
-        release=release,
-        divisor=divisor,
-        noise=opened.watch.noise_facts(),
-        near_the_ends=opened.watch.near_the_ends,
-        probes=None if probes is None else probes | {"after": probe_of(after.broadcast)},
-        canaries=canary_scores(method.canaries, method.stages, now, opened.watch.released),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundFacts:
-    """What the operator may look at and must not publish: no epsilon covers these numbers.
-
-    cohort, members:       clients that were drawn, canaries not counted, and which (`dpfed.participation.members`)
-    counted:               of the cohort's rows; None where clients do not say which were inside the bound
-    participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
-    aborted:               why the round has no result, if it has none; others get no more than `NO_RESULT`
-    release:               what was charged
-    divisor:               what the sum was divided by
-    noise:                 of the sum, in the units it was added in (`dpfed.stages.noise_facts`)
-    near_the_ends, longest_added, probes: what was added up and what became of it (`dpfed.stages.watch`)
-    map:                   the coordinates of the round, where public data chose them (`dpfed.stages.maps.Map.facts`)
-    """
-
-    cohort: int
-    members: str
-    counted: int | None
-    clipped: int | None
-    not_finite: int
-    uplink_bytes: int | None
-    participants: int
-    arrived: int
-    largest_norm: float | None
-    aborted: str | None = None
-    release: Release | LocalRelease | None = None
-    divisor: float | None = None
-    noise: dict[str, Any] | None = None
-    noise_known: bool = True
-    near_the_ends: int | None = None
-    longest_added: float | None = None
-    probes: dict[str, Any] | None = None
-    map: dict[str, Any] | None = None
-    canaries: tuple[CanaryScore, ...] = ()
-
-
-def _facts(opened: OpenRound[Closing], of_uploads: Release | LocalRelease | None) -> RoundFacts:
-    """Before the sum is closed."""
-    now, watch, tally, clients = opened.now, opened.watch, opened.now.tally, opened.method.sampler.clients
-    drawn = now.task.cohort[now.task.cohort < clients]
-    return RoundFacts(
-        cohort=len(drawn),
-        members=members.written(drawn, clients),
-        counted=tally.counted if watch.clipping_known else None,
-        clipped=tally.counted - tally.inside if watch.clipping_known else None,
-        not_finite=tally.not_finite,
-        uplink_bytes=tally.uplink_bytes,
-        participants=len(now.task.participants),
-        arrived=0,
-        largest_norm=watch.largest_norm,
-        longest_added=watch.longest_added,
-        map=now.projection.facts,
-        noise_known=watch.noise_known,
-        release=of_uploads,
-    )
+    return EndedRound(state=replace(after, stages=now.memory), now=now, release=release, moved=moved, divisor=divisor)
 
 
 def _at_once(opened: OpenRound[OpenSum]) -> int | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from dpfed.tensor_stream import TensorStream
+from torch import Tensor
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -42,8 +41,6 @@ class Seeds:
 
     def tensors(self, purpose: str, *path: int, device: str = "cpu") -> TensorStream:
         """Random tensors from the start of the stream. Their numbers differ between cuda and all other devices."""
-        from dpfed.tensor_stream import OnCuda, OnTheHost
-
         if device.startswith("cuda"):
             return OnCuda(device, key=self._bits(64, "tensors.cuda", purpose, path))
         return OnTheHost(device, key=self._bits(128, "tensors", purpose, path))
@@ -77,3 +74,48 @@ def _absorb(states: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x = x ^ (x >> np.uint64(31))
     return x
+
+
+class TensorStream(Protocol):
+    """Every call goes on where the one before ended."""
+
+    def normal(self, count: int) -> Tensor:
+        """Independent standard normals, float32 [count]."""
+
+    def fill_uniform(self, row: Tensor) -> None:
+        """Independent uniforms on {0, 1, ..., 2^24 - 1} / 2^24 into row [n], float32, contiguous."""
+
+
+class OnTheHost:
+    """Drawn by numpy on the CPU, the same on every kind of processor, and copied to `device`.
+
+    Not by torch, whose generator on the CPU keeps 32 bits of a seed, so that two of 10^5 streams are one more often
+    than not, and whose float32 normals end at 5.77. Philox with keys of 128 bits; normals by the ziggurat in float64,
+    rounded once.
+    """
+
+    def __init__(self, device: str, *, key: int) -> None:
+        self._device = device
+        self._generator = np.random.Generator(np.random.Philox(key=key))
+
+    def normal(self, count: int) -> Tensor:
+        return torch.from_numpy(self._generator.standard_normal(count).astype(np.float32)).to(self._device)
+
+    def fill_uniform(self, row: Tensor) -> None:
+        if row.device.type == "cpu":
+            self._generator.random(dtype=np.float32, out=row.numpy())
+        else:
+            row.copy_(torch.from_numpy(self._generator.random(len(row), dtype=np.float32)))
+
+
+class OnCuda:
+    """Drawn on the GPU by torch's Philox: a seed of 64 bits is its key, beside a counter of 64 for each thread."""
+
+    def __init__(self, device: str, *, key: int) -> None:
+        self._generator = torch.Generator(device).manual_seed(key)
+
+    def normal(self, count: int) -> Tensor:
+        return torch.randn(count, generator=self._generator, device=self._generator.device)
+
+    def fill_uniform(self, row: Tensor) -> None:
+        row.uniform_(generator=self._generator)

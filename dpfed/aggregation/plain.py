@@ -18,19 +18,21 @@ from dpfed.aggregation.summed import Summed, arrivals, require_enough, senders
 
 @dataclass(frozen=True, kw_only=True)
 class PlainSums:
-    """No cryptography: rows are added up as they come, float32 or integers; lost clients are lost all the same.
+    """No cryptography: rows are added up as they come, float32 or integers; dropouts are simulated all the
+    same (None: there are none).
 
     tolerance: the fraction of uploads that may be missing; None: any
     """
 
-    dropouts: Dropouts
+    dropouts: Dropouts | None
     tolerance: float | None = None
 
     def open(
         self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
     ) -> PlainSum:
         total = torch.zeros(size, dtype=dtype, device=device)
-        return PlainSum(participants, self.dropouts.draw(participants, round), total=total, tolerance=self.tolerance)
+        lost = {} if self.dropouts is None else self.dropouts.draw(participants, round)
+        return PlainSum(participants, lost, total=total, tolerance=self.tolerance)
 
     def overhead_bits(self, participants: int) -> int:
         """Bits that a client sends beside its row."""
@@ -48,8 +50,9 @@ class PlainSum:
         total: Tensor,
         tolerance: float | None,
     ) -> None:
-        self.senders = senders(participants, lost)
-        self._participants, self.arriving = participants, arrivals(participants, lost)
+        self.senders = senders(participants, lost) if lost else participants
+        self.arriving = arrivals(participants, lost) if lost else participants
+        self._participants = participants
         self._tolerance, self._total = tolerance, total
 
     def add(self, clients: NDArray[np.int64], rows: Tensor) -> None:
@@ -71,5 +74,6 @@ class PlainSum:
 
     def close(self) -> Summed:
         """The total [size] of those that arrived. SecureSumAborted if more are missing than is tolerated."""
-        require_enough(len(self.arriving), len(self._participants), self._tolerance)
+        if self._tolerance is not None:
+            require_enough(len(self.arriving), len(self._participants), self._tolerance)
         return Summed(total=self._total, included=self.arriving)

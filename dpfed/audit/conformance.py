@@ -13,7 +13,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.run_files import RunFiles, clip_norm_before
-from dpfed.audit.run_lines import Round, Unavailable
+from dpfed.audit.run_lines import RoundLine, Unavailable
 from dpfed.audit.summary_claims import named_by_the_configuration, named_by_the_ledger, protection_problem
 from dpfed.audit.verdict import rounds_in_words
 from dpfed.errors import DpfedError
@@ -41,7 +41,7 @@ def ledger_intact(files: RunFiles) -> Finding:
 
 
 def epsilon_follows(files: RunFiles) -> Finding:
-    """What the summary states is what the ledger's releases cost, and so is the last epsilon in metrics.jsonl."""
+    """What the summary states is the epsilon of the ledger's releases, and so is the last epsilon in metrics.jsonl."""
     stated, found = files.stated("epsilon"), files.guarantee
     detail = (
         f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}, summary.json states "
@@ -58,7 +58,7 @@ def epsilon_follows(files: RunFiles) -> Finding:
 
 def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
     """Whether this is less than the configured accountant gives, yet true: a run follows the closed form of plain
-    Gaussians whatever it was told."""
+    Gaussians whatever is configured."""
     if epsilon >= files.guarantee.epsilon:
         return False
     best = files.trusted_ledger.guarantee(files.stated("delta"), with_lower_bound=False)
@@ -91,7 +91,8 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
     return True, (
         "method, unit, adjacency, sampling, clients, cohort, rounds, delta, noise, clip norm, epsilon against the "
-        "server and against hostile clients, for_release and what is not protected are in summary.json as config.toml and ledger have them."
+        "server and against hostile clients, for_release and what is not protected are in summary.json as config.toml "
+        "and ledger have them."
     )
 
 
@@ -189,7 +190,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
     return f"the ledger has {key} = {found.get(key)}, config.toml gives {expected.get(key)}"
 
 
-def _facts(files: RunFiles, number: int) -> Round | None:
+def _facts(files: RunFiles, number: int) -> RoundLine | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 

@@ -21,8 +21,7 @@ from dpfed.data.samples import public_samples, validation_samples
 from dpfed.errors import DpfedError
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.maps import shown, top_indices
-from dpfed.stages.masks import fingerprint
+from dpfed.stages.shared_mask import fingerprint, shown, top_indices
 
 Finding = tuple[bool | None, str]
 

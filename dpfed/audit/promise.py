@@ -21,7 +21,7 @@ from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.integers import Integers
-from dpfed.stages.maps import Identity
+from dpfed.stages.send_all import Identity
 from dpfed.stages.stage import Private, Round
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.verdict import Check
 from dpfed.clients.training import LocalTraining
-from dpfed.stages.masks import PublicTopMask
+from dpfed.stages.shared_mask import PublicTopMask
 
 
 def public_map_check(one: OneRound) -> Check | None:

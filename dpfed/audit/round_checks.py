@@ -23,7 +23,7 @@ from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.audit.whole_round import WholeRounds
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.ring import centred
-from dpfed.round import run_round
+from dpfed.run.watched import watched_round
 from dpfed.stages.integers import Integers
 
 _ROUNDING = 1e-5  # of float32 sums, relative
@@ -120,7 +120,7 @@ def sum_check(one: OneRound, size: int) -> Check:
     updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
     quiet = one.quiet.method
     seen, method = SeenRows(quiet.stages), replace(quiet, clients=cast(LocalTraining, Given(updates)))
-    _, facts = run_round(one.state, method, seeds=one.seeds, ledger=None, cohort=np.arange(clients), observer=seen)
+    _, facts = watched_round(one.state, method, seeds=one.seeds, ledger=None, cohort=np.arange(clients), observer=seen)
     if facts.aborted is not None or facts.arrived < clients:
         return Check(name="sum", passed=True, detail=f"not judged: {facts.arrived} of {clients} uploads arrived")
     rows, total, bits = seen.arrived, seen.total, quiet.stages.bits
@@ -138,7 +138,7 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
         return None
     book = Entries()
     nobody = np.zeros(0, dtype=np.int64)
-    _, facts = run_round(one.state, one.method, seeds=one.seeds, ledger=book, cohort=nobody)
+    _, facts = watched_round(one.state, one.method, seeds=one.seeds, ledger=book, cohort=nobody)
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
     words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"
     return Check(

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from dpfed.clients.plan import Strategy
-from dpfed.clients.precision import Precision
+from dpfed.clients.task import Precision
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,18 +115,4 @@ def _check_single_samples(training: LocalTraining) -> None:
         raise ConfigError(
             f"batch_size={batch_size}: client {first} has {sizes[first]} samples and so a batch of one, where "
             "BatchNorm has no variance. Choose another batch_size, or a model with GroupNorm."
-        )
-
-
-def check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.int64]) -> None:
-    size = training.course.size
-    if broadcast.shape != (size,) or broadcast.dtype != torch.float32:
-        raise ConfigError(
-            f"broadcast: {broadcast.dtype} of shape {tuple(broadcast.shape)}; must be float32 [{size}]. Start from "
-            "the model's initial weights or the masks' initial probabilities."
-        )
-    if len(clients) and (clients.min() < 0 or clients.max() >= training.partition.clients):
-        raise ConfigError(
-            f"clients: ids {clients.min()}..{clients.max()}; the partition has "
-            f"0..{training.partition.clients - 1}. Sample clients from the partition."
         )

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from dpfed.clients.memory import out_of_memory
-from dpfed.clients.precision import forward_pass
-from dpfed.clients.task import LocalTask
+from dpfed.clients.side_by_side import out_of_memory
+from dpfed.clients.task import LocalTask, forward_pass
 
 LANES = 8
 """Clients whose operations may run at the same time."""

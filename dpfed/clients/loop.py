@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dpfed.clients.gradients import BatchGradients
-from dpfed.clients.memory import out_of_memory, room_for_moves
-from dpfed.clients.precision import forward_pass
 from dpfed.clients.records import RecordGradients
-from dpfed.clients.task import LocalTask, Walk
+from dpfed.clients.side_by_side import out_of_memory, room_for_moves
+from dpfed.clients.task import LocalTask, Walk, forward_pass
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 

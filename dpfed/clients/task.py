@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.precision import Precision
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import Schedule
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
+
+Precision = Literal["float32", "bf16", "tf32"]
+"""The numbers in which a client computes its gradients; weights, sums and everything after them are float32."""
 
 
 class Walk(Protocol):
@@ -91,3 +95,31 @@ class LocalTask:
         return self.course.begin(
             self.broadcast, self.clients[rows], steps=self.schedule.steps[rows], round=self.round, seeds=self.seeds
         )
+
+
+def forward_pass(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """For a forward pass, in this thread; the backward pass follows it by itself.
+
+    bf16: matrix products and convolutions take inputs rounded to 8 significant bits, and add up in
+    float32 (torch.autocast); weights, their gradients and the loss are float32.
+    """
+    if precision != "bf16":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+@contextmanager
+def matrix_products(precision: Precision, device: torch.device) -> Iterator[None]:
+    """On a CUDA GPU: TF32, inputs of products rounded to 11 bits, exactly where it was asked for, and sums of bf16
+    products in float32. Torch by itself takes TF32 in convolutions. Holds for the whole process; restored after."""
+    if device.type != "cuda":
+        yield
+        return
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32, products.allow_bf16_reduced_precision_reduction
+    products.allow_tf32 = convolutions.allow_tf32 = precision == "tf32"
+    products.allow_bf16_reduced_precision_reduction = False
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32, products.allow_bf16_reduced_precision_reduction = before

@@ -6,22 +6,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import LocalRelease
-from dpfed.clients.checks import check_call, check_training
+from dpfed.clients.checks import check_training
 from dpfed.clients.graphs import MOST_RECORDED, RecordedGradients
 from dpfed.clients.layout import takes_channels_last
 from dpfed.clients.loop import train_in_turn
-from dpfed.clients.memory import Chunk, chunk_within, default_budget
+from dpfed.clients.memory import chunk_within, default_budget
 from dpfed.clients.plan import Plan, Strategy, cheapest, cost_of
-from dpfed.clients.precision import Precision, matrix_products
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
-from dpfed.clients.side_by_side import Gradients, in_one_pass, train_side_by_side
-from dpfed.clients.task import Course, LocalTask
+from dpfed.clients.side_by_side import Chunk, Gradients, in_one_pass, train_side_by_side
+from dpfed.clients.task import Course, LocalTask, Precision, matrix_products
 from dpfed.data.partition import Holdings, Partition
+from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
@@ -41,7 +42,7 @@ class LocalTraining:
                     Results agree up to rounding. Halved whenever memory runs out.
     memory:         megabytes for clients side by side; None: a quarter of main memory, half of a GPU's that is free
     at_once:        clients that `train` is about to be given at a time, for the choice of a strategy
-    precision:      of gradients (`dpfed.clients.precision`): "bf16" is faster where processors know it, "tf32" is for
+    precision:      of gradients (`dpfed.clients.task`): "bf16" is faster where processors know it, "tf32" is for
                     CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
     record:         if given, records are private: batches are drawn by coins (`PoissonBatches`), slopes clipped record
                     by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
@@ -125,7 +126,7 @@ class LocalTraining:
     def _train(
         self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds, purpose: str
     ) -> Tensor:
-        check_call(self, broadcast, clients)
+        _check_call(self, broadcast, clients)
         if self.record is not None:
             schedule = self.poisson_batches.draw(self.partition, clients, self.record.randomness, round=round)
         else:
@@ -194,3 +195,17 @@ class LocalTraining:
         if self.strategy != "auto":
             plan = Plan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
         return replace(plan, chunk=min(chunk, self.chunk or MOST_RECORDED)) if plan.strategy == "graphs" else plan
+
+
+def _check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.int64]) -> None:
+    size = training.course.size
+    if broadcast.shape != (size,) or broadcast.dtype != torch.float32:
+        raise ConfigError(
+            f"broadcast: {broadcast.dtype} of shape {tuple(broadcast.shape)}; must be float32 [{size}]. Start from "
+            "the model's initial weights or the masks' initial probabilities."
+        )
+    if len(clients) and (clients.min() < 0 or clients.max() >= training.partition.clients):
+        raise ConfigError(
+            f"clients: ids {clients.min()}..{clients.max()}; the partition has "
+            f"0..{training.partition.clients - 1}. Sample clients from the partition."
+        )

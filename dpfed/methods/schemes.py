@@ -11,7 +11,7 @@ from dpfed.compress.pruned import FedSparsify, cubic_sparsity
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.facts import MethodFacts
-from dpfed.stages.masks import kept_coordinates
+from dpfed.stages.shared_mask import kept_coordinates
 
 _SHARED = ("fedmrn", "fedmrns", "fedscalar")
 """Methods whose clients can have the round's seed in common."""

@@ -34,9 +34,11 @@ from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.coins import Coins
 from dpfed.stages.encode import Encode
+from dpfed.stages.maps import MapChoice
 from dpfed.stages.mask_wire import MaskWire
-from dpfed.stages.masks import MapChoice, PublicSigns, PublicTopMask, kept_coordinates
 from dpfed.stages.project import Project
+from dpfed.stages.public_signs import PublicSigns
+from dpfed.stages.shared_mask import PublicTopMask, kept_coordinates
 from dpfed.stages.shared_projection import SharedProjection
 from dpfed.stages.symbols import Symbols, alphabet_of
 from dpfed.stages.weigh import Weigh

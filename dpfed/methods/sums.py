@@ -34,7 +34,8 @@ def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: See
         lost={Step(name): count for name, count in table.lost.items()},
     )
     if table.kind == "plain":
-        return PlainSums(dropouts=dropouts, tolerance=tolerance_of(config))
+        drops = bool(table.dropout or table.lost)
+        return PlainSums(dropouts=dropouts if drops else None, tolerance=tolerance_of(config))
     wire = stages.wire
     assert isinstance(wire, Words)
     _check_neighbours(config, goal)

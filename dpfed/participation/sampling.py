@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -39,11 +40,11 @@ class PoissonCohorts:
     clients: int
     cohort: int
 
-    @property
+    @cached_property
     def law(self) -> PoissonSampling:
         return PoissonSampling(probability=self.cohort / self.clients)
 
-    @property
+    @cached_property
     def expected(self) -> float:
         return float(self.cohort)
 
@@ -66,11 +67,11 @@ class FixedSizeCohorts:
     clients: int
     cohort: int
 
-    @property
+    @cached_property
     def law(self) -> FixedSizeSampling:
         return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
 
-    @property
+    @cached_property
     def expected(self) -> float:
         return float(self.cohort)
 
@@ -84,11 +85,11 @@ class Everybody:
 
     clients: int
 
-    @property
+    @cached_property
     def law(self) -> FullParticipation:
         return FullParticipation()
 
-    @property
+    @cached_property
     def expected(self) -> float:
         return float(self.clients)
 
@@ -108,3 +109,24 @@ def sampler(name: str, *, clients: int, cohort: int) -> Sampler:
         case "all":
             return Everybody(clients=clients)
     raise ConfigError(f"federation.sampling={name!r}: must be poisson, fixed or all.")
+
+
+def draw_cohort(who: Sampler, randomness: Randomness, slots: int | None, number: int) -> NDArray[np.int64]:
+    """The sampler's clients, at most `slots` of them, the others left out by secret lot."""
+    cohort = who.sample(randomness, number)
+    if slots is not None and len(cohort) > slots:
+        return cohort[randomness.subset(slots, len(cohort), "cohort.slots", number)]
+    return cohort
+
+
+def with_others(
+    cohort: NDArray[np.int64], fill: int, clients: int, randomness: Randomness, number: int
+) -> NDArray[np.int64]:
+    """The cohort and as many others, by secret lot, as make `fill` clients of them."""
+    drawn = int((cohort < clients).sum())
+    if drawn >= fill:
+        return cohort
+    chosen = randomness.subset(fill - drawn, clients - drawn, "cohort.fill", number)
+    passed = np.sort(cohort)[:drawn] - np.arange(drawn)  # for each of the cohort, how many others come before it
+    others = chosen + np.searchsorted(passed, chosen, side="right")
+    return np.sort(np.concatenate([cohort, others]))

@@ -27,7 +27,7 @@ from dpfed.data.samples import require_samples_here
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
-from dpfed.round import NO_RESULT, OpenRound, RoundFacts, begin_round, cohort_of, end_round, open_round, take_part
+from dpfed.round import NO_RESULT, begin_round, cohort_of, end_round
 from dpfed.run import exceeded
 from dpfed.run.binding import Binding, Heads, start_hash
 from dpfed.run.book import Book
@@ -37,6 +37,7 @@ from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
+from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, open_watched, take_part_watched
 from dpfed.server.readout import Masked
 from dpfed.server.state import ServerState
 from dpfed.stages.stage import Round
@@ -93,7 +94,7 @@ def follow(experiment: Experiment) -> None:
     with _training("a round"):
         for task in method.ranks.follow(experiment.start):
             now = method.announce(task, experiment.seeds)
-            take_part(open_round(now, method, method.aggregation), seeds=experiment.seeds)
+            take_part_watched(open_watched(now, method, method.aggregation), seeds=experiment.seeds)
 
 
 def _all_rounds(run: Run, experiment: Experiment, stop: Callable[[], bool]) -> Outcome:
@@ -101,8 +102,8 @@ def _all_rounds(run: Run, experiment: Experiment, stop: Callable[[], bool]) -> O
     while (now := run.next_round(stop)) is not None:
         method.ranks.lead(now.task)
         with _training(f"round {now.number + 1}"):
-            opened = open_round(now, method, method.aggregation)
-            take_part(opened, seeds=experiment.seeds)
+            opened = open_watched(now, method, method.aggregation)
+            take_part_watched(opened, seeds=experiment.seeds)
         run.finish_round(opened)
     return run.close()
 
@@ -211,14 +212,15 @@ class Run:
             self._project_refuses()
         return self._now
 
-    def finish_round(self, opened: OpenRound[Closing]) -> Mapping[str, Any] | None:
+    def finish_round(self, opened: WatchedRound[Closing]) -> Mapping[str, Any] | None:
         """Charge, step and save what came of the round. The line of metrics.jsonl; None if nothing was released."""
         assert self._now is not None
         try:
-            self.state, facts = end_round(opened, ledger=self._book)
+            ended = end_round(opened, ledger=self._book)
         except BudgetSpent:  # another run was faster
             self._project_refuses()
             return None
+        self.state, facts = ended.state, facts_of(ended, opened.watch, opened.method)
         seconds = time.monotonic() - self._started
         uplink = self._uplink + (facts.uplink_bytes or 0)
         told = _told(self.state, facts, uplink, seconds)

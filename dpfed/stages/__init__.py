@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfed.stages.masks import RandomSharedMask as RandomSharedMask
-    from dpfed.stages.masks import SendAll as SendAll
+    from dpfed.stages.send_all import SendAll as SendAll
+    from dpfed.stages.shared_mask import RandomSharedMask as RandomSharedMask
 
-_HOMES = {"RandomSharedMask": "masks", "SendAll": "masks"}
+_HOMES = {"RandomSharedMask": "shared_mask", "SendAll": "send_all"}
 
 
 def __getattr__(name: str) -> Any:

@@ -168,15 +168,18 @@ class Stages:
 def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
     """Rows [c, k] through the client halves of these stages."""
     for stage in stages:
-        now.observer.entering(stage, rows, ids)
+        if now.observer is not None:
+            now.observer.entering(stage, rows, ids)
         rows = stage.client(rows, ids, now)
-        now.observer.left(stage, rows, ids)
+        if now.observer is not None:
+            now.observer.left(stage, rows, ids)
     return rows
 
 
 def server_halves(stages: Stages, total: Tensor, now: Round) -> Tensor:
     """A sum back through the server halves of all stages."""
     for stage in reversed(stages):
-        now.observer.summed(stage, total)
+        if now.observer is not None:
+            now.observer.summed(stage, total)
         total = stage.server(total, now)
     return total

@@ -72,17 +72,23 @@ class Encode:
         return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        if self.lossless:
+            return self._as_it_is(rows, now)
         with one_thread():
             wrong, comes = self._sorted_out(rows)
-            if self.lossless:
-                rows = rows if bool(comes.all()) else torch.where(comes[:, None], rows, 0.0)
-                size = int(comes.sum()) * most_bytes(self.scheme, rows.shape[1])
-            else:
-                made = self._encoded(rows, wrong, ids, now)
-                size = 0 if self.sizes_secret else made.size(comes)
-                rows = self._moves(made.decoded(comes), comes, now)
+            made = self._encoded(rows, wrong, ids, now)
+            size = 0 if self.sizes_secret else made.size(comes)
+            rows = self._moves(made.decoded(comes), comes, now)
         self._count(size + int((~comes).sum()), int(wrong.sum()), now)
         return rows
+
+    def _as_it_is(self, rows: Tensor, now: Round) -> Tensor:
+        """Floats that lose nothing in bytes."""
+        wrong, comes = self._sorted_out(rows)
+        sent = int(comes.sum())
+        size = 0 if self.sizes_secret else sent * most_bytes(self.scheme, rows.shape[1])
+        self._count(size + len(rows) - sent, int(wrong.sum()), now)
+        return rows if sent == len(rows) else torch.where(comes[:, None], rows, 0.0)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         if not self.majority or not now.votes:

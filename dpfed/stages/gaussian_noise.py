@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -81,7 +82,14 @@ class GaussianNoise:
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
         """One round, for the accountant, from the noise that is really drawn, or that of `uploads` shares of it."""
-        noise = self._arrived(uploads)
+        return self._with(self._arrived(uploads)) if self.charged else self._whole
+
+    @cached_property
+    def _whole(self) -> SingleRelease:
+        return self._with(1.0)
+
+    def _with(self, noise: float) -> SingleRelease:
+        """With this much of the noise."""
         multipliers = [noise * self.update_noise_multiplier]
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
@@ -110,7 +118,8 @@ class GaussianNoise:
         if self.placement != "server":
             return total
         noise = self._normal(total, "noise.sum", now.number).mul_(self.update_noise_multiplier * now.clip_norm)
-        now.observer.noise(noise)
+        if now.observer is not None:
+            now.observer.noise(noise)
         return total + noise
 
     def release(self, now: Round) -> Release:

@@ -67,7 +67,8 @@ class IntegerNoise:
         if self.placement != "server":
             return total
         noise = self._drawn(total, "noise.sum", now.number)
-        now.observer.noise(noise)
+        if now.observer is not None:
+            now.observer.noise(noise)
         return total.to(torch.int64) + noise
 
     def release(self, now: Round) -> Release:

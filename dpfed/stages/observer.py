@@ -33,7 +33,7 @@ class Observer(Protocol):
 
 
 class Nobody:
-    """Looks at nothing."""
+    """Looks at nothing; for observers of a few things."""
 
     def entering(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
         pass

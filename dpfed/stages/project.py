@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.stages.masks import MapChoice
+from dpfed.stages.maps import MapChoice
 from dpfed.stages.stage import Round
 
 

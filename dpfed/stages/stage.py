@@ -21,7 +21,7 @@ from accounting.mechanisms import SingleRelease
 from dpfed.aggregation.ranks import Task
 from dpfed.server.state import ServerState
 from dpfed.stages.maps import Map
-from dpfed.stages.observer import Nobody, Observer
+from dpfed.stages.observer import Observer
 
 
 @dataclass(kw_only=True)
@@ -62,7 +62,7 @@ class Round:
     memory: dict[str, Tensor] = field(default_factory=dict)
     votes: list[Tensor] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
-    observer: Observer = field(default_factory=Nobody)
+    observer: Observer | None = None
     uploads: int = 0
 
     @property

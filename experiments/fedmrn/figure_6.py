@@ -23,10 +23,12 @@ import numpy as np
 import torch
 
 from dpfed import data
+from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config, override, parse
 from dpfed.data.dataset import Dataset
 from dpfed.report.figures.figure import figure
 from dpfed.run.experiment import build
+from dpfed.stages.chain import client_halves
 from dpfed.sweep.plan import plan
 
 HERE = Path(__file__).parent
@@ -100,16 +102,18 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 def measure(row: str, config: Config, times: int) -> dict[str, str | float]:
     """Means and deviations over `times` measurements, after one that does not count."""
     experiment = build(config)
-    parts, weights, client = experiment.method, experiment.start.broadcast, np.zeros(1, dtype=np.int64)
+    method, weights, client = experiment.method, experiment.start.broadcast, np.zeros(1, dtype=np.int64)
+    now = method.announce(Task(state=experiment.start, cohort=client, participants=client), experiment.seeds)
     training, coding = [], []
     for number in range(times + 1):
         moves: list[torch.Tensor] = []
 
         def train(number: int = number, moves: list[torch.Tensor] = moves) -> None:
-            moves.append(parts.local.train(weights, client, round=number, seeds=experiment.seeds))
+            moves.append(method.clients.train(weights, client, round=number, seeds=experiment.seeds))
 
         def encode(number: int = number, moves: list[torch.Tensor] = moves) -> None:
-            parts.code.messages(moves[0], weights, client, number)  # none of these rows has a map
+            rows = client_halves(method.stages.before_wire, moves[0], client, now)
+            method.stages.wire.messages(rows, client, now)
 
         training.append(seconds(train, experiment.device))
         coding.append(seconds(encode, experiment.device))

@@ -26,9 +26,9 @@ from torch.nn.functional import cross_entropy
 from dpfed import compress
 from dpfed.config.tables import Config
 from dpfed.report.figures.figure import figure
-from dpfed.round import run_round
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import Experiment, build
+from dpfed.run.watched import watched_round
 from dpfed.sweep.plan import plan
 
 HERE = Path(__file__).parent
@@ -107,7 +107,7 @@ def train(experiment: Experiment, row: str, seed: int) -> Iterable[dict[str, Any
             }
         if state.round == config.federation.rounds:
             return
-        state, _ = run_round(state, experiment.method, seeds=experiment.seeds, ledger=None)
+        state, _ = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=None)
 
 
 def experiments(profile: str) -> dict[tuple[str, int], Config]:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from accounting.errors import LedgerError
-from dpfed.round import run_round
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 
 
 class Book:
@@ -33,13 +33,13 @@ def with_updates(experiment, updates):
         def release(self, clients, *, round):
             return None
 
-    return replace(experiment.method, local=Given())
+    return replace(experiment.method, clients=Given())
 
 
 def sum_of(experiment, updates, state=None):
     """The released mean times the divisor."""
     state = state or experiment.start
-    after, _ = run_round(state, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book())
+    after, _ = watched_round(state, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book())
     return (after.broadcast - state.broadcast) * experiment.method.sampler.expected
 
 
@@ -68,14 +68,14 @@ def test_fedavg_is_the_mean_weighted_by_examples(tiny_config):
     updates = random_updates(experiment)
     sizes = experiment.method.clients.partition.sizes
     expected = torch.from_numpy(sizes / sizes.sum()) @ updates.double()
-    after, _ = run_round(experiment.start, with_updates(experiment, updates), seeds=experiment.seeds, ledger=None)
+    after, _ = watched_round(experiment.start, with_updates(experiment, updates), seeds=experiment.seeds, ledger=None)
     torch.testing.assert_close((after.broadcast - experiment.start.broadcast).double(), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_fed_smp_randk_moves_only_masked_coordinates_by_the_clipped_scaled_values(tiny_config):
     experiment = build(tiny_config(QUIET, "method.name=fed-smp-randk", "method.keep=0.1"))
     updates = random_updates(experiment)
-    chosen = experiment.method.map.for_round(experiment.start.broadcast, 0, experiment.seeds)
+    chosen = experiment.method.stages.project.choice.for_round(experiment.start.broadcast, 0, experiment.seeds)
     kept = chosen.indices.numpy()
     size = experiment.model.size
     expected = np.zeros(size)
@@ -122,7 +122,7 @@ def test_a_nan_client_adds_zero_is_counted_and_never_stops_the_round(tiny_config
     zeroed, broken = updates.clone(), updates.clone()
     zeroed[client], broken[client] = 0, float("nan")
     torch.testing.assert_close(sum_of(experiment, broken), sum_of(experiment, zeroed))
-    _, facts = run_round(experiment.start, with_updates(experiment, broken), seeds=experiment.seeds, ledger=Book())
+    _, facts = watched_round(experiment.start, with_updates(experiment, broken), seeds=experiment.seeds, ledger=Book())
     assert facts.not_finite == 1
 
 
@@ -141,7 +141,7 @@ def test_an_empty_cohort_releases_only_noise_and_is_charged(tiny_config):
     rounds = [t for t in range(40) if not len(experiment.method.sampler.sample(experiment.method.randomness, t))]
     book = Book()
     state = replace(experiment.start, round=rounds[0])
-    after, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=book)
+    after, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=book)
     assert facts.cohort == 0
     assert len(book.releases) == 1
     noise = (after.broadcast - state.broadcast).double()
@@ -156,20 +156,22 @@ def test_a_round_that_cannot_be_charged_is_not_released(tiny_config):
 
     experiment = build(tiny_config())
     with pytest.raises(LedgerError):
-        run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Full())
+        watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Full())
 
 
 def test_groups_do_not_change_the_result(tiny_config):
     experiment = build(tiny_config())
-    whole, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
-    small, _ = run_round(experiment.start, replace(experiment.method, group=5), seeds=experiment.seeds, ledger=Book())
+    whole, _ = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
+    small, _ = watched_round(
+        experiment.start, replace(experiment.method, group=5), seeds=experiment.seeds, ledger=Book()
+    )
     torch.testing.assert_close(whole.broadcast, small.broadcast, atol=1e-6, rtol=1e-5)
 
 
 def test_the_release_states_what_was_drawn(tiny_config):
     experiment = build(tiny_config("method.name=fed-smp-randk", "method.k=50", "privacy.clip_norm=0.25"))
     book = Book()
-    run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
+    watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     (release,) = book.releases
     assert release.noise_std == pytest.approx(0.5)
     assert release.detail == {"dimension": 50, "divided_by": 12.0}

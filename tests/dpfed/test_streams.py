@@ -6,8 +6,7 @@ import torch
 from scipy import stats
 
 from dpfed.randomness import Simulated
-from dpfed.seeds import Seeds
-from dpfed.tensor_stream import OnCuda, OnTheHost
+from dpfed.seeds import OnCuda, OnTheHost, Seeds
 
 ALPHA = 1e-6
 """Chance that a test of statistics fails at a random seed; these seeds are fixed, so it passes or fails for ever."""

@@ -1,4 +1,4 @@
-"""The client app: one node is one client, which builds its parts from the configuration that the server has too."""
+"""The client app: one node is one client, which builds its method from the configuration that the server has too."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
+from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
 from dpfed.config.tables import Config, parse, read_toml
 from dpfed.engines.flower.conversation import (
     Instruction,
-    Upload,
+    UploadMessage,
+    adapts_clip,
     padding_to,
     read_instruction,
     read_question,
     tells_clipping,
 )
-from dpfed.engines.flower.elsewhere import Elsewhere
 from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
 from dpfed.engines.flower.secure_client import advertise, masked, share, unmask
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.errors import ConfigError, WireError
 from dpfed.run.experiment import Experiment, build
-from dpfed.sending import Uploading
+from dpfed.stages.chain import client_halves
+from dpfed.stages.stage import Round
 
 _MEMORY, _ROUNDS = "dpfed.memory", "dpfed.rounds"
 
@@ -70,18 +74,18 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
     instruction = read_instruction(
         message,
         start=experiment.start,
-        clip_moves=getattr(experiment.method.privacy, "adaptive", None) is not None,
+        clip_moves=adapts_clip(experiment.method.stages),
         fingerprint=fingerprint(experiment.config),
     )
     _once(client, instruction.round, experiment.config.federation.rounds, context)
-    _recall(experiment, client, context)
     if load_data is not None and instruction.train:
         experiment = with_own_samples(experiment, client, load_data(context))
-    upload = upload_of(experiment, client, instruction)
+    now = announced(experiment, client, instruction, context)
+    upload = upload_of(experiment, client, now)
     if isinstance(experiment.method.aggregation, SecureSums):
         hidden = masked(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
         upload = replace(upload, payload=hidden, padding=b"")
-    _remember(experiment, client, context)
+    _remember(now, client, context)
     return Message(upload.to_content(), reply_to=message)
 
 
@@ -93,30 +97,31 @@ def answer(config: str, step: Callable[..., bytes], message: Message, context: C
     return Message(RecordDict({"answer": ConfigRecord({"message": said})}), reply_to=message)
 
 
-def upload_of(experiment: Experiment, client: int, instruction: Instruction) -> Upload:
-    """Train (or not), bound, noise, code: what this client sends."""
-    parts, state = experiment.method, instruction.state
-    chosen = parts.map.for_round(state.broadcast, state.round, experiment.seeds)
-    total = Elsewhere(client)
-    uploading = Uploading(
-        state=state,
-        parts=parts,
-        map=chosen,
-        origin=chosen.restrict(state.broadcast),
-        total=total,
-        seeds=experiment.seeds,
-    )
-    group = total.senders
-    rows = uploading.trained(group) if instruction.train else uploading.nothing(group)
-    bounded, (payload,) = uploading.messages(rows, group)
-    told = bounded if tells_clipping(parts) else None
-    return Upload(
+def announced(experiment: Experiment, client: int, instruction: Instruction, context: Context) -> Round:
+    """The round as this client knows it: nobody takes part but itself, and it is of the cohort if it is to train."""
+    ids = np.array([client], dtype=np.int64)
+    state = replace(instruction.state, stages=_recall(experiment, client, context))
+    task = Task(state=state, cohort=ids if instruction.train else ids[:0], participants=ids)
+    return experiment.method.announce(task, experiment.seeds)
+
+
+def upload_of(experiment: Experiment, client: int, now: Round) -> UploadMessage:
+    """Train (or not), and the client halves of the stages up to the bytes: what this client sends."""
+    method, ids, trains = experiment.method, now.task.participants, len(now.task.cohort) > 0
+    if trains:
+        ((_, rows),) = method.updates(ids, now, experiment.seeds, at_once=None)
+    else:
+        rows = torch.zeros(1, len(now.broadcast), device=now.broadcast.device)
+    rows = client_halves(method.stages.before_wire, rows, ids, now)
+    (payload,) = method.stages.wire.messages(rows, ids, now)
+    told = trains and tells_clipping(method)
+    return UploadMessage(
         client=client,
-        round=state.round,
+        round=now.number,
         payload=payload,
-        padding=padding_to(parts.code.fixed_bits(chosen.sent), payload),
-        inside=None if told is None else bool(told.inside[0]),
-        finite=None if told is None else told.not_finite == 0,
+        padding=padding_to(method.stages.fixed_bits, payload),
+        inside=now.tally.inside > 0 if told else None,
+        finite=now.tally.not_finite == 0 if told else None,
     )
 
 
@@ -131,12 +136,12 @@ def client_of(context: Context, config: Config) -> int:
     return client
 
 
-def _once(client: int, round: int, rounds: int, context: Context) -> None:
+def _once(client: int, number: int, rounds: int, context: Context) -> None:
     """A second upload of a round, with fresh noise, would be a release that nobody charges; so would one more round."""
     last = context.state.config_records.get(_ROUNDS, ConfigRecord()).get("last", -1)
-    if not isinstance(last, int) or round <= last or round >= rounds:
-        raise WireError(f"client {client}: asked for round {round} of {rounds} after round {last!r}; refused.")
-    context.state[_ROUNDS] = ConfigRecord({"last": round})
+    if not isinstance(last, int) or number <= last or number >= rounds:
+        raise WireError(f"client {client}: asked for round {number} of {rounds} after round {last!r}; refused.")
+    context.state[_ROUNDS] = ConfigRecord({"last": number})
 
 
 def _checked(config: str) -> Config:
@@ -151,18 +156,17 @@ def _experiment(config: str) -> Experiment:
     return equal_weights(build(_checked(config)))
 
 
-def _recall(experiment: Experiment, client: int, context: Context) -> None:
-    """What this client remembers from earlier rounds, back into the code; zeros at first."""
-    code, clients = experiment.method.code, experiment.config.federation.clients
-    kept = context.state.array_records.get(_MEMORY, ArrayRecord())
-    rows = {name: torch.from_numpy(array.numpy().copy()).to(experiment.device) for name, array in kept.items()}
-    code.restore({name: row.new_zeros(clients, len(row)) for name, row in rows.items() if name not in code.keep()})
-    for name, memory in code.keep().items():
-        memory[client] = rows.get(name, 0.0)
+def _recall(experiment: Experiment, client: int, context: Context) -> dict[str, Tensor]:
+    """What the stages remember of this client from earlier rounds; of the others, zeros."""
+    memory: dict[str, Tensor] = {}
+    for name, array in context.state.array_records.get(_MEMORY, ArrayRecord()).items():
+        row = torch.from_numpy(array.numpy().copy()).to(experiment.device)
+        memory[name] = row.new_zeros(experiment.config.federation.clients, len(row))
+        memory[name][client] = row
+    return memory
 
 
-def _remember(experiment: Experiment, client: int, context: Context) -> None:
-    memories = experiment.method.code.keep()
-    rows = {name: Array(memory[client].cpu().numpy().copy()) for name, memory in memories.items()}
+def _remember(now: Round, client: int, context: Context) -> None:
+    rows = {name: Array(kept[client].cpu().numpy().copy()) for name, kept in now.memory.items()}
     if rows:
         context.state[_MEMORY] = ArrayRecord(rows)

@@ -15,8 +15,10 @@ from torch import Tensor
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.aggregation.plain import PlainSums
 from dpfed.errors import ConfigError, WireError
-from dpfed.parts import Parts
+from dpfed.round import Method
 from dpfed.server.state import ServerState
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +51,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Upload:
+class UploadMessage:
     """What a client sends back. `padding` fills the payload up to a size that tells nothing.
 
     inside, finite: of the row that was bounded; None where the server puts the bound or must not know.
@@ -125,13 +127,13 @@ def require_fingerprint(given: str, own: str) -> None:
         )
 
 
-def read_upload(reply: Message, *, client: int, round: int, flags: bool) -> Upload:
-    """The upload in a reply. WireError for an error, or for anything but the upload of this client in this round."""
+def read_upload(reply: Message, *, client: int, number: int, flags: bool) -> UploadMessage:
+    """The upload in a reply to round `number`. WireError for an error, or for anything but this client's upload."""
     kinds: dict[str, type] = {"client": int, "round": int, "payload": bytes, "padding": bytes}
     values = _entries(reply, "upload", kinds | ({"inside": bool, "finite": bool} if flags else {}))
-    upload = Upload(**values)
-    if (upload.client, upload.round) != (client, round):
-        raise WireError(f"an upload of client {upload.client} in round {upload.round}: expected {client}, {round}.")
+    upload = UploadMessage(**values)
+    if (upload.client, upload.round) != (client, number):
+        raise WireError(f"an upload of client {upload.client} in round {upload.round}: expected {client}, {number}.")
     return upload
 
 
@@ -150,13 +152,19 @@ def read_introduction(reply: Message, clients: int) -> tuple[int, str]:
     return client, print_
 
 
-def tells_clipping(parts: Parts) -> bool:
+def tells_clipping(method: Method) -> bool:
     """Whether clients say if their row was inside the bound: to a server that is trusted with it, never where their
     uploads are all that may be seen. Adaptive clipping needs it, for a count that the server noises."""
-    privacy = parts.privacy
-    if parts.decode_first or privacy.in_every_upload or not isinstance(parts.sums, PlainSums):
+    stages = method.stages
+    if stages.decodes_before_the_clip or stages.every_upload_is_a_release:
         return False
-    return not privacy.in_shares or getattr(privacy, "adaptive", None) is not None
+    return isinstance(method.aggregation, PlainSums) and (not stages.noise_in_rows or adapts_clip(stages))
+
+
+def adapts_clip(stages: Stages) -> bool:
+    """Whether the clip norm moves from round to round."""
+    clip = stages.find(Clip)
+    return clip is not None and clip.adaptive is not None
 
 
 def padding_to(fixed_bits: int | None, payload: bytes) -> bytes:

@@ -17,6 +17,7 @@ from dpfed.data.letters import check_letters
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError, DataError
 from dpfed.run.experiment import Experiment
+from dpfed.stages.weigh import Weigh
 
 LoadData = Callable[[Context], tuple[ArrayLike, ArrayLike]]
 """The node's inputs [n, ...] and labels [n], n at least 1; each input as the test samples of data.name are."""
@@ -70,20 +71,21 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
     if not np.isfinite(own.train_inputs).all():
         raise DataError(f"{_WHOSE}: hold NaN or infinity. Fill or remove these samples.")
     check_letters(experiment.config.model.name, own)
-    count, clients = len(own.train_labels), experiment.config.federation.clients
-    offsets = np.zeros(clients + 1, dtype=np.int64)
+    count = len(own.train_labels)
+    offsets = np.zeros(experiment.config.federation.clients + 1, dtype=np.int64)
     offsets[client + 1 :] = count
-    local = replace(
+    clients = replace(
         experiment.method.clients,
         inputs=torch.from_numpy(own.train_inputs).to(experiment.device),
         labels=torch.from_numpy(own.train_labels).to(experiment.device),
         partition=Partition(indices=np.arange(count, dtype=np.int64), offsets=offsets),
     )
-    return replace(experiment, parts=replace(experiment.method, local=local))
+    return replace(experiment, method=replace(experiment.method, clients=clients))
 
 
 def equal_weights(experiment: Experiment) -> Experiment:
     """Without privacy, too, every client counts the same where nobody knows how many samples another has."""
     if experiment.config.data.partition != "nodes":
         return experiment
-    return replace(experiment, parts=replace(experiment.method, client_weights=None))
+    method = experiment.method
+    return replace(experiment, method=replace(method, stages=method.stages.without(Weigh)))

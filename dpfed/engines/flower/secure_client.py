@@ -20,55 +20,55 @@ _STATE = "dpfed.secure-sum"
 _SESSION = 16
 
 
-def advertise(experiment: Experiment, client: int, round: int, message: bytes, context: Context) -> bytes:
+def advertise(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
     """Step 0. The message names the participants and the session; everything else is in the configuration.
 
     SecureSumAborted where the server names fewer than the configuration's least: their sum would hold less noise than
     this client's share is sized for. WireError if it names no clients of the run, or not this one.
     """
-    agreement = _agreement(experiment, round, message)
+    agreement = _agreement(experiment, number, message)
     if client not in agreement.graph.circle:
         raise WireError(f"client {client}: asked to take part in a secure sum that it is not in; refused.")
     one = Client(agreement, client)
     answer = one.advertise()
-    _keep(context, one, round, message)
+    _keep(context, one, number, message)
     return answer
 
 
-def share(experiment: Experiment, client: int, round: int, message: bytes, context: Context) -> bytes:
+def share(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
     """Step 1."""
-    one, terms = _recall(experiment, client, round, context)
+    one, terms = _recall(experiment, client, number, context)
     answer = one.share(message)
-    _keep(context, one, round, terms)
+    _keep(context, one, number, terms)
     return answer
 
 
-def masked(experiment: Experiment, client: int, round: int, message: bytes, payload: bytes, context: Context) -> bytes:
-    """Step 2: what the code made of the row, under masks."""
-    one, terms = _recall(experiment, client, round, context)
+def masked(experiment: Experiment, client: int, number: int, message: bytes, payload: bytes, context: Context) -> bytes:
+    """Step 2: the row of whole numbers, under masks."""
+    one, terms = _recall(experiment, client, number, context)
     one.hold(message)
-    agreement = _agreement(experiment, round, terms)
+    agreement = _agreement(experiment, number, terms)
     words = unpack(memoryview(payload), agreement.size, agreement.bits)
     upload = one.upload(words.astype(np.uint32))
-    _keep(context, one, round, terms)
+    _keep(context, one, number, terms)
     return upload
 
 
-def unmask(experiment: Experiment, client: int, round: int, message: bytes, context: Context) -> bytes:
+def unmask(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
     """Step 3, after which nothing of the round is kept."""
-    one, _ = _recall(experiment, client, round, context)
+    one, _ = _recall(experiment, client, number, context)
     del context.state[_STATE]
     return one.unmask(message)
 
 
-def _agreement(experiment: Experiment, round: int, terms: bytes) -> Agreement:
-    parts = experiment.method
-    assert isinstance(parts.sums, SecureSums)
+def _agreement(experiment: Experiment, number: int, terms: bytes) -> Agreement:
+    method = experiment.method
+    assert isinstance(method.aggregation, SecureSums)
     if len(terms) < _SESSION or len(terms) % 8:
         raise WireError(f"terms of {len(terms)} bytes: must be participants of 8 bytes each and a session of 16.")
     participants = np.frombuffer(terms[:-_SESSION], dtype="<i8").astype(np.int64)
     _require_clients_of(experiment, participants)
-    agreement = agreed(parts.sums, participants, size=parts.code.width(parts.map.sent), round=round)
+    agreement = agreed(method.aggregation, participants, size=method.stages.width, number=number)
     return replace(agreement, session=terms[-_SESSION:])
 
 
@@ -82,13 +82,13 @@ def _require_clients_of(experiment: Experiment, participants: NDArray[np.int64])
         )
 
 
-def _keep(context: Context, one: Client, round: int, terms: bytes) -> None:
-    context.state[_STATE] = ConfigRecord({"round": round, "terms": terms, "client": one.to_bytes()})
+def _keep(context: Context, one: Client, number: int, terms: bytes) -> None:
+    context.state[_STATE] = ConfigRecord({"round": number, "terms": terms, "client": one.to_bytes()})
 
 
-def _recall(experiment: Experiment, client: int, round: int, context: Context) -> tuple[Client, bytes]:
+def _recall(experiment: Experiment, client: int, number: int, context: Context) -> tuple[Client, bytes]:
     kept = context.state.config_records.get(_STATE, ConfigRecord())
     terms, memory = kept.get("terms"), kept.get("client")
-    if kept.get("round") != round or not isinstance(terms, bytes) or not isinstance(memory, bytes):
-        raise WireError(f"client {client}: is in no secure sum of round {round}; refused.")
-    return Client.from_bytes(_agreement(experiment, round, terms), client, memory), terms
+    if kept.get("round") != number or not isinstance(terms, bytes) or not isinstance(memory, bytes):
+        raise WireError(f"client {client}: is in no secure sum of round {number}; refused.")
+    return Client.from_bytes(_agreement(experiment, number, terms), client, memory), terms

@@ -37,7 +37,7 @@ class NodeSums:
         self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
     ) -> NodeSum:
         terms = self.terms
-        agreement = agreed(terms, participants, size=size, round=round)
+        agreement = agreed(terms, participants, size=size, number=round)
         turns = Turns(agreement, terms.dropouts.draw(participants, round))
         return NodeSum(agreement, turns, tolerance=terms.tolerance, device=device)
 
@@ -45,7 +45,7 @@ class NodeSums:
         return self.terms.overhead_bits(participants)
 
 
-def agreed(terms: SecureSums, participants: NDArray[np.int64], *, size: int, round: int) -> Agreement:
+def agreed(terms: SecureSums, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
     """The terms of a round, as server and clients work them out each for itself from the configuration; the session,
     which the server draws, is not part of them."""
     return agree(
@@ -54,7 +54,7 @@ def agreed(terms: SecureSums, participants: NDArray[np.int64], *, size: int, rou
         bits=terms.bits,
         threshold=terms.threshold,
         neighbours=terms.neighbours,
-        graph_seed=terms.seeds.integer("secagg.graph", round),
+        graph_seed=terms.seeds.integer("secagg.graph", number),
         least=terms.least_participants,
     )
 

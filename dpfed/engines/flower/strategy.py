@@ -14,7 +14,6 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from dpfed.aggregation.plain import PlainSums
-from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.summed import Sums
 from dpfed.engines.flower.conversation import Instruction, arrays_of, read_answer
@@ -23,10 +22,9 @@ from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
 from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
 from dpfed.errors import WireError
-from dpfed.parts import Parts
-from dpfed.round import canaries_of, open_into
+from dpfed.round import Method, add_canaries, present_canaries
 from dpfed.run.loop import Run
-from dpfed.sending import Uploading
+from dpfed.run.watched import WatchedRound, open_watched
 
 
 class PrivateStrategy(Strategy):
@@ -51,8 +49,7 @@ class PrivateStrategy(Strategy):
         self._stop = stop
         self._run, self._directory, self._grid = run, directory, grid
         self._fingerprint, self._timeout = fingerprint, timeout
-        self._task: Task | None = None
-        self._uploading: Uploading[NodesTotal] | None = None
+        self._opened: WatchedRound[NodesTotal] | None = None
         self._sums = _sums_of(run.experiment.method)
         self._asked: dict[int, int] = {}
 
@@ -60,21 +57,22 @@ class PrivateStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """What to ask of the round's clients; nothing if there is no round to pay for."""
-        self._task = self._run.next_task(self._stop)
-        if self._task is None:
+        self._opened, self._asked = None, {}
+        now = self._run.next_round(self._stop)
+        if now is None:
             return []
         self._directory.look_again(timeout=self._timeout)
-        experiment = self._run.experiment
-        self._uploading = open_into(self._sums, self._task, experiment.method, seeds=experiment.seeds)
-        if isinstance(self._uploading.total, NodeSum):
-            self._uploading.total.begin(partial(self._ask, grid), self._task.participants)
-        clients = [int(one) for one in self._uploading.total.senders if one < experiment.method.sampler.clients]
+        method = self._run.experiment.method
+        self._opened = opened = open_watched(now, method, self._sums)
+        if isinstance(opened.total, NodeSum):
+            opened.total.begin(partial(self._ask, grid, now.number), now.task.participants)
+        clients = [int(one) for one in opened.total.senders if one < method.sampler.clients]
         nodes = {client: self._directory.node_of(client) for client in clients}
         self._asked = {node: client for client, node in nodes.items() if node is not None}
-        cohort = set(self._task.cohort.tolist())
+        cohort = set(now.task.cohort.tolist())
         return [
             Message(
-                self._instruction(self._task, client, train=client in cohort).to_content(),
+                self._instruction(opened, client, train=client in cohort).to_content(),
                 dst_node_id=node,
                 message_type=MessageType.TRAIN,
             )
@@ -85,21 +83,19 @@ class PrivateStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The round's sum, charged; the new broadcast and what may be published of the round."""
-        task, uploading = self._task, self._uploading
-        if task is None or uploading is None:
+        opened, self._opened = self._opened, None
+        if opened is None:
             return None, None
-        experiment = self._run.experiment
-        present = canaries_of(experiment.method, task.state.round)[0]
-        inbox = Inbox(uploading, task.cohort[task.cohort < experiment.method.sampler.clients].tolist())
-        if sees_rows(uploading):
-            uploading.canaries(np.intersect1d(uploading.total.senders, present))
-        nowhere = np.setdiff1d(uploading.total.senders, [*self._asked.values(), *present.tolist()])
+        present = present_canaries(opened.method, opened.now.number)
+        inbox = Inbox(opened)
+        if sees_rows(opened):
+            add_canaries(opened, np.intersect1d(opened.total.senders, present))
+        nowhere = np.setdiff1d(opened.total.senders, [*self._asked.values(), *present.tolist()])
         inbox.lose(nowhere)
-        sent = inbox.take(self._asked, replies)
-        if isinstance(uploading.total, NodeSum):
-            uploading.total.finish(partial(self._ask, self._grid))
-        self._task, self._uploading = None, None
-        record = self._run.finish_round(uploading, sent)
+        inbox.take(self._asked, replies)
+        if isinstance(opened.total, NodeSum):
+            opened.total.finish(partial(self._ask, self._grid, opened.now.number))
+        record = self._run.finish_round(opened)
         if record is None:
             return None, None
         shown: dict[str, Any] = {name: value for name, value in record.items() if isinstance(value, int | float)}
@@ -120,11 +116,10 @@ class PrivateStrategy(Strategy):
         log(INFO, "\t├── dpfed: %s on %s", config.method.name, config.data.name)
         log(INFO, "\t└── %s clients, %g a round", drawn.clients, drawn.expected)
 
-    def _ask(self, grid: Grid, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """A step of the secure sum, to the clients that have a node; what is no answer is left out."""
-        assert self._task is not None
+    def _ask(self, grid: Grid, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """A step of round `number`'s secure sum, to the clients that have a node; what is no answer is left out."""
         nodes = {client: self._directory.node_of(client) for client in messages}
-        common: dict[str, Any] = {"round": self._task.state.round, "fingerprint": self._fingerprint}
+        common: dict[str, Any] = {"round": number, "fingerprint": self._fingerprint}
         asked = [
             Message(
                 RecordDict({"config": ConfigRecord({**common, "message": messages[client]})}),
@@ -144,21 +139,21 @@ class PrivateStrategy(Strategy):
                 note_loss(clients[node], f"at step {question}", error)
         return answers
 
-    def _instruction(self, task: Task, client: int, *, train: bool) -> Instruction:
-        total = self._uploading.total if self._uploading is not None else None
+    def _instruction(self, opened: WatchedRound[NodesTotal], client: int, *, train: bool) -> Instruction:
+        now, total = opened.now, opened.total
         return Instruction(
-            round=task.state.round,
-            clip_norm=task.state.clip_norm,
-            broadcast=task.state.broadcast,
+            round=now.number,
+            clip_norm=now.clip_norm,
+            broadcast=now.broadcast,
             train=train,
             fingerprint=self._fingerprint,
             forwarded=total.forwarded[client] if isinstance(total, NodeSum) else b"",
         )
 
 
-def _sums_of(parts: Parts) -> Sums[NodesTotal]:
+def _sums_of(method: Method) -> Sums[NodesTotal]:
     """As the configuration says; the protocol's clients are on the nodes."""
-    if isinstance(parts.sums, SecureSums):
-        return NodeSums(terms=parts.sums)
-    assert isinstance(parts.sums, PlainSums)
-    return parts.sums
+    if isinstance(method.aggregation, SecureSums):
+        return NodeSums(terms=method.aggregation)
+    assert isinstance(method.aggregation, PlainSums)
+    return method.aggregation

@@ -9,9 +9,10 @@ import torch
 from accounting import Aborted, Ledger
 from dpfed.aggregation.plain import PlainSums
 from dpfed.errors import ConfigError
-from dpfed.round import NO_RESULT, draw_cohort, run_round
+from dpfed.round import NO_RESULT, cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 
 from ..test_round import Book, random_updates, with_updates
 
@@ -57,8 +58,8 @@ def secure_config(tiny_config):
 
 
 def after_one_round(experiment, sums=None):
-    parts = experiment.method if sums is None else replace(experiment.method, sums=sums)
-    state, facts = run_round(experiment.start, parts, seeds=experiment.seeds, ledger=Book())
+    method = experiment.method if sums is None else replace(experiment.method, aggregation=sums)
+    state, facts = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=Book())
     return state.broadcast, facts
 
 
@@ -97,7 +98,7 @@ def test_rounded_sums_are_near_the_sums_of_numbers(secure_config, tiny_config, n
     updates = random_updates(fine, scale=0.01)
     ways = [with_updates(one, updates) for one in (fine, floats)]
     moved = [
-        run_round(one.start, parts, seeds=one.seeds, ledger=Book())[0].broadcast - one.start.broadcast
+        watched_round(one.start, parts, seeds=one.seeds, ledger=Book())[0].broadcast - one.start.broadcast
         for one, parts in zip((fine, floats), ways, strict=True)
     ]
     scale = float(moved[1].abs().max())
@@ -111,7 +112,9 @@ def test_a_lost_clients_update_is_not_in_the_sum_and_one_lost_at_the_end_is(secu
         (loser,) = experiment.method.aggregation.dropouts.draw(np.arange(60), 0)
         updates = torch.zeros(60, experiment.model.size)
         updates[loser, 0] = 1.0
-        state, _ = run_round(experiment.start, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book())
+        state, _ = watched_round(
+            experiment.start, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book()
+        )
         moved = 60 * float((state.broadcast - experiment.start.broadcast)[0])
         assert moved == pytest.approx(float(included), abs=0.05)
 
@@ -120,7 +123,7 @@ def test_a_round_below_the_threshold_leaves_the_state_and_is_not_charged(secure_
     config = secure_config("dp-fedavg", "aggregation.lost.upload=8", "federation.sampling=fixed")
     experiment = build(config)
     book = Book()
-    state, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
+    state, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     assert torch.equal(state.broadcast, experiment.start.broadcast)
     assert state.round == 1
     assert "4 of 12" in facts.aborted
@@ -179,8 +182,8 @@ def test_a_private_sum_under_poisson_sampling_has_as_many_uploads_whatever_was_d
     asked = set()
     for round in range(12):
         state = replace(experiment.start, round=round)
-        cohort = draw_cohort(experiment.method, round)
-        _, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
+        cohort = cohort_of(experiment.method, round)
+        _, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
         asked.add(facts.participants)
         assert facts.cohort == len(cohort) < facts.participants
     assert asked == {experiment.method.fill}

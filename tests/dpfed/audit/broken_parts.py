@@ -17,9 +17,8 @@ from dpfed.server.averaging import Averaging
 from dpfed.stages.clip import Clip, clip_rows, counted, drop_not_finite
 from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.maps import SharedMask, top_indices
-from dpfed.stages.masks import PublicTopMask
 from dpfed.stages.project import Project
+from dpfed.stages.shared_mask import PublicTopMask, SharedMask, top_indices
 
 KEPT = 40
 

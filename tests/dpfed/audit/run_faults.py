@@ -25,9 +25,8 @@ from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.maps import top_indices
-from dpfed.stages.masks import PublicTopMask, fingerprint
 from dpfed.stages.project import Project
+from dpfed.stages.shared_mask import PublicTopMask, fingerprint, top_indices
 
 from .broken_parts import AddsTheSumItself, RemembersTheSum, WrongNormals, fields_of
 from .run_folders import TABLES

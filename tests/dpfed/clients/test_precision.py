@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.precision import matrix_products
 from dpfed.clients.records import RecordLevel
+from dpfed.clients.task import matrix_products
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import build

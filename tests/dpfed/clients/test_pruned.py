@@ -162,10 +162,10 @@ def test_purging_keeps_what_the_code_keeps(sparsity: float) -> None:
 def test_the_server_purges_after_the_rule_and_keeps_the_zeros() -> None:
     rule = Purging(rule=Averaging(momentum=0.9), prunable=torch.arange(1, 9), sparsity=lambda round: 0.25 * round)
     state = ServerState(round=0, broadcast=torch.arange(1.0, 11.0), clip_norm=math.inf)
-    first = rule.apply(state, -torch.ones(10), count=1, clip_norm=math.inf)
+    first = rule.step(state, -torch.ones(10), count=1)
     assert first.broadcast.tolist() == [0, 0, 0, 3, 4, 5, 6, 7, 8, 9]
     assert state.broadcast[1] == 2
-    second = rule.apply(first, torch.zeros(10), count=1, clip_norm=math.inf)  # momentum alone moves what is left
+    second = rule.step(first, torch.zeros(10), count=1)  # momentum alone moves what is left
     torch.testing.assert_close(second.broadcast[:5], torch.tensor([-0.9, 0, 0, 0, 0]))
     torch.testing.assert_close(second.broadcast[5:], torch.tensor([4.1, 5.1, 6.1, 7.1, 8.1]))
 
@@ -193,7 +193,7 @@ def test_a_model_learns_the_digits_while_it_is_pruned() -> None:
     state = ServerState(round=0, broadcast=model.initial(0), clip_norm=math.inf)
     for round in range(rounds):
         moves = training.train(state.broadcast, np.arange(20), round=round, seeds=SEEDS)
-        state = rule.apply(state, moves.mean(dim=0), count=20, clip_norm=math.inf)
+        state = rule.step(state, moves.mean(dim=0), count=20)
         assert (state.broadcast[prunable] == 0).sum() == purged_count(len(prunable), schedule(round + 1))
     predicted = model.forward(state.broadcast, torch.from_numpy(data.test_inputs)).argmax(dim=1).numpy()
     assert (predicted == data.test_labels).mean() > 0.88

@@ -14,7 +14,7 @@ from dpfed.compress.ring import centred, to_ring
 from dpfed.errors import ConfigError
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_noise import DiscreteGaussianLaw
+from dpfed.stages.integer_laws import DiscreteGaussianLaw
 
 SIMULATED = Simulated(seeds=Seeds(root=3))
 

@@ -15,7 +15,7 @@ from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, DataError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.stages.masks import PublicTopMask
+from dpfed.stages.shared_mask import PublicTopMask
 
 RUN = {
     "federation": {"clients": 12, "cohort": 12, "rounds": 2, "sampling": "all"},
@@ -183,7 +183,7 @@ def test_what_others_hold_does_not_decide_how_long_the_server_trains(tmp_path: P
         owners = np.where(np.arange(60) < size, 0, np.arange(60) % 11 + 1)
         owners[:12] = np.arange(12)
         save_file(arrays(train_clients=owners), path)
-        map_ = build(parse(tables, source="test")).parts.map
+        map_ = build(parse(tables, source="test")).method.stages.project.choice
         assert isinstance(map_, PublicTopMask)
         steps.add(map_.trainer.period)
     assert steps == {2}  # ceil(10 / 8) steps through its own samples
@@ -274,11 +274,11 @@ def test_a_configuration_names_its_partition(table: dict[str, Any], sizes: int) 
     limits = {"name": "digits", "train_samples": 600, "test_samples": 50}
     tables = RUN | {"data": limits | table, "model": {"name": "mlp"}}
     first, again = (build(parse(tables, source="test")) for _ in range(2))
-    partition = first.parts.local.partition
+    partition = first.method.clients.partition
     assert partition.clients == 12
     assert sizes <= len(partition.indices) <= 600
     assert len(first.dataset.test_labels) == 50
-    np.testing.assert_array_equal(partition.indices, again.parts.local.partition.indices)
+    np.testing.assert_array_equal(partition.indices, again.method.clients.partition.indices)
     rows = {row.tobytes() for row in data.load("digits").train_inputs}
     assert all(row.tobytes() in rows for row in first.dataset.train_inputs)
     assert len({row.tobytes() for row in first.dataset.train_inputs}) == 600

@@ -96,7 +96,7 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
             return {client: Step.UPLOAD} if client in participants else {}
 
     sums = replace(experiment.method.aggregation, dropouts=Lost())
-    lost = replace(experiment, parts=replace(experiment.method, sums=sums))
+    lost = replace(experiment, method=replace(experiment.method, aggregation=sums))
     federation.run(lost, tmp_path / "here")
     outcome = serve(grid(chosen, faults={client: FAULTS[case]}), chosen, tmp_path / "there")
     rounds = [lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")]
@@ -349,13 +349,14 @@ def test_forged_bytes_are_refused_or_are_a_row(tables, checked, method, privacy)
     import numpy as np
 
     from dpfed.aggregation.ranks import Task
-    from dpfed.round import open_uploads
+    from dpfed.stages.chain import client_halves
 
     experiment = build(checked(tables(method, privacy=privacy)))
-    group = np.array([3])
-    task = Task(state=experiment.start, cohort=group, participants=group)
-    uploading = open_uploads(task, experiment.method, seeds=experiment.seeds)
-    _, (good,) = uploading.messages(uploading.trained(group), group)
+    stages, ids = experiment.method.stages, np.array([3])
+    task = Task(state=experiment.start, cohort=ids, participants=ids)
+    now = experiment.method.announce(task, experiment.seeds)
+    ((_, rows),) = experiment.method.updates(ids, now, experiment.seeds, at_once=None)
+    (good,) = stages.wire.messages(client_halves(stages.before_wire, rows, ids, now), ids, now)
     chance, refused = random.Random(5), 0
     for _ in range(200):
         forged = bytearray(good)
@@ -365,12 +366,13 @@ def test_forged_bytes_are_refused_or_are_a_row(tables, checked, method, privacy)
             chance.choice([0, 0, 5])
         )
         try:
-            _, arrived = uploading.receive([bytes(forged)], group)
+            read = stages.wire.read([bytes(forged)], ids, now)
         except WireError:
             refused += 1
         else:
-            assert arrived.rows.shape == (1, experiment.method.code.width(uploading.map.sent))
-            assert bool(arrived.rows.double().isfinite().all())
+            arrived = client_halves(stages.after_wire, read, ids, now)
+            assert arrived.shape == (1, stages.width)
+            assert bool(arrived.double().isfinite().all())
     assert refused > 60
 
 

@@ -32,11 +32,11 @@ class Hostile:
 
     def sum(self, named, *, keys=None, shares=None, uploads=None):
         """The sum that it gets: of `named`, of whom it lets go on at each step only those given."""
-        parts = self.experiment.method
-        sums = parts.sums
+        method = self.experiment.method
+        sums = method.aggregation
         agreement = agree(
             np.array(sorted(named)),
-            size=parts.code.width(parts.map.sent),
+            size=method.stages.width,
             bits=sums.bits,
             threshold=sums.threshold,
             neighbours=sums.neighbours,

@@ -93,7 +93,7 @@ def readers(experiment):
     asked = conversation.Instruction(
         round=3, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint="print", forwarded=b"abc"
     ).to_content()
-    upload = conversation.Upload(client=2, round=3, payload=b"payload", inside=True, finite=True).to_content()
+    upload = conversation.UploadMessage(client=2, round=3, payload=b"payload", inside=True, finite=True).to_content()
     question = RecordDict({"config": ConfigRecord({"round": 3, "fingerprint": "print", "message": b"abc"})})
     answer = RecordDict({"answer": ConfigRecord({"message": b"abc"})})
     introduction = RecordDict({"introduction": ConfigRecord({"client": 2, "fingerprint": "print"})})
@@ -102,7 +102,7 @@ def readers(experiment):
         "instruction, adaptive": (asked, adapted, sane),
         "upload": (
             upload,
-            lambda one: conversation.read_upload(one, client=2, round=3, flags=True),
+            lambda one: conversation.read_upload(one, client=2, number=3, flags=True),
             lambda read: (read.client, read.round, type(read.inside)) == (2, 3, bool),
         ),
         "question": (

@@ -80,7 +80,7 @@ def test_no_message_to_the_server_holds_a_row(tmp_path, grid, tables):
     import numpy as np
 
     from dpfed.aggregation.ranks import Task
-    from dpfed.round import open_uploads
+    from dpfed.stages.chain import client_halves
 
     chosen = tables("dp-fedavg", *SECURE, privacy=SHARES)
     seen = []
@@ -89,12 +89,16 @@ def test_no_message_to_the_server_holds_a_row(tmp_path, grid, tables):
         serve(nodes, chosen, tmp_path / name)
         seen.append({reply.content["upload"]["client"]: reply.content["upload"] for reply in nodes.rounds[0][1]})
     plain = build(parse(tables("dp-fedavg", privacy=SHARES), source="test"))
-    group = np.array(sorted(seen[0]))
-    task = Task(state=plain.start, cohort=group, participants=group)
-    uploading = open_uploads(task, plain.parts, seeds=plain.seeds)
-    _, bare = uploading.messages(uploading.trained(group), group)
-    assert uploading.messages(uploading.trained(group), group)[1] == bare
-    for client, row in zip(group.tolist(), bare, strict=True):
+    stages, ids = plain.method.stages, np.array(sorted(seen[0]))
+    now = plain.method.announce(Task(state=plain.start, cohort=ids, participants=ids), plain.seeds)
+
+    def messages():
+        ((_, rows),) = plain.method.updates(ids, now, plain.seeds, at_once=None)
+        return stages.wire.messages(client_halves(stages.before_wire, rows, ids, now), ids, now)
+
+    bare = messages()
+    assert messages() == bare
+    for client, row in zip(ids.tolist(), bare, strict=True):
         payloads = [one[client]["payload"] for one in seen]
         assert payloads[0] != payloads[1]
         assert all(row not in payload for payload in payloads)
@@ -254,13 +258,13 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
 
     whole = client_app.masked
 
-    def hostile(experiment, client, round, message, payload, context):
+    def hostile(experiment, client, number, message, payload, context):
         if client == 3:
-            parts = experiment.method
-            words = unpack(memoryview(payload), parts.code.width(parts.map.sent), parts.sums.bits)
-            moved = words.astype(np.uint32) + (1 << parts.sums.bits - 3)
-            payload = pack((moved % (1 << parts.sums.bits)).astype(words.dtype), parts.sums.bits)
-        return whole(experiment, client, round, message, payload, context)
+            bits = experiment.method.aggregation.bits
+            words = unpack(memoryview(payload), experiment.method.stages.width, bits)
+            moved = words.astype(np.uint32) + (1 << bits - 3)
+            payload = pack((moved % (1 << bits)).astype(words.dtype), bits)
+        return whole(experiment, client, number, message, payload, context)
 
     settings = (*SECURE, "federation.sampling=all", "federation.cohort=20", "federation.rounds=1")
     chosen = tables("dp-fedavg", *settings, privacy=SHARES)

@@ -21,9 +21,10 @@ from dpfed.methods import aborts, goals
 from dpfed.methods.goals import tolerance_of
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
-from dpfed.round import NO_RESULT, begin_round, draw_cohort, run_round
+from dpfed.round import NO_RESULT, begin_round, cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
 
 from ..conftest import config_with
@@ -78,19 +79,20 @@ def participants(config, promise, clients):
     federation_ = config.federation
     cohort = min(federation_.cohort, clients)
     randomness = Simulated(seeds=Seeds(root=clients))
-    parts = SimpleNamespace(
+    method = SimpleNamespace(
         sampler=sampler(federation_.sampling, clients=clients, cohort=cohort),
         randomness=randomness,
         slots=promise.slots,
         fill=promise.fill,
         canaries=None,
-        local=SimpleNamespace(release=lambda cohort, round: None),
-        privacy=SimpleNamespace(in_every_upload=False),
+        announce=lambda task, seeds: SimpleNamespace(task=task),
+        release_of_uploads=lambda now: None,
     )
     asked = set()
     for round in range(25):
         state = SimpleNamespace(round=round)
-        asked.add(len(begin_round(state, parts, draw_cohort(parts, round), ledger=None).participants))
+        now = begin_round(state, method, cohort_of(method, round), seeds=None, ledger=None)
+        asked.add(len(now.task.participants))
     return asked
 
 
@@ -201,7 +203,7 @@ def test_what_the_number_of_aborts_would_have_told():
 def one_round(experiment, cohort, round=0):
     book = Book()
     state = replace(experiment.start, round=round)
-    after, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort))
+    after, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort))
     return after, facts, book.releases
 
 
@@ -302,7 +304,7 @@ def test_a_secure_sum_under_poisson_sampling_charges_that_it_is_overfull(noise, 
     assert lost == pytest.approx(binom.sf(promise.slots, 60, 12 / 60), rel=1e-9)
     assert 0 < lost <= 1e-5 * 1e-3
     assert promise.slots == promise.fill < 60
-    release = promise.release(clip_norm=1.0, round=0, uploads=promise.fill)
+    release = promise.release(clip_norm=1.0, number=0, uploads=promise.fill)
     assert release.mechanism == promise.goal.mechanism
 
 
@@ -341,7 +343,7 @@ def test_more_clients_than_slots_are_cut_down_to_them():
     experiment = build(config_with("aggregation.kind=masked"))
     everybody = SimpleNamespace(clients=60, sample=lambda randomness, round: np.arange(60))
     crowded = replace(experiment.method, sampler=everybody)
-    drawn = draw_cohort(crowded, 0)
+    drawn = cohort_of(crowded, 0)
     assert len(drawn) == experiment.method.slots == experiment.method.fill < 60
     assert sampler_of(experiment.config).expected == 12
 

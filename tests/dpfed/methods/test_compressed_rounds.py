@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,10 +17,13 @@ from dpfed.compress.payload import most_bytes
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
-from dpfed.round import run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.server.averaging import Averaging
+from dpfed.stages.chain import Stages
+
+from ..announced import a_round, announced, arrive
 
 COMPRESSED = sorted(name for name, method in METHODS.items() if method.privacy == "optional" and not method.coins)
 SIZE = 64 * 8 + 8 + 80 + 10
@@ -75,8 +79,6 @@ def test_one_client_moves_a_private_sum_by_at_most_the_clip(method):
 
 
 def _sum(experiment, cohort):
-    from dataclasses import replace
-
     class Huge:
         labels = experiment.method.clients.labels
 
@@ -95,17 +97,16 @@ def _sum(experiment, cohort):
         def sample(self, randomness, round):
             return np.array(cohort)
 
-    parts = replace(experiment.method, local=Huge(), sampler=Given(), server=Averaging())
-    state, _ = run_round(experiment.start, parts, seeds=experiment.seeds, ledger=None)
+    method = replace(experiment.method, clients=Huge(), sampler=Given(), server=Averaging())
+    state, _ = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
     return (state.broadcast - experiment.start.broadcast) * 12
 
 
 def test_clipping_before_a_compressor_would_not_bound_the_sum():
     """The planted fault: with the bound in front of signs scaled by linf, what is summed is far longer than C."""
-    from dataclasses import replace
-
     experiment = build(config("stochastic-sign", privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
-    faulty = replace(experiment, parts=replace(experiment.method, decode_first=False))
+    project, encode, clip, noise = experiment.method.stages
+    faulty = replace(experiment, method=replace(experiment.method, stages=Stages(project, clip, noise, encode)))
     distance = float((_sum(faulty, range(5)) - _sum(faulty, range(4))).norm())
     assert distance > 0.6
 
@@ -127,8 +128,8 @@ def test_the_noise_of_uploads_is_on_every_row_before_the_code():
 
     privacy = {"clip_norm": 0.5, "noise_multiplier": 3.0, "release": "uploads"}
     experiment = build(config("dp-fedavg", privacy=privacy))
-    rows = torch.zeros(40, SIZE)
-    noised = experiment.method.privacy.share(rows, np.arange(40), 0.5, 0)
+    rows, noise = torch.zeros(40, SIZE), experiment.method.stages.private
+    noised = noise.client(rows, np.arange(40), announced(experiment))
     total = float((noised.double() ** 2).sum()) / 1.5**2
     assert chi2.ppf(5e-7, 40 * SIZE) < total < chi2.isf(5e-7, 40 * SIZE)
     assert not chi2.ppf(5e-7, 40 * SIZE) < total * 0.97**2 < chi2.isf(5e-7, 40 * SIZE)
@@ -138,7 +139,7 @@ def test_the_noise_of_uploads_is_on_every_row_before_the_code():
 @pytest.mark.parametrize("method", ["dp-fedavg", "fedscalar", "qsgd", "terngrad", "drive"])
 def test_the_counted_size_is_never_exceeded(method):
     experiment = build(config(method, privacy=PRIVATE))
-    scheme = experiment.method.code.scheme
+    scheme = experiment.method.stages.wire.scheme
     generator = torch.Generator().manual_seed(0)
     for scale in (0.0, 1.0, 1e20):
         rows = scale * torch.randn(5, SIZE, generator=generator)
@@ -149,37 +150,38 @@ def test_the_counted_size_is_never_exceeded(method):
 def test_one_seed_a_round_is_the_same_for_all_and_another_next_round():
     """FedMRNS sends signs of noise: its magnitudes tell whose noise it was."""
     experiment = build(config("fedmrns", "method.shared=true"))
-    code, clients = experiment.method.code, np.array([3, 9])
+    stages, clients = experiment.method.stages, np.array([3, 9])
     rows = 1e-3 * torch.randn(1, SIZE, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
-    first, later = (code.send(rows, rows[0], clients, round).rows.abs() for round in (0, 1))
+    first, later = (arrive(stages, rows, clients, a_round(rows[0], number=t))[0].abs() for t in (0, 1))
     assert torch.equal(first[0], first[1])
     assert not torch.allclose(first[0], later[0])
-    own = build(config("fedmrns")).parts.code.send(rows, rows[0], clients, 0).rows.abs()
+    own = arrive(build(config("fedmrns")).method.stages, rows, clients, a_round(rows[0]))[0].abs()
     assert not torch.allclose(own[0], own[1])
 
 
 def test_a_client_that_diverged_counts_as_zero_through_every_code():
     for method, *settings in [*([method] for method in COMPRESSED), ["fedavg", "method.options.bits=16"]]:
-        code = build(config(method, *settings)).parts.code
+        stages = build(config(method, *settings)).method.stages
         rows = torch.ones(3, SIZE)
         rows[1, 5] = float("nan")
         rows[2] = 1e30
-        arrived = code.send(rows, torch.zeros(SIZE), np.arange(3), 0)
-        assert arrived.not_finite == 2
-        assert arrived.rows.isfinite().all()
+        arrived, counted = arrive(stages, rows, np.arange(3), a_round(torch.zeros(SIZE)))
+        assert counted.not_finite == 2
+        assert arrived.isfinite().all()
 
 
 def test_error_feedback_sends_everything_in_the_end(tmp_path):
     """Sum of what arrived + what is remembered = sum of what was to be sent; and it survives a resume."""
     experiment = build(config("signsgd", "method.error_feedback=true"))
-    code = experiment.method.code
+    encode, memory = experiment.method.stages.wire, {}
     generator = torch.Generator().manual_seed(0)
     sent, arrived = torch.zeros(2, SIZE), torch.zeros(2, SIZE)
-    for round in range(5):
+    for number in range(5):
         rows = torch.randn(2, SIZE, generator=generator)
         sent += rows
-        arrived += code.send(rows, rows[0], np.array([7, 30]), round).rows
-    torch.testing.assert_close(sent, arrived + code.keep()["errors"][[7, 30]], atol=1e-4, rtol=1e-4)
+        now = replace(a_round(rows[0], number=number), memory=memory)
+        arrived += encode.client(rows, np.array([7, 30]), now)
+    torch.testing.assert_close(sent, arrived + memory["errors"][[7, 30]], atol=1e-4, rtol=1e-4)
 
     whole = federation.run(build(config("signsgd", "method.error_feedback=true")), tmp_path / "whole")
 
@@ -263,8 +265,6 @@ def test_signs_are_private_by_their_own_coins(tmp_path, method):
 @pytest.mark.parametrize("method", sorted(BY_COINS))
 def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
     """Mean release of 300 rounds against the sum of updates that no edge clips. False alarm 1e-6 in all."""
-    from dataclasses import replace
-
     from scipy.stats import norm
 
     experiment = build(config(method, *BY_COINS[method], privacy={**COINS, "clip_norm": 50.0}))
@@ -285,11 +285,11 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
         def sample(self, randomness, round):
             return np.arange(12)
 
-    parts = replace(experiment.method, local=Given(), sampler=Twelve())
+    method = replace(experiment.method, clients=Given(), sampler=Twelve())
     total, rounds = torch.zeros(SIZE, dtype=torch.float64), 300
     for round in range(rounds):
         start = replace(experiment.start, round=round)
-        state, _ = run_round(start, parts, seeds=experiment.seeds, ledger=None)
+        state, _ = watched_round(start, method, seeds=experiment.seeds, ledger=None)
         total += (state.broadcast - start.broadcast).double() * 12
     std = 0.1 * math.sqrt(30 * 0.25)  # a coin read as ±.05 spans .1
     limit = norm.isf(1e-6 / 2 / SIZE) * std / math.sqrt(rounds)
@@ -319,10 +319,10 @@ def test_shared_directions_put_the_bound_and_the_noise_on_the_numbers_that_are_s
     experiment = build(config("fedscalar", *settings, privacy=PRIVATE))
     outcome = federation.run(experiment, tmp_path / "run")
     assert Ledger.read(tmp_path / "run" / "ledger.jsonl").releases[0].detail["dimension"] == 6
-    assert not experiment.method.decode_first
+    assert not experiment.method.stages.decodes_before_the_clip
     assert outcome.summary["uplink_bytes_per_client_round"] == most_bytes(compress.get("dense"), 6)
     quiet = build(config("fedscalar", *settings, privacy={"clip_norm": 0.5, "noise_multiplier": 1e-9}))
-    chosen = quiet.parts.map.for_round(quiet.start.broadcast, 0, quiet.seeds)
+    chosen = quiet.method.stages.project.choice.for_round(quiet.start.broadcast, 0, quiet.seeds)
     moved = _sum(quiet, range(5)) - _sum(quiet, range(4))
     numbers = chosen.forward(moved[None], np.zeros(1))[0]  # v v^T / p is the identity only up to the other directions
     assert float(moved.norm()) <= 0.5 * math.sqrt(SIZE / 6) * 1.5
@@ -331,7 +331,9 @@ def test_shared_directions_put_the_bound_and_the_noise_on_the_numbers_that_are_s
 
 def test_forward_and_adjoint_of_shared_directions_are_a_pair():
     """<forward(x), r> = p <x, adjoint(r)>, and a row that is not finite stays one for the bound to find."""
-    chosen = build(config("fedscalar", "method.shared=true", "method.options.projections=5")).parts.map
+    chosen = build(
+        config("fedscalar", "method.shared=true", "method.options.projections=5")
+    ).method.stages.project.choice
     from dpfed.seeds import Seeds
 
     chosen = chosen.for_round(torch.zeros(SIZE), 3, Seeds(root=1))
@@ -345,15 +347,16 @@ def test_forward_and_adjoint_of_shared_directions_are_a_pair():
 
 def test_local_purges_merge_by_majority():
     """Models that hold an entry, of four: none, one, two, four; below half it becomes zero in the mean model."""
-    from dataclasses import replace
-
-    code = build(config("fedsparsify", "method.purge=clients", "method.options.sparsity=0.0")).parts.code
+    encode = build(config("fedsparsify", "method.purge=clients", "method.options.sparsity=0.0")).method.stages.wire
     origin = torch.full((SIZE,), 0.5)
     models = torch.zeros(4, SIZE)
     models[:1, 1], models[:2, 2], models[:, 3] = 1.0, 1.0, 1.0
-    code = replace(code, dense=None, scheme_of=lambda round: compress.get("dense"))
-    total = sum(code.send(models[rows] - origin, origin, np.arange(2), 0).rows.sum(dim=0) for rows in ([0, 1], [2, 3]))
-    merged = origin + code.decode(total, origin, 4, 0) / 4
+    encode, now = (
+        replace(encode, dense=None, scheme_of=lambda number: compress.get("dense")),
+        a_round(origin, uploads=4),
+    )
+    total = sum(encode.client(models[rows] - origin, np.arange(2), now).sum(dim=0) for rows in ([0, 1], [2, 3]))
+    merged = origin + encode.server(total, now) / 4
     torch.testing.assert_close(merged[:4], torch.tensor([0.0, 0.0, 0.5, 1.0]))
     unvoted = origin + total / 4
     assert float(unvoted[1]) == 0.25
@@ -373,7 +376,7 @@ def test_floats_of_16_bits_are_clipped_after_their_rounding():
     assert float(growth.max()) > 1 + 1e-4  # the fault is real
     quiet = {"clip_norm": 0.5, "noise_multiplier": 1e-9}
     experiment = build(config("dp-fedavg", "method.options.bits=16", privacy=quiet))
-    assert experiment.method.decode_first
+    assert experiment.method.stages.decodes_before_the_clip
     assert float((_sum(experiment, range(5)) - _sum(experiment, range(4))).double().norm()) <= 0.5 * (1 + 1e-4)
     settings = ("method.options.bits=16", "federation.sampling=fixed", "privacy.placement=clients")
     with pytest.raises(ConfigError, match="do not add up"):

@@ -16,10 +16,13 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.models.mask_file import load_mask
-from dpfed.round import run_round
 from dpfed.run import loop as federation
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
+from dpfed.stages.coins import PrivateCoins
+
+from ..announced import Recorder, bound
 
 TABLES = {
     "data": {"name": "digits"},
@@ -60,7 +63,7 @@ def test_a_mask_costs_less_than_a_bit_and_the_file_is_the_model(tmp_path):
 
 def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():
     experiment = build(plain())
-    state, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    state, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     counts = state.broadcast * facts.cohort
     torch.testing.assert_close(counts, counts.round(), atol=1e-4, rtol=0)
     assert facts.uplink_bytes is not None
@@ -68,8 +71,8 @@ def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():
 
 def test_fedmask_sends_thresholds():
     experiment = build(plain("method.name=fedmask"))
-    one, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
-    two, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    one, _ = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    two, _ = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     assert torch.equal(one.broadcast, two.broadcast)
 
 
@@ -121,7 +124,7 @@ def test_each_private_way_has_its_ledger_event(tmp_path, settings, kind):
 
 def test_the_bound_holds_in_both_norms_for_what_the_coins_get():
     experiment = build(config("privacy.linf_clip=0.05", "local.learning_rate=100.0"))
-    privacy, norm = experiment.method.privacy, experiment.start.clip_norm
+    norm = experiment.start.clip_norm
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(20, SIZE, generator=generator)
     rows[3] *= 1e30
@@ -129,7 +132,7 @@ def test_the_bound_holds_in_both_norms_for_what_the_coins_get():
     rows[5, 2] = float("inf")
     rows[6] *= 1e-3
     kept = rows[6].clone()
-    bounded = privacy.bound(rows, norm).rows
+    bounded = bound(experiment, rows, norm)
     assert float(bounded.abs().max()) <= 0.05
     assert float(torch.linalg.vector_norm(bounded.double(), dim=1).max()) <= 0.8
     assert not bounded[4].any()
@@ -141,23 +144,22 @@ def test_the_bound_holds_in_both_norms_for_what_the_coins_get():
 def test_the_largest_move_stays_at_or_below_the_clip_where_the_norm_does_not_bind(clip):
     """float32(0.05) is above 0.05: clamping to it would leave a move that the account does not know."""
     assert float(torch.tensor(0.05)) > 0.05
-    privacy = build(config(f"privacy.linf_clip={clip}")).parts.privacy
-    bounded = privacy.bound(torch.full((2, SIZE), 9.0), 1e6).rows
+    bounded = bound(build(config(f"privacy.linf_clip={clip}")), torch.full((2, SIZE), 9.0), 1e6)
     assert clip * (1 - 2e-6) < float(bounded.abs().max()) <= clip
 
 
 def test_what_a_client_does_changes_the_sum_of_probabilities_by_no_more_than_the_clip():
     """The sensitivity of what the coins are tossed for, through the real local training, map and bound."""
     experiment = build(config("local.learning_rate=1000.0", "federation.sampling=all", "federation.cohort=60"))
-    parts, state = experiment.method, experiment.start
-    moves = parts.local.train(state.broadcast, np.arange(60), round=0, seeds=experiment.seeds)
+    state = experiment.start
+    moves = experiment.method.clients.train(state.broadcast, np.arange(60), round=0, seeds=experiment.seeds)
     assert float(torch.linalg.vector_norm(moves, dim=1).max()) > 0.8  # the clip is needed
-    bounded = parts.privacy.bound(moves, state.clip_norm).rows.double()
+    bounded = bound(experiment, moves, state.clip_norm).double()
     ends = (state.broadcast.double() + bounded).clamp(0.2, 0.8)
     assert float(torch.linalg.vector_norm(ends - state.broadcast.double(), dim=1).max()) <= 0.8
 
 
-class Recorder:
+class Drawn:
     """A sampler that draws what the test says."""
 
     def __init__(self, inner, ids):
@@ -171,26 +173,14 @@ class Recorder:
 def test_the_sum_holds_exactly_the_accounted_number_of_coins(drawn):
     """Any cohort, empty or larger than the slots: S has K coins a coordinate; its variance does not tell the size."""
     experiment = build(config("local.learning_rate=0.0001", "server.learning_rate=0.1"))  # no edge is reached
-    parts = replace(experiment.method, sampler=Recorder(experiment.method.sampler, range(drawn)))
-    seen = []
-
-    class Spy:
-        slots = 30
-
-        def __getattr__(self, name):
-            return getattr(experiment.method.code, name)
-
-        def send(self, *arguments):
-            arrived = experiment.method.code.send(*arguments)
-            seen.append(len(arrived.rows))
-            return arrived
-
-        def decode(self, total, origin, uploads, round):
-            assert uploads == min(drawn, 30)
-            return experiment.method.code.decode(total, origin, uploads, round)
-
-    state, _ = run_round(experiment.start, replace(parts, code=Spy()), seeds=experiment.seeds, ledger=None)
-    assert sum(seen) == min(drawn, 30)
+    seen = Recorder()
+    method = replace(
+        experiment.method,
+        sampler=Drawn(experiment.method.sampler, range(drawn)),
+        stages=experiment.method.stages.with_after(PrivateCoins, seen),
+    )
+    state, facts = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
+    assert len(seen.rows) == facts.arrived == min(drawn, 30)
     sums = (state.broadcast - experiment.start.broadcast) * 120 + 30 * 0.5
     torch.testing.assert_close(sums, sums.round(), atol=1e-3, rtol=0)
     deviation = float(sums.std())
@@ -201,7 +191,7 @@ def test_only_selected_coordinates_send_coins_and_the_others_keep_the_broadcast_
     experiment = build(config("method.k=40", "data.public=137"))
     assert isinstance(experiment.goal.mechanism, Subsampled)
     assert experiment.goal.mechanism.mechanism.dimension == 40
-    state, _ = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    state, _ = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     moved = state.broadcast != experiment.start.broadcast
     assert 30 < int(moved.sum()) <= 40
     assert experiment.uplink_bits == 40 * 5  # sums up to 30

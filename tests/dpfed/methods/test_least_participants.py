@@ -43,7 +43,7 @@ def built(*settings):
     ],
 )
 def test_the_least_that_a_node_accepts(settings, least):
-    assert built(*settings).parts.sums.least_participants == least
+    assert built(*settings).method.aggregation.least_participants == least
 
 
 @pytest.mark.parametrize(

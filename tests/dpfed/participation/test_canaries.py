@@ -10,10 +10,13 @@ import torch
 from accounting import Ledger
 from dpfed.errors import ConfigError
 from dpfed.participation.canaries import LOUD, Canaries
-from dpfed.round import run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
+from dpfed.stages.coins import PrivateCoins
+
+from ..announced import Recorder
 
 WAYS = {
     "server": ("method.name=dp-fedavg",),
@@ -73,25 +76,15 @@ def test_coins_are_padded_to_the_slots_and_the_canaries(tiny_config, drawn):
     """S holds K + m coins a coordinate whatever was drawn: the accounted K, and the m canaries on top."""
     experiment = build(without_noise(tiny_config)(*WAYS["coins"], "audit.canaries=9", "federation.rounds=1"))
     present = experiment.method.canaries.present_in(0)
-    seen = []
-
-    class Spy:
-        def __getattr__(self, name):
-            return getattr(experiment.method.code, name)
-
-        def decode(self, total, origin, uploads, round):
-            before = total.clone()
-            decoded = experiment.method.code.decode(total, origin, uploads, round)
-            seen.append((uploads, decoded + (30 + present) * origin.clamp(0.1, 0.9) - before))
-            return decoded
-
+    before, after, start = Recorder(), Recorder(), experiment.start.broadcast
+    stages = experiment.method.stages.with_before(PrivateCoins, before).with_after(PrivateCoins, after)
     cohort = np.concatenate([np.arange(drawn), experiment.method.canaries.of_round(0)[0]])
-    parts = replace(experiment.method, code=Spy())
-    run_round(experiment.start, parts, seeds=experiment.seeds, ledger=None, cohort=cohort)
-    ((uploads, padding),) = seen
-    assert uploads == drawn + present
+    method = replace(experiment.method, stages=stages)
+    _, facts = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None, cohort=cohort)
+    padding = before.totals[0] + (30 + present) * start.clamp(0.1, 0.9) - after.totals[0]
+    assert facts.arrived == drawn + present
     assert float(padding.max()) <= 30 - drawn + 1e-3
-    expected = (30 - drawn) * experiment.start.broadcast.clamp(0.1, 0.9).mean()
+    expected = (30 - drawn) * start.clamp(0.1, 0.9).mean()
     assert float(padding.mean()) == pytest.approx(float(expected), abs=6 * np.sqrt(30 / 4 / len(padding)) + 1e-6)
 
 

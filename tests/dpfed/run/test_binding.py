@@ -196,8 +196,12 @@ DIVISION = ("data.validation=100", "data.public=50", "data.train_samples=900", "
 def division(tiny_config, *settings):
     """Who holds what, and what is set aside, by a hash."""
     made = build(tiny_config(*DIVISION, *settings))
-    held = made.parts.local.partition
-    arrays = [made.dataset.train_inputs, made.validation.inputs.numpy(), made.parts.map.inputs.numpy()]
+    held = made.method.clients.partition
+    arrays = [
+        made.dataset.train_inputs,
+        made.validation.inputs.numpy(),
+        made.method.stages.project.choice.inputs.numpy(),
+    ]
     return hashlib.sha256(b"".join(one.tobytes() for one in [*arrays, held.indices, held.offsets])).hexdigest()
 
 

@@ -72,7 +72,7 @@ def test_sums_of_integers_do_not_depend_on_the_size_of_groups(tmp_path, method):
     experiment = built(method)
     first = ran(experiment, tmp_path / "first")
     for size in (1, 3):
-        regrouped = replace(experiment, parts=replace(experiment.method, group=size))
+        regrouped = replace(experiment, method=replace(experiment.method, group=size))
         assert ran(regrouped, tmp_path / str(size)) == first
 
 
@@ -81,7 +81,7 @@ def test_sums_of_floats_do_up_to_rounding_and_noise_and_cohorts_do_not(tmp_path,
     experiment = built(method)
     first, seen = ran(experiment, tmp_path / "first")
     state = federation.Run.open(experiment, tmp_path / "first", resume=True).state
-    regrouped = replace(experiment, parts=replace(experiment.method, group=3))
+    regrouped = replace(experiment, method=replace(experiment.method, group=3))
     other, also_seen = ran(regrouped, tmp_path / "3")
     again = federation.Run.open(experiment, tmp_path / "3", resume=True).state
     torch.testing.assert_close(again.broadcast, state.broadcast, atol=1e-6, rtol=1e-5)

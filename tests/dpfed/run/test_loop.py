@@ -240,5 +240,5 @@ def test_clients_without_samples_run(tiny_config, tmp_path):
     sizes[1] += sizes[0]
     sizes[0] = 0
     emptied = replace(partition, offsets=np.concatenate([[0], np.cumsum(sizes)]))
-    parts = replace(experiment.method, local=replace(experiment.method.clients, partition=emptied))
-    assert federation.run(replace(experiment, parts=parts), tmp_path / "run").summary["rounds"] == 3
+    method = replace(experiment.method, clients=replace(experiment.method.clients, partition=emptied))
+    assert federation.run(replace(experiment, method=method), tmp_path / "run").summary["rounds"] == 3

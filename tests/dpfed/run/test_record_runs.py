@@ -49,9 +49,9 @@ class Killed(Exception):
 
 def with_secure_randomness(experiment):
     """`build` refuses it for floating-point noise; what is charged must be right all the same."""
-    parts, secure = experiment.method, Secure()
-    local = replace(parts.local, record=replace(parts.local.record, randomness=secure))
-    return replace(experiment, parts=replace(parts, randomness=secure, local=local))
+    method, secure = experiment.method, Secure()
+    clients = replace(method.clients, record=replace(method.clients.record, randomness=secure))
+    return replace(experiment, method=replace(method, randomness=secure, clients=clients))
 
 
 def killed(experiment, folder, monkeypatch, *, before_checkpoint):

@@ -5,14 +5,14 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from dpfed.stages.client_level import ClientLevelGaussian
 
 from dpfed.config.tables import override, parse
 from dpfed.randomness import Simulated
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_noise import DiscreteGaussianLaw
+from dpfed.stages.gaussian_noise import GaussianNoise
+from dpfed.stages.integer_laws import DiscreteGaussianLaw
 
 TABLES = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
@@ -128,6 +128,6 @@ def test_coins_of_training_that_forget_the_client_are_found(tmp_path, drawn, mon
 
 
 def test_a_server_that_forgets_the_round_is_found(tmp_path, drawn, monkeypatch):
-    plain = ClientLevelGaussian._normal
-    monkeypatch.setattr(ClientLevelGaussian, "_normal", lambda self, like, purpose, *path: plain(self, like, purpose))
+    plain = GaussianNoise._normal
+    monkeypatch.setattr(GaussianNoise, "_normal", lambda self, like, purpose, *path: plain(self, like, purpose))
     assert {purpose for purpose, _ in drawn_twice(drawn(tmp_path, RUNS["noise of the server"]))} == {"noise.sum"}

@@ -22,7 +22,7 @@ def rounds(rule, sums, count=4):
     now, seen = state(), []
     for ones in sums:
         move = torch.tensor(ones) / count - now.broadcast
-        now = rule.apply(now, move, count=count, clip_norm=now.clip_norm)
+        now = rule.step(now, move, count=count)
         seen.append(now.broadcast)
     return seen, now
 
@@ -51,24 +51,22 @@ def test_a_stronger_prior_pulls_to_one_half():
 
 def test_no_masks_and_a_flat_prior_leave_theta():
     """Mode 0/0: theta stays, no NaN."""
-    after = BetaPosterior().apply(state(), torch.zeros(3), count=0, clip_norm=1.0)
+    after = BetaPosterior().step(state(), torch.zeros(3), count=0)
     assert torch.equal(after.broadcast, THETA)
 
 
 def test_edges_hold_in_both_rules():
     move = torch.tensor([9.0, -9.0, 0.0])
     for rule in (BetaPosterior(edge=0.1), Averaging(edge=0.1)):
-        torch.testing.assert_close(
-            rule.apply(state(), move, count=5, clip_norm=1.0).broadcast, torch.tensor([0.9, 0.1, 0.9])
-        )
+        torch.testing.assert_close(rule.step(state(), move, count=5).broadcast, torch.tensor([0.9, 0.1, 0.9]))
 
 
 def test_momentum_adds_up_and_is_part_of_the_state():
     rule = Averaging(learning_rate=0.5, momentum=0.5)
-    first = rule.apply(state(), torch.ones(3), count=1, clip_norm=1.0)
-    second = rule.apply(first, torch.ones(3), count=1, clip_norm=1.0)
+    first = rule.step(state(), torch.ones(3), count=1)
+    second = rule.step(first, torch.ones(3), count=1)
     torch.testing.assert_close(second.broadcast - THETA, torch.full((3,), 0.5 + 0.75))
-    forgot = rule.apply(replace(first, memory={}), torch.ones(3), count=1, clip_norm=1.0)
+    forgot = rule.step(replace(first, memory={}), torch.ones(3), count=1)
     assert not torch.equal(second.broadcast, forgot.broadcast)
 
 
@@ -83,6 +81,6 @@ def test_running_statistics_are_averaged_whatever_the_step():
     state_now = state()
     for _ in range(2):
         before = state_now.broadcast
-        state_now = rule.apply(state_now, torch.tensor([1.0, 0.3, -0.2]), count=1, clip_norm=1.0)
+        state_now = rule.step(state_now, torch.tensor([1.0, 0.3, -0.2]), count=1)
         torch.testing.assert_close(state_now.broadcast[1], before[1] + 0.3)
     assert not torch.isclose(state_now.broadcast[0], torch.tensor(0.5 + 2 * 0.1))

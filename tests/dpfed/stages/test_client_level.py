@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from dpfed.stages.client_level import ClientLevelGaussian
 from scipy import stats
 
 from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
@@ -14,6 +13,9 @@ from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.gaussian_noise import GaussianNoise
+
+from ..announced import a_round
 
 SIZE = 100_000
 # Seeded; the rate at which a right implementation would fail for another seed.
@@ -21,7 +23,7 @@ FALSE_ALARM = 1e-4
 
 
 def private(placement="server", sampling="fixed", cohort=25, **options):
-    return ClientLevelGaussian(
+    return GaussianNoise(
         noise_multiplier=options.pop("noise_multiplier", 1.3),
         adjacency=options.pop("adjacency", Adjacency.ZERO_OUT),
         sampler=sampler(sampling, clients=100, cohort=cohort),
@@ -31,9 +33,16 @@ def private(placement="server", sampling="fixed", cohort=25, **options):
     )
 
 
-def noise_of_the_sum(privacy, norm, cohort=25, round=0):
-    rows = privacy.share(torch.zeros(cohort, SIZE), np.arange(cohort), norm, round)
-    return privacy.finish(rows.sum(dim=0), norm, round).double().numpy()
+def noise_of_the_sum(privacy, norm, cohort=25):
+    now = a_round(torch.zeros(SIZE), clip_norm=norm, uploads=cohort)
+    rows = privacy.client(torch.zeros(cohort, SIZE), np.arange(cohort), now)
+    return privacy.server(rows.sum(dim=0), now).double().numpy()
+
+
+def shares(privacy, clients, size=SIZE, number=0):
+    """The noise of these clients."""
+    clients = np.array(clients)
+    return privacy.client(torch.zeros(len(clients), size), clients, a_round(torch.zeros(size), number=number))
 
 
 def variance_p_value(noise, std):
@@ -47,7 +56,9 @@ def variance_p_value(noise, std):
 def test_noise_on_the_sum_has_the_charged_deviation(placement, norm):
     privacy = private(placement)
     noise = noise_of_the_sum(privacy, norm)
-    assert privacy.release(norm, 0, SIZE, 25).noise_std == pytest.approx(1.3 * norm)
+    assert privacy.release(a_round(torch.zeros(SIZE), clip_norm=norm, uploads=25)).noise_std == pytest.approx(
+        1.3 * norm
+    )
     assert variance_p_value(noise, 1.3 * norm) > FALSE_ALARM
     assert stats.kstest(noise / (1.3 * norm), "norm").pvalue > FALSE_ALARM
 
@@ -55,22 +66,22 @@ def test_noise_on_the_sum_has_the_charged_deviation(placement, norm):
 def test_shares_of_a_r_th_of_the_deviation_are_caught():
     """Planted fault: shares z C / r instead of z C / sqrt(r)."""
     privacy = private("clients")
-    rows = privacy.share(torch.zeros(25, SIZE), np.arange(25), 1.0, 0) / math.sqrt(25)
+    rows = shares(privacy, range(25)) / math.sqrt(25)
     assert variance_p_value(rows.sum(dim=0).double().numpy(), 1.3) < FALSE_ALARM
 
 
 def test_noise_differs_between_rounds_and_clients():
     privacy = private("clients")
-    rows = privacy.share(torch.zeros(2, SIZE), np.array([3, 4]), 1.0, 0)
-    later = privacy.share(torch.zeros(1, SIZE), np.array([3]), 1.0, 1)
+    rows = shares(privacy, [3, 4])
+    later = shares(privacy, [3], number=1)
     assert abs(np.corrcoef(rows[0], rows[1])[0, 1]) < 0.02
     assert abs(np.corrcoef(rows[0], later[0])[0, 1]) < 0.02
 
 
 def test_shares_do_not_depend_on_the_group_a_client_is_in():
     privacy = private("clients")
-    together = privacy.share(torch.zeros(3, 10), np.array([1, 2, 3]), 1.0, 0)
-    alone = privacy.share(torch.zeros(1, 10), np.array([2]), 1.0, 0)
+    together = shares(privacy, [1, 2, 3], size=10)
+    alone = shares(privacy, [2], size=10)
     assert together[1].equal(alone[0])
 
 
@@ -93,7 +104,12 @@ def test_add_remove_under_fixed_size_sampling_is_refused():
         private(adjacency=Adjacency.ADD_REMOVE)
 
 
-ADAPTIVE = AdaptiveClip(quantile=0.5, rate=0.2, count_noise_std=1.25)
+def adaptive_clip(cohort=25.0, **options):
+    options = {"quantile": 0.5, "rate": 0.2, "count_noise_std": 1.25} | options
+    return AdaptiveClip(cohort=cohort, randomness=Simulated(seeds=Seeds(root=5)), **options)
+
+
+ADAPTIVE = adaptive_clip()
 
 
 def test_the_count_is_inside_the_budget():
@@ -115,16 +131,16 @@ def test_noise_with_adaptive_clipping_is_the_larger_one():
 
 def test_a_count_that_costs_more_than_the_release_is_refused():
     with pytest.raises(ConfigError, match="count_noise_std"):
-        private(adaptive=AdaptiveClip(quantile=0.5, rate=0.2, count_noise_std=0.6))
+        private(adaptive=adaptive_clip(count_noise_std=0.6))
 
 
 def test_the_clip_norm_finds_the_quantile():
-    """Norms uniform in [0, 10], quantile 0.7, tiny noise: the fixed point is 7."""
+    """Norms uniform in [0, 10], quantile 0.7, no noise: the fixed point is 7."""
     norms = np.linspace(0, 10, 1001)
-    adaptive = AdaptiveClip(quantile=0.7, rate=0.3, count_noise_std=1e-6)
+    adaptive = adaptive_clip(quantile=0.7, rate=0.3, cohort=len(norms))
     norm = 0.1
     for _ in range(200):
-        norm = adaptive.next_norm(norm, float((norms <= norm).sum() - len(norms) / 2), 0.0, len(norms))
+        norm = adaptive.moved(norm, float((norms <= norm).sum() - len(norms) / 2))
     assert norm == pytest.approx(7.0, abs=0.05)
 
 
@@ -132,4 +148,4 @@ def test_the_clip_norm_finds_the_quantile():
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_impossible_adaptive_settings_are_refused(field, value):
     with pytest.raises(ConfigError, match=field):
-        AdaptiveClip(**{"quantile": 0.5, "rate": 0.2, "count_noise_std": 1.0, field: value})
+        adaptive_clip(**{field: value})

@@ -20,10 +20,11 @@ from dpfed.errors import ConfigError
 from dpfed.randomness import Simulated
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages import client_level
+from dpfed.stages import clip
 from dpfed.stages.adaptive_clip import AdaptiveClip
 from dpfed.stages.clip import Clipped, clip_rows, row_norms
 
+from ..announced import bound
 from ..conftest import config_with
 from .test_hostile_updates import WAYS, built
 
@@ -88,20 +89,20 @@ def test_a_norm_beyond_them_is_refused(norm):
 NEAR = (1 - 1e-3, 1 - 1e-7, 1.0, 1 + 1e-7, 1 + 1e-5, 1.001, 1.005, 1.0099, 1.011, 1.5, 1e3, 1e30)
 
 
-def worst_norm(privacy, norm, size=50):
+def worst_norm(experiment, norm, size=50):
     """Of bounded rows whose norms are just around the clip norm, and far above: the longest, in units of it."""
     row = torch.randn(1, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     row /= row.norm()
     entry = torch.zeros(1, size, dtype=torch.float64)
     entry[0, 3] = 1.0
     rows = torch.cat([one * norm * times for times in NEAR for one in (row, entry)]).float()
-    return float(row_norms(privacy.bound(rows, norm).rows).max()) / norm
+    return float(row_norms(bound(experiment, rows, norm)).max()) / norm
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("norm", [1e-3, 0.5, 40.0])
 def test_no_method_has_a_bound_with_slack(way, norm):
-    worst = worst_norm(built(way).parts.privacy, norm)
+    worst = worst_norm(built(way), norm)
     assert worst <= 1.0
     assert "linf" in way or worst > 1 - 1e-5  # the bound is reached: the test has power
 
@@ -126,8 +127,8 @@ def everywhere(slack):
 @pytest.mark.parametrize("fault", [only_beyond, everywhere], ids=lambda one: one.__name__)
 @pytest.mark.parametrize("slack", [0.01, 0.0001, 2e-5])
 def test_slack_is_caught(monkeypatch, fault, slack):
-    monkeypatch.setattr(client_level, "clip_rows", fault(slack))
-    assert worst_norm(built("server").parts.privacy, 0.5) > 1 + slack / 20
+    monkeypatch.setattr(clip, "clip_rows", fault(slack))
+    assert worst_norm(built("server"), 0.5) > 1 + slack / 20
 
 
 def test_the_planted_clip_without_slack_would_pass():
@@ -159,10 +160,10 @@ def test_one_error_names_the_key(key, value):
 @pytest.mark.parametrize("value", ["1e-15", "1e15"])
 def test_a_run_at_the_ends_is_finite_and_noised(value):
     experiment = build(config_with(f"privacy.clip_norm={value}"))
-    from ..test_round import Book, run_round
+    from ..test_round import Book, watched_round
 
     book = Book()
-    after, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
+    after, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     assert bool(torch.isfinite(after.broadcast).all())
     assert facts.largest_norm <= 1.0
     assert facts.noise["mean_square"] ** 0.5 == pytest.approx(2.0 * float(value), rel=0.1)
@@ -194,8 +195,9 @@ def test_the_command_says_so_in_one_line():
 @pytest.mark.parametrize("count", [-1e9, -50.0, 50.0, 1e9])
 @pytest.mark.parametrize("rate", [0.2, 1e3, 1e300])
 def test_an_adapted_norm_stays_inside(count, rate):
-    adaptive, norm = AdaptiveClip(quantile=0.5, rate=rate, count_noise_std=1.0), 1.0
+    draws = Simulated(seeds=Seeds(root=0))
+    adaptive, norm = AdaptiveClip(quantile=0.5, rate=rate, count_noise_std=1.0, cohort=10.0, randomness=draws), 1.0
     for noise in np.random.default_rng(0).standard_normal(400):
-        norm = adaptive.next_norm(norm, count, float(noise), 10.0)
+        norm = adaptive.moved(norm, count + float(noise))
         assert SMALLEST_CLIP <= norm <= LARGEST_CLIP
     assert norm in (SMALLEST_CLIP, LARGEST_CLIP)

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from dpfed.stages.upload import Upload
 
 from dpfed import compress
 from dpfed.seeds import Seeds
+from dpfed.stages.encode import Encode
+
+from ..announced import a_round
 
 SIZE = 12
 EXEMPT = {
@@ -30,10 +32,10 @@ def test_exempt_entries_arrive_as_they_are_and_the_others_as_the_scheme_makes_th
     expected = rows.clone()
     expected[:, others] = scheme.decode(scheme.encode(rows[:, others], seed=[0, 0, 0]))
     expected[1] = 0.0
-    code = Upload(scheme=scheme, seeds=Seeds(root=0), dense=torch.tensor(exempt))
-    origin, clients = torch.zeros(SIZE), np.arange(3)
-    sent = code.send(rows, origin, clients, 0)
-    assert torch.equal(sent.rows, expected)
-    messages = code.messages(rows, origin, clients, 0)
-    assert torch.equal(code.arrived(messages, origin, clients, 0).rows, expected)
-    assert sent.uplink_bytes == sum(map(len, messages))
+    encode = Encode(scheme=scheme, seeds=Seeds(root=0), dense=torch.tensor(exempt))
+    now, clients = a_round(torch.zeros(SIZE)), np.arange(3)
+    assert torch.equal(encode.client(rows, clients, now), expected)
+    counted = now.tally.uplink_bytes
+    messages = encode.messages(rows, clients, now)
+    assert torch.equal(encode.read(messages, clients, now), expected)
+    assert counted == sum(map(len, messages))

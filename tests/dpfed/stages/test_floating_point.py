@@ -12,17 +12,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from dpfed.sending import Sent
 
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.config.tables import override, parse
 from dpfed.randomness import Secure, Simulated
-from dpfed.round import noisy_sum
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
+from dpfed.stages.chain import client_halves, server_halves
 from dpfed.stages.coins import Coins
-from dpfed.stages.integer_noise import DiscreteGaussianLaw, SkellamLaw
+from dpfed.stages.integer_laws import DiscreteGaussianLaw, SkellamLaw
+from dpfed.stages.integers import Integers
 from dpfed.stages.inversion import draw
+
+from ..announced import a_round, announced
 
 TRIALS = 20_000
 SMALL = 0.25
@@ -110,13 +112,11 @@ def released(settings, value):
     """The noisy sum of a round as it leaves the server, when one client's first coordinate is `value` and nothing else
     was sent."""
     experiment = build(parse(override(TABLES, settings), source="test"))
-    parts, state = experiment.method, experiment.start
+    stages, now = experiment.method.stages, announced(experiment, uploads=1)
     row = torch.zeros(1, experiment.model.size)
     row[0, 0] = value
-    rows = parts.privacy.bound(row, 1.0).rows
-    arrived = parts.code.send(rows, state.broadcast, np.array([0]), 0).rows
-    total = arrived.sum(dim=0).to(parts.code.summed_as)
-    return experiment, noisy_sum(state, parts, total, state.broadcast, 1, Sent())[0].double().numpy()
+    total = client_halves(stages, row, np.array([0]), now).sum(dim=0).to(stages.summed_as)
+    return experiment, server_halves(stages, total, now).double().numpy()
 
 
 def test_a_release_of_the_whole_package_is_on_a_public_grid_in_secure_mode_alone():
@@ -124,7 +124,7 @@ def test_a_release_of_the_whole_package_is_on_a_public_grid_in_secure_mode_alone
     discrete = ("privacy.noise=discrete-gaussian", "aggregation.rotation=false", "aggregation.steps=1024")
     for value in (0.0, 1.0):
         experiment, seen = released([*discrete, "run.randomness=secure"], value)
-        steps = seen * experiment.method.code.fixed_point.steps_per_unit
+        steps = seen * experiment.method.stages.find(Integers).fixed_point.steps_per_unit
         np.testing.assert_array_equal(steps, np.rint(steps))
         _, floats = released([], value)
         assert (floats * 1024 != np.rint(floats * 1024)).mean() > 0.99
@@ -150,8 +150,8 @@ def test_a_coin_has_its_probability_to_the_53rd_bit(probability):
     exact = min(max(Fraction(0.5) + Fraction(float(row)), Fraction(0.01)), Fraction(0.99))
     favourable = math.ceil(exact * 2**53)
     for k, shown in ((favourable - 1, 1.0), (favourable, 0.0), (0, 1.0), (2**53 - 1, 0.0)):
-        coins = Coins(randomness=Fixed(k), edge=0.01, summed=True, bits=4)
-        assert float(coins.send(row[None], origin, np.array([0]), 0).rows) == shown
+        coins = Coins(randomness=Fixed(k), edge=0.01, bits=4)
+        assert float(coins.client(row[None], np.array([0]), a_round(origin))) == shown
     assert 0 <= Fraction(favourable, 2**53) - exact < Fraction(1, 2**53)
 
 
@@ -175,8 +175,9 @@ def test_a_coin_is_whether_the_uniform_is_below_the_probability_in_every_cell(ed
                 asked.append(rng.integers(0, 2**64, count, dtype=np.uint64))
                 return asked[-1]
 
-        coins = Coins(randomness=Words(), edge=edge, summed=True, bits=4)
-        shown = coins.send(torch.from_numpy(row)[None], torch.from_numpy(origin), np.array([0]), 0).rows[0].numpy()
+        coins = Coins(randomness=Words(), edge=edge, bits=4)
+        now = a_round(torch.from_numpy(origin))
+        shown = coins.client(torch.from_numpy(row)[None], np.array([0]), now)[0].numpy()
         exact = np.clip(origin.astype(np.float64) + row.astype(np.float64), edge, 1 - edge)
         low, unsure = cells / 2**16, coins_that_are_unsure(origin, row, cells, edge)
         one, zero = exact >= low + 2.0**-16, exact <= low  # whatever the other bits are

@@ -5,13 +5,15 @@ import math
 
 import pytest
 import torch
-from dpfed.stages.coin_moves import ClientLevelCoins
-from dpfed.stages.integer_upload import IntegerUpload
 
 from dpfed.config.tables import override, parse
-from dpfed.round import draw_cohort, run_round
+from dpfed.round import cohort_of
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.integers import Integers
 
+from ..announced import bound
 from ..test_round import Book, random_updates, with_updates
 
 CLIP = 0.5
@@ -78,46 +80,47 @@ def built(way):
 
 
 def drawn(experiment):
-    return int(draw_cohort(experiment.method, 0)[0])
+    return int(cohort_of(experiment.method, 0)[0])
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_hostile_client_moves_the_sum_by_at_most_its_bound(way):
     """The noise, coins and rounding of both rounds are the same, so that only the client's part differs."""
     experiment = built(way)
-    parts, client = experiment.method, drawn(experiment)
+    method, client = experiment.method, drawn(experiment)
     updates = random_updates(experiment, scale=0.05, seed=1)
-    updates = updates[:, : parts.local.course.size]
+    updates = updates[:, : method.clients.course.size]
     sums = {}
 
     def noisy_sum(name, row):
         changed = updates.clone()
         changed[client] = row
         made = with_updates(experiment, changed)
-        state, facts = run_round(experiment.start, made, seeds=experiment.seeds, ledger=Book())
+        state, facts = watched_round(experiment.start, made, seeds=experiment.seeds, ledger=Book())
         assert bool(torch.isfinite(state.broadcast).all())
         assert math.isfinite(state.clip_norm)
-        sums[name] = state.broadcast.double() * parts.divisor
+        sums[name] = state.broadcast.double() * method.divisor
         return facts
 
     noisy_sum("zero", torch.zeros_like(updates[0]))
     for name, hostile in HOSTILE.items():
         facts = noisy_sum(name, hostile(updates[client]))
         moved = float((sums[name] - sums["zero"]).norm())
-        if isinstance(parts.privacy, ClientLevelCoins):
+        if method.stages.find(ClipMoves) is not None:
             continue  # what is bounded there is the move of the probabilities, not the sum of coins: see below
         assert facts.largest_norm <= 1.0
-        assert moved <= CLIP * _lengthened(parts) * _stretched(way, experiment) * (1 + 1e-4) + 1e-4, name
+        assert moved <= CLIP * _lengthened(method.stages) * _stretched(way, experiment) * (1 + 1e-4) + 1e-4, name
     if way not in ("coins", "coins-linf", "coins-seen", "signs", "qsgd-uploads"):  # the test has power
         moved = float((sums["1e6"] - sums["zero"]).norm())
         assert moved > 0.9 * CLIP
 
 
-def _lengthened(parts):
+def _lengthened(stages):
     """What rounding to whole numbers adds, as it is charged."""
-    if not isinstance(parts.code, IntegerUpload):
+    integers = stages.find(Integers)
+    if integers is None:
         return 1.0
-    steps = parts.code.fixed_point
+    steps = integers.fixed_point
     return math.sqrt(steps.largest_squared_norm(CLIP)) / (steps.steps_per_unit * CLIP)
 
 
@@ -125,7 +128,7 @@ def _stretched(way, experiment):
     """From the space that is sent, where the bound is, back to weights: only a projection on one vector changes norms;
     and compression after the bound, which is post-processing of every upload."""
     if way == "projection":
-        chosen = experiment.method.map.for_round(experiment.start.broadcast, 0, experiment.seeds)
+        chosen = experiment.method.stages.project.choice.for_round(experiment.start.broadcast, 0, experiment.seeds)
         return float(chosen.adjoint(torch.ones(1)).norm())
     return math.inf if way == "qsgd-uploads" else 1.0
 
@@ -135,10 +138,11 @@ def _stretched(way, experiment):
 def test_the_bound_itself_holds_exactly(way, hostile):
     """In rational arithmetic's stead: float64 sums of float32 squares, whose error is far below ROOM_FOR_ROUNDING."""
     experiment = built(way)
-    row = HOSTILE[hostile](random_updates(experiment, seed=2)[:1, : experiment.method.map.sent][0])
-    bounded = experiment.method.privacy.bound(row[None].clone(), CLIP).rows[0].double()
+    row = HOSTILE[hostile](random_updates(experiment, seed=2)[:1, : experiment.method.stages.project.sent][0])
+    bounded = bound(experiment, row[None].clone(), CLIP)[0].double()
     assert float(bounded.square().sum().sqrt()) <= CLIP
-    linf = getattr(experiment.method.privacy, "linf_clip", None)
+    moves = experiment.method.stages.find(ClipMoves)
+    linf = None if moves is None else moves.linf
     assert linf is None or float(bounded.abs().max()) <= linf
     if not bool(torch.isfinite(row).all()):
         assert not bounded.any()

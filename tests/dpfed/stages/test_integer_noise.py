@@ -15,7 +15,7 @@ from dpfed.errors import ConfigError
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 from dpfed.stages import inversion
-from dpfed.stages.integer_noise import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
+from dpfed.stages.integer_laws import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
 
 ALPHA = 1e-6
 COUNT = 200_000

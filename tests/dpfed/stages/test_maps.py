@@ -8,8 +8,8 @@ import torch
 
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
-from dpfed.stages.maps import Identity, SharedMask, random_indices, top_indices
-from dpfed.stages.masks import RandomSharedMask, SendAll, kept_coordinates
+from dpfed.stages.send_all import Identity, SendAll
+from dpfed.stages.shared_mask import RandomSharedMask, SharedMask, kept_coordinates, random_indices, top_indices
 
 SEEDS = Seeds(root=3)
 SIZE, KEPT = 12, 5

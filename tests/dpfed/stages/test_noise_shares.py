@@ -9,11 +9,14 @@ import torch
 from accounting import Composed, Ledger, Subsampled
 from accounting.compose import accountant
 from dpfed.errors import ConfigError
-from dpfed.round import run_round
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.stages.integer_noise import DiscreteGaussianLaw
+from dpfed.run.watched import watched_round
+from dpfed.stages.gaussian_noise import GaussianNoise
+from dpfed.stages.integer_noise import IntegerNoise
+from dpfed.stages.integers import Integers
 
+from ..announced import Recorder, announced
 from ..test_round import Book, random_updates, with_updates
 
 SHARES = ("privacy.placement=clients", "privacy.adjacency=zero-out")
@@ -22,36 +25,27 @@ FIXED = ("federation.sampling=fixed", *SHARES)
 
 def released(experiment, updates=None, rounds=1):
     """What the rounds' sums were, in integer steps before they are scaled back, and what the ledger was told."""
-    sums, book, state = [], Book(), experiment.start
-    parts = experiment.method if updates is None else with_updates(experiment, updates)
-
-    code = parts.code
-
-    class Watched:
-        def __getattr__(self, name):
-            return getattr(code, name)
-
-        def decode(self, total, origin, uploads, round):
-            sums.append(total.clone())
-            return code.decode(total, origin, uploads, round)
-
-    parts = replace(parts, code=Watched())
+    book, state = Book(), experiment.start
+    method, seen = experiment.method if updates is None else with_updates(experiment, updates), Recorder()
+    kind = GaussianNoise if method.stages.find(Integers) is None else Integers
+    method = replace(method, stages=method.stages.with_after(kind, seen))
     for _ in range(rounds):
-        state, _ = run_round(state, parts, seeds=experiment.seeds, ledger=book)
-    return sums, book.releases
+        state, _ = watched_round(state, method, seeds=experiment.seeds, ledger=book)
+    return seen.totals, book.releases
 
 
-class Silent:
-    """A privacy without its noise."""
+class ThreeQuarters:
+    """Shares of 9/12 of their variance."""
 
-    def __init__(self, privacy):
-        self._privacy = privacy
+    def __init__(self, stage):
+        noise = replace(stage.noise, share_variance=float(int(stage.noise.share_variance) * 9 // 12))
+        self._short = replace(stage, noise=noise)
 
-    def __getattr__(self, name):
-        return getattr(self._privacy, name)
+    def client(self, rows, ids, now):
+        return self._short.client(rows, ids, now)
 
-    def share(self, rows, clients, norm, round):
-        return rows
+    def server(self, total, now):
+        return total
 
 
 def nothing(experiment):
@@ -85,11 +79,11 @@ def test_shares_sized_for_losses_leave_at_least_the_noise_that_is_charged(tiny_c
 def test_noise_that_is_too_small_is_seen(tiny_config):
     """The planted fault of the test above: shares of 1/(number who should come) where fewer come."""
     experiment = build(tiny_config("privacy.noise=discrete-gaussian", *FIXED, "aggregation.lost.upload=3"))
-    law = experiment.method.privacy.law
-    short = replace(experiment.method.privacy, law=DiscreteGaussianLaw(law.variance * 9 // 12))
-    faulty = replace(experiment, parts=replace(experiment.method, privacy=short))
-    sums, releases = released(faulty, nothing(experiment), rounds=8)
-    assert variance_is_off(sums, [inside(one).variance for one in releases])
+    stages = experiment.method.stages.replaced(IntegerNoise, ThreeQuarters)
+    faulty = replace(experiment, method=replace(experiment.method, stages=stages))
+    sums, _ = released(faulty, nothing(experiment), rounds=8)
+    charged = inside(experiment.method.stages.private.release(announced(experiment, uploads=9)))
+    assert variance_is_off(sums, [charged.variance] * 8)
 
 
 def test_what_arrived_is_charged(tiny_config):
@@ -131,7 +125,7 @@ def test_a_sum_with_less_noise_than_is_charged_is_not_released(tiny_config, law)
     experiment = build(
         tiny_config(f"privacy.noise={law}", *FIXED, "aggregation.tolerance=0.1", "aggregation.lost.upload=2")
     )
-    _, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
+    _, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
     assert "10 of 12" in facts.aborted
 
 
@@ -159,7 +153,7 @@ def test_at_most_so_many_are_drawn_as_there_are_slots(tiny_config):
     )
     for round in range(10):
         state = replace(experiment.start, round=round)
-        _, facts = run_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
+        _, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
         assert facts.cohort <= 12 == facts.participants
 
 
@@ -180,7 +174,9 @@ def test_one_client_moves_the_sum_of_integers_by_at_most_the_bound_that_is_charg
             "aggregation.steps=50",
         )
     )
-    quiet = replace(experiment, parts=replace(experiment.method, privacy=Silent(experiment.method.privacy)))
+    quiet = replace(
+        experiment, method=replace(experiment.method, stages=experiment.method.stages.without(IntegerNoise))
+    )
     _, releases = released(experiment)
     bound = inside(releases[0]).l2_bound
     client = int(experiment.method.sampler.sample(experiment.method.randomness, 0)[0])
@@ -206,11 +202,11 @@ def test_the_servers_noise_on_a_secure_sum_is_charged_with_the_bound_of_rounded_
             "federation.cohort=60",
         )
     )
-    code = experiment.method.code
-    longest = math.sqrt(code.fixed_point.largest_squared_norm(1.0)) / code.fixed_point.steps_per_unit
+    point = experiment.method.stages.find(Integers).fixed_point
+    longest = math.sqrt(point.largest_squared_norm(1.0)) / point.steps_per_unit
     assert longest > 1.2
     book = Book()
-    after, _ = run_round(
+    after, _ = watched_round(
         experiment.start, with_updates(experiment, nothing(experiment)), seeds=experiment.seeds, ledger=book
     )
     noise = 60 * (after.broadcast - experiment.start.broadcast).double()

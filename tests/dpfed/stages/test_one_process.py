@@ -1,17 +1,21 @@
 """In one process nothing is read back from bytes, and rows go a few at a time: with the same result."""
 
-import dpfed.sending
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+import dpfed.round
 from dpfed import compress, data
 from dpfed.compress.largest import largest_indices
 from dpfed.config.tables import override, parse
 from dpfed.data.dataset import Dataset
-from dpfed.round import run_round
 from dpfed.run.experiment import build
+from dpfed.run.watched import watched_round
 from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
+
+from ..announced import announced, arrive, decoded, messages, read
 
 GROUP = np.array([2, 5, 7, 11, 13])
 TABLES = {
@@ -79,28 +83,30 @@ def rows_like(origin):
 
 @pytest.mark.parametrize("case", sorted(set(CODES) - {"masks", "thresholds", "exempt entries"}))
 def test_what_arrives_is_what_the_bytes_say(case):
-    one, other = experiment_of(case).parts.code, experiment_of(case).parts.code
-    origin = experiment_of(case).start.broadcast
-    for round in (1, 2):  # error feedback remembers
+    experiment = experiment_of(case)
+    stages, origin = experiment.method.stages, experiment.start.broadcast
+    memories = {}, {}
+    for number in (1, 2):  # error feedback remembers
+        one, other = (replace(announced(experiment, number=number, uploads=5), memory=kept) for kept in memories)
         rows = rows_like(origin)
-        here = one.send(rows.clone(), origin, GROUP, round)
-        there = other.arrived(other.messages(rows.clone(), origin, GROUP, round), origin, GROUP, round)
-        assert torch.equal(here.rows, there.rows)
-        assert (here.uplink_bytes, here.not_finite) == (there.uplink_bytes, there.not_finite)
-        assert here.not_finite == 2
-        sums = [code.decode(here.rows.sum(dim=0), origin, 5, round) for code in (one, other)]
-        assert torch.equal(*sums)
+        here, counted = arrive(stages, rows.clone(), GROUP, one)
+        there, read_of = read(stages, messages(stages, rows.clone(), GROUP, other), GROUP, other)
+        assert torch.equal(here, there)
+        assert (counted.uplink_bytes, counted.not_finite) == (read_of.uplink_bytes, read_of.not_finite)
+        assert counted.not_finite == 2
+        assert torch.equal(*(decoded(stages, here.sum(dim=0), now) for now in (one, other)))
 
 
 @pytest.mark.parametrize("case", ["masks", "thresholds", "exempt entries"])
 def test_what_arrives_is_what_the_bytes_say_where_rows_are_small(case):
     experiment = experiment_of(case)
-    code, origin = experiment.method.code, experiment.start.broadcast
+    stages, origin = experiment.method.stages, experiment.start.broadcast
+    now = announced(experiment, number=1)
     rows = 0.02 * torch.randn(5, len(origin), generator=torch.Generator().manual_seed(3))
-    here = code.send(rows.clone(), origin, GROUP, 1)
-    there = code.arrived(code.messages(rows.clone(), origin, GROUP, 1), origin, GROUP, 1)
-    assert torch.equal(here.rows, there.rows)
-    assert here.uplink_bytes == there.uplink_bytes
+    here, counted = arrive(stages, rows.clone(), GROUP, now)
+    there, read_of = read(stages, messages(stages, rows.clone(), GROUP, now), GROUP, now)
+    assert torch.equal(here, there)
+    assert counted.uplink_bytes == read_of.uplink_bytes
 
 
 @pytest.mark.parametrize("name", [name for name in compress.names() if name != "shared-topk"])
@@ -115,9 +121,9 @@ def test_bytes_are_counted_as_they_are_written(name):
 def test_a_round_is_the_same_in_pieces(case, monkeypatch):
     ends = []
     for at_once in (1, 3000, 1 << 30):
-        monkeypatch.setattr(dpfed.sending, "_AT_ONCE", at_once)
+        monkeypatch.setattr(dpfed.round, "_AT_ONCE", at_once)
         experiment = experiment_of(case)
-        state, facts = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+        state, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
         ends.append((state.broadcast, facts.clipped, facts.uplink_bytes, facts.arrived))
     for other in ends[1:]:
         torch.testing.assert_close(other[0], ends[0][0], rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Codes apart: what clients send, each for itself, is what arrives from a whole group in one process."""
+"""Wires: what clients send, each for itself, is what arrives from a whole group in one process."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,8 @@ import torch
 from dpfed.config.tables import override, parse
 from dpfed.errors import WireError
 from dpfed.run.experiment import build
+
+from ..announced import announced, arrive, messages, read
 
 GROUP = np.array([3, 7, 11])
 TABLES = {
@@ -29,24 +31,24 @@ CODES = {
 }
 
 
-def code_and_rows(case):
+def stages_and_rows(case):
     method, settings = CODES[case]
     experiment = build(parse(override({**TABLES, "method": {"name": method}}, settings), source="test"))
     origin = experiment.start.broadcast
     moves = 0.02 * torch.randn(3, len(origin), generator=torch.Generator().manual_seed(3))
-    return experiment.method.code, moves, origin
+    return experiment.method.stages, moves, announced(experiment, number=1)
 
 
 @pytest.mark.parametrize("case", sorted(CODES))
 def test_alone_is_as_together(case):
     """Nothing depends on who else is in a group: neither randomness nor what is decoded."""
-    code, rows, origin = code_and_rows(case)
-    together = code.send(rows.clone(), origin, GROUP, 1)
-    alone = [code.messages(rows[i : i + 1].clone(), origin, GROUP[i : i + 1], 1)[0] for i in range(3)]
-    arrived = code.arrived(alone, origin, GROUP, 1)
-    assert torch.equal(arrived.rows.to(together.rows.dtype), together.rows)
-    assert together.uplink_bytes in (None, sum(map(len, alone)))
-    fixed = code.fixed_bits(rows.shape[1])
+    stages, rows, now = stages_and_rows(case)
+    together, counted = arrive(stages, rows.clone(), GROUP, now)
+    alone = [messages(stages, rows[i : i + 1].clone(), GROUP[i : i + 1], now)[0] for i in range(3)]
+    arrived, _ = read(stages, alone, GROUP, now)
+    assert torch.equal(arrived.to(together.dtype), together)
+    assert counted.uplink_bytes in (None, sum(map(len, alone)))
+    fixed = stages.fixed_bits
     if fixed is not None:
         assert all(0 <= len(message) - fixed / 8 < 8 for message in alone)
 
@@ -56,29 +58,29 @@ def test_entries_that_no_client_could_send_are_refused(case):
     """A ring has room for the sum of all; one client's entry is an integer of its own small alphabet."""
     from dpfed.compress.ring_bytes import ring_to_bytes
 
-    code, _, origin = code_and_rows(case)
-    entries = torch.zeros(1, len(origin), dtype=torch.int64)
+    stages, _, now = stages_and_rows(case)
+    entries = torch.zeros(1, stages.width, dtype=torch.int64)
     entries[0, 5] = 2
     with pytest.raises(WireError, match=r"[Dd]rop the client"):
-        code.arrived(ring_to_bytes(entries, code.bits), origin, GROUP[:1], 0)
+        read(stages, ring_to_bytes(entries, stages.bits), GROUP[:1], now)
 
 
 @pytest.mark.parametrize("case", sorted(set(CODES) - {"coins"}))  # a range coder makes some mask of any words
 def test_messages_of_a_wrong_length_are_refused(case):
-    code, rows, origin = code_and_rows(case)
-    (message,) = code.messages(rows[:1], origin, GROUP[:1], 0)
+    stages, rows, now = stages_and_rows(case)
+    (message,) = messages(stages, rows[:1], GROUP[:1], now)
     for wrong in (b"", message[:-1], message + b"\0", b"\7" * 9):
         with pytest.raises(WireError):
-            code.arrived([wrong], origin, GROUP[:1], 0)
+            read(stages, [wrong], GROUP[:1], now)
 
 
 def test_a_row_that_cannot_be_sent_is_one_byte_and_counts_as_zeros():
-    code, rows, origin = code_and_rows("levels")
+    stages, rows, now = stages_and_rows("levels")
     rows[0] = float("nan")
     rows[1] = 0.0
-    messages = code.messages(rows, origin, GROUP, 0)
-    arrived = code.arrived(messages, origin, GROUP, 0)
-    assert [len(message) for message in messages[:2]] == [1, 1]
-    assert arrived.not_finite == 1
-    assert not arrived.rows[:2].any()
-    assert arrived.rows[2].any()
+    sent = messages(stages, rows, GROUP, now)
+    arrived, counted = read(stages, sent, GROUP, now)
+    assert [len(message) for message in sent[:2]] == [1, 1]
+    assert counted.not_finite == 1
+    assert not arrived[:2].any()
+    assert arrived[2].any()

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.ranks import Ranks
+from dpfed.run.noise_facts import noise_facts
+from dpfed.run.probes import number, probe, probe_of
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip, DropNotFinite, FixedClip, row_norms
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.integers import Integers
-from dpfed.stages.noise_facts import noise_facts
-from dpfed.stages.probes import number, probe, probe_of
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 
@@ -30,7 +30,7 @@ class Watch:
                    on), in the units it is added in; None: only clients have seen it
     shares, draws: the sum of the noise in the rows that arrive, in their units, and of how many draws; None: no such
                    noise, or (noise_known false) only clients have seen it
-    added:         the probe (`dpfed.stages.probes`) of the rows that go into the sum and arrive; None: none was seen
+    added:         the probe (`dpfed.run.probes`) of the rows that go into the sum and arrive; None: none was seen
     near_the_ends: entries of a sum of integers that have probably wrapped around
     released:      [k], the noisy sum that is released; drawn: the server's noise in it, in the units it was added in
     """
@@ -86,9 +86,7 @@ class Watch:
             self.released = total
 
     def gather(self, ranks: Ranks, now: Round) -> None:
-        """What every rank has counted and seen, added up; noise too, if there are several."""
-        if ranks.count == 1:
-            return
+        """What every rank has counted and seen, added up; noise too."""
         tally, at = now.tally, now.reference.device
         counts = [tally.trained, tally.inside, tally.not_finite, self.draws, tally.uplink_bytes or 0]
         measured = ranks.largest(float(tally.uplink_bytes is not None)) > 0

@@ -1,28 +1,22 @@
-"""Who chooses the round's map: nobody, a public seed, or public data."""
+"""Fed-SMP's masks: all clients of a round send the same k coordinates, drawn or chosen by public data."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.counter import client_seeds
-from dpfed.compress.masked_noise import random_noise
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
-from dpfed.stages.maps import Identity, Map, SharedMask, SignedProbabilities, random_indices, top_indices
+from dpfed.stages.maps import FLOAT_BITS, SEED_BITS, Map
 
-FLOAT_BITS = 32
-SEED_BITS = 64
-
-
-def index_bits(size: int) -> int:
-    """Bits that name one of `size` coordinates."""
-    return math.ceil(math.log2(size)) if size > 1 else 0
+_SHOWN = 4096
 
 
 class Trainer(Protocol):
@@ -34,37 +28,39 @@ class Trainer(Protocol):
         """The update [d] from broadcast [d]."""
 
 
-class MapChoice(Protocol):
-    """Fixes the map of a round from public things only: the broadcast weights, seeds, public data.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedMask:
+    """The same coordinates for every client of the round, times `scale` (Fed-SMP, Algorithm 2).
 
-    `sent` is how many values a client sends, `downlink_bits` what it gets: the weights and the mask.
+    With uniformly random indices and scale d/k the sent vector, scattered back, has the update as its mean over the
+    mask; with chosen indices (top-k of a public update) scale is 1. Clipping happens after the scale, in the k
+    values that are sent, so that their norm is the sensitivity. `chosen_by`: the fingerprint of the public samples that
+    chose the indices, if any did.
     """
 
-    @property
-    def sent(self) -> int: ...
-
-    @property
-    def downlink_bits(self) -> int: ...
-
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class SendAll:
-    """No compression."""
-
     size: int
+    indices: Tensor
+    scale: float
+    chosen_by: str | None = None
 
     @property
     def sent(self) -> int:
-        return self.size
+        return len(self.indices)
 
     @property
-    def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size
+    def facts(self) -> dict[str, Any] | None:
+        if self.chosen_by is None:
+            return None
+        return {"samples": self.chosen_by, "kept": len(self.indices), "shown": shown(self.indices, self.size)}
 
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
-        return Identity(size=self.size)
+    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
+        return updates.index_select(1, self.indices).mul_(self.scale)
+
+    def adjoint(self, total: Tensor) -> Tensor:
+        return total.new_zeros(self.size).index_copy_(0, self.indices, total)
+
+    def restrict(self, broadcast: Tensor) -> Tensor:
+        return broadcast.index_select(0, self.indices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,28 +110,32 @@ class PublicTopMask:
         return SharedMask(size=self.size, indices=indices, scale=1.0, chosen_by=used)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublicSigns:
-    """What coins of an update are read with: +bound and -bound, or the round's shared noise ±bound (FedMRNS)."""
+def shown(indices: Tensor, size: int) -> str:
+    """Which of the coordinates 0, s, 2s, ... are among the indices, a bit each in hexadecimal; at most 8,191."""
+    kept = torch.zeros(size, dtype=torch.bool)
+    kept[indices.cpu()] = True
+    return np.packbits(kept[:: max(1, size // _SHOWN)].numpy()).tobytes().hex()
 
-    size: int
-    bound: float
-    noise_purpose: str | None
 
-    @property
-    def sent(self) -> int:
-        return self.size
+def random_indices(size: int, kept: int, seeds: Seeds, purpose: str, *path: int) -> Tensor:
+    """`kept` of `size` coordinates, uniformly without replacement, sorted, int64."""
+    drawn = seeds.generator(purpose, *path).choice(size, kept, replace=False, shuffle=False)
+    return torch.from_numpy(np.sort(drawn).astype(np.int64))
 
-    @property
-    def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size + (SEED_BITS if self.noise_purpose else 0)
 
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
-        signs = torch.ones(1, device=weights.device)
-        if self.noise_purpose is not None:
-            own = client_seeds([seeds.integer(self.noise_purpose, round)], 1).to(weights.device)
-            signs = random_noise(own, "bernoulli", 1.0, self.size)[0]
-        return SignedProbabilities(size=self.size, signs=signs, bound=self.bound)
+def top_indices(updates: Tensor, kept: int) -> Tensor:
+    """Indices of the `kept` largest magnitudes of each row of [c, d], sorted, int64 [c, kept].
+
+    Ties go to the lower index and NaN counts as zero: a stable sort, since torch.topk promises neither.
+    """
+    magnitudes = updates.abs().nan_to_num_(nan=0.0)
+    order = torch.sort(magnitudes, dim=1, descending=True, stable=True).indices
+    return order[:, :kept].sort(dim=1).values
+
+
+def index_bits(size: int) -> int:
+    """Bits that name one of `size` coordinates."""
+    return math.ceil(math.log2(size)) if size > 1 else 0
 
 
 def fingerprint(inputs: Tensor, labels: Tensor) -> str:

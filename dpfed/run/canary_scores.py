@@ -11,12 +11,8 @@ from dpfed.stages.chain import Stages, client_halves
 from dpfed.stages.stage import Round, Tally
 
 
-def canary_scores(
-    canaries: Canaries | None, stages: Stages, now: Round, released: Tensor | None
-) -> tuple[CanaryScore, ...]:
+def canary_scores(canaries: Canaries, stages: Stages, now: Round, released: Tensor) -> tuple[CanaryScore, ...]:
     """How much of each canary's own bounded row is in the noisy sum [k] that was released."""
-    if canaries is None or released is None:
-        return ()
     present, absent = canaries.of_round(now.number)
     ids = np.concatenate([present, absent])
     apart = Round(task=now.task, projection=now.projection, reference=now.reference, tally=Tally())
