@@ -1,4 +1,4 @@
-"""Runs whose clients train privately by themselves: is every client charged for the steps that the configuration names?"""
+"""Runs whose clients train privately by themselves: is every client charged for the steps that are configured?"""
 
 from __future__ import annotations
 
