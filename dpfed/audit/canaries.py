@@ -1,4 +1,4 @@
-"""Federated canaries: clients of the audit's own that send a random direction, found again in what is published.
+"""Federated canaries: artificial clients that send a random direction, found again in what is published.
 
 A canary's update is a random unit vector, scaled far above the clip so that it is clipped; it takes part like any
 client, each canary in a round of its own where participation is known (a simulation). Given the canary was absent, its

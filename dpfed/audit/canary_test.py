@@ -28,7 +28,7 @@ from dpfed.audit.power import MOVES, NOISES, Power, Region, power_of
 from dpfed.audit.promise import canaries_of
 from dpfed.audit.rejection import ClaimTest, reject_claim
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import Seen, Unavailable
+from dpfed.audit.run_lines import CanaryLine, Unavailable
 
 Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
 Finding = tuple[bool | None, str]
@@ -153,7 +153,7 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
         f"random directions and not for the worst client: so many canaries would have found {found.power.in_words()}."
     )
     if found.claim.rejected:
-        return False, f"more shows of who took part than one round may show. {detail}"
+        return False, f"the scores show more of who took part than one round may. {detail}"
     if found.one_run_rejected:
         return False, f"the coins can be guessed better than one round may show. {detail}"
     if found.score_gap < _LOUD_ENOUGH:
@@ -192,5 +192,5 @@ def _strength(mechanism: Mechanism) -> float:
     return 0.0 if isinstance(mechanism, BernoulliAggregate) else mechanism.variance / mechanism.l2_bound**2
 
 
-def _gap(files: RunFiles, seen: list[Seen]) -> float:
+def _gap(files: RunFiles, seen: list[CanaryLine]) -> float:
     return float(np.median([one.norm / files.released[one.round].clip_norm for one in seen]))

@@ -25,7 +25,7 @@ from scipy.stats import binom
 from dpfed.audit.cohort_law import convolved, two_sided
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import Round, Unavailable
+from dpfed.audit.run_lines import RoundLine, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
 from dpfed.participation import members
 
@@ -37,7 +37,7 @@ _FARTHEST = 15.0
 _NEGLIGIBLE = 1e-18
 
 
-def cohorts_of(files: RunFiles) -> Iterator[tuple[Round, NDArray[np.int64]]]:
+def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundLine, NDArray[np.int64]]]:
     """Every round's sorted members. Unavailable where they were not written or make no sense."""
     clients = files.config.federation.clients
     for one in files.rounds:
@@ -56,7 +56,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     """Claim: cohorts drawn by the configured sampler fail with probability at most alpha: a third of it for what each
     has in common with those up to five rounds before, a third for how often each client came, a third for cohorts that
     are drawn again."""
-    seen = Seen(clients=files.config.federation.clients)
+    seen = SeenCohorts(clients=files.config.federation.clients)
     if sampler_of(files.config).law.probability >= 1 and all(one.members == members.EVERYBODY for one in files.rounds):
         return True, f"all {seen.clients} clients in every round."
     for one, ids in cohorts_of(files):
@@ -73,7 +73,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
 
 
 @dataclass(kw_only=True, eq=False)
-class Seen:
+class SeenCohorts:
     """What of the cohorts is kept, round by round."""
 
     clients: int

@@ -13,7 +13,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.run_files import RunFiles, clip_norm_before
-from dpfed.audit.run_lines import Round, Unavailable
+from dpfed.audit.run_lines import RoundLine, Unavailable
 from dpfed.audit.summary_claims import named_by_the_configuration, named_by_the_ledger, protection_problem
 from dpfed.audit.verdict import rounds_in_words
 from dpfed.errors import DpfedError
@@ -41,7 +41,7 @@ def ledger_intact(files: RunFiles) -> Finding:
 
 
 def epsilon_follows(files: RunFiles) -> Finding:
-    """What the summary states is what the ledger's releases cost, and so is the last epsilon in metrics.jsonl."""
+    """What the summary states is the epsilon of the ledger's releases, and so is the last epsilon in metrics.jsonl."""
     stated, found = files.stated("epsilon"), files.guarantee
     detail = (
         f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}, summary.json states "
@@ -58,7 +58,7 @@ def epsilon_follows(files: RunFiles) -> Finding:
 
 def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
     """Whether this is less than the configured accountant gives, yet true: a run follows the closed form of plain
-    Gaussians whatever was asked for."""
+    Gaussians whatever is configured."""
     if epsilon >= files.guarantee.epsilon:
         return False
     best = files.trusted_ledger.guarantee(files.stated("delta"), with_lower_bound=False)
@@ -190,7 +190,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
     return f"the ledger has {key} = {found.get(key)}, config.toml gives {expected.get(key)}"
 
 
-def _facts(files: RunFiles, number: int) -> Round | None:
+def _facts(files: RunFiles, number: int) -> RoundLine | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 
@@ -221,20 +221,15 @@ def _promised_delta(files: RunFiles) -> float | None:
 def epsilon_is_possible(files: RunFiles) -> Finding:
     """What is stated is no less than what an explicit pair of neighbours shows (`accounting.compose.lower_bound`),
     at the delta that configuration and clients give: another way to the number than the account, where one is known."""
-    delta = _promised_delta(files)
-    least = None if delta is None else least_epsilon(files, delta)
-    if least is None or delta is None:
+    ledger = files.trusted_ledger
+    mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
+    if mechanism is None or not pld.supports(mechanism):
         return True, "no lower bound is known for this mechanism; its account is all there is."
-    stated = files.stated("epsilon")
+    delta = _promised_delta(files)
+    assert delta is not None
+    stated, least = files.stated("epsilon"), lower_bound.epsilon(mechanism, delta=delta)
     detail = (
         f"no account of these releases can state less than {downwards(least)} at delta {upwards(delta)}; "
         f"{upwards(stated)} is stated."
     )
     return stated >= least * (1 - _SAME), detail
-
-
-def least_epsilon(files: RunFiles, delta: float) -> float | None:
-    """What no account of the ledger's releases can go below at `delta`; None where no bound is known. Of clients."""
-    ledger = files.trusted_ledger
-    mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
-    return lower_bound.epsilon(mechanism, delta=delta) if mechanism is not None and pld.supports(mechanism) else None

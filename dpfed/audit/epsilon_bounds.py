@@ -1,4 +1,4 @@
-"""Lower bounds on what a mechanism costs, from trials in two neighbouring worlds."""
+"""Lower bounds on the epsilon of a mechanism, from trials in two neighbouring worlds."""
 
 import math
 from dataclasses import dataclass

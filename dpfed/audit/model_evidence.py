@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import Record, Unavailable
+from dpfed.audit.run_lines import JsonValues, Unavailable
 from dpfed.audit.saved import sha256_of, values_of
 from dpfed.methods.catalogue import method
 
@@ -20,7 +20,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
     """Claim checked: the files of the model have the SHA-256 that summary.json states; the clip norm in checkpoint and
     summary is that of the last line of metrics; and, but for masks, whose network is not in the folder, the model holds
     the numbers of the checkpoint."""
-    summary = Record(files.summary, "summary.json")
+    summary = JsonValues(files.summary, "summary.json")
     for key, name in _FILES.items():
         if not (summary.held(key) or (files.path / name).exists() or key == "model_sha256"):
             continue

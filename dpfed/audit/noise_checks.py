@@ -16,7 +16,7 @@ from torch import Tensor
 from dpfed.audit.claims import Claim
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.verdict import FALSE_ALARM, Check
-from dpfed.audit.whole_round import Outcome, WholeRounds
+from dpfed.audit.whole_round import RoundOutcome, WholeRounds
 from dpfed.compress.ring import centred
 
 _MOST_ROUNDS = 3_000
@@ -27,7 +27,7 @@ _FEWEST_ROUNDS = 10
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Noise:
+class NoiseDraws:
     """Noise of rounds in which all clients send zeros, over what is claimed.
 
     released: [m, sent], in what is released. added: the same where it is added: whole numbers before they are decoded,
@@ -39,7 +39,7 @@ class Noise:
     half: float
 
 
-def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> Noise:
+def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
     """About `entries` draws, from whole rounds."""
     rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
     zeros = rounds.moves(None, torch.zeros(size))
@@ -54,12 +54,14 @@ def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> Noise:
             whole.append(_integers(one, done) - _integers(one, least))
     rows = torch.stack(released[:wanted]) / claim.noise_std
     if claim.integers is None:
-        return Noise(released=rows, added=rows, half=0.0)
+        return NoiseDraws(released=rows, added=rows, half=0.0)
     std = math.sqrt(claim.integers.variance)
-    return Noise(released=rows, added=torch.stack(whole) / std, half=0.5 / std)
+    return NoiseDraws(released=rows, added=torch.stack(whole) / std, half=0.5 / std)
 
 
-def _of_one(rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: Outcome, least: Outcome) -> Iterator[Tensor]:
+def _of_one(
+    rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: RoundOutcome, least: RoundOutcome
+) -> Iterator[Tensor]:
     """[sent] of one round; where every upload is seen, of each of them."""
     if claim.seen == "uploads":
         for client, (given, _) in done.uploads.items():
@@ -68,12 +70,12 @@ def _of_one(rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: Outcome
         yield rounds.released(done) - quiet.released(least)
 
 
-def _integers(one: OneRound, done: Outcome) -> Tensor:
+def _integers(one: OneRound, done: RoundOutcome) -> Tensor:
     bits = one.method.stages.bits
     return (done.total if bits is None else centred(done.total, bits)).double()
 
 
-def size_check(noise: Noise) -> Check:
+def size_check(noise: NoiseDraws) -> Check:
     """At least the claimed variance: chi-square, lower tail, in all entries together, and in the entry with the least
     (Bonferroni over entries). 300,000 draws see a standard deviation 1% short with probability 99%."""
     squares = noise.released.square()
@@ -90,7 +92,7 @@ def size_check(noise: Noise) -> Check:
     )
 
 
-def tail_check(noise: Noise) -> Check:
+def tail_check(noise: NoiseDraws) -> Check:
     """As many draws beyond 1 to 5 standard deviations as a normal law has: binomial, lower tail, over all levels.
 
     Noise that ends somewhere makes certain what should only be likely. Levels beyond which fewer than 18 draws are
@@ -113,7 +115,7 @@ def tail_check(noise: Noise) -> Check:
     )
 
 
-def coordinates_check(noise: Noise) -> Check | None:
+def coordinates_check(noise: NoiseDraws) -> Check | None:
     """No two coordinates share noise: the largest correlation of two columns over rounds, against its exact law for
     independent normal columns (Student's t), Bonferroni over pairs. None where there is but one column."""
     rows = noise.added[:, :_MOST_ENTRIES]

@@ -15,7 +15,7 @@ from accounting.ledger import Release
 from accounting.mechanisms import Gaussian, Subsampled
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import LARGEST, Noise, Unavailable
+from dpfed.audit.run_lines import LARGEST, SumNoise, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
 
 _FEW = 10
@@ -81,7 +81,7 @@ class Measured:
     """A round's noise against what its line says: `ratio` of the mean square to the variance charged, for its draws."""
 
     round: int
-    noise: Noise
+    noise: SumNoise
     charged: ChargedNoise
     ratio: float
 

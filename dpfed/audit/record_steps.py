@@ -1,4 +1,4 @@
-"""Runs with private records: is every client charged for the steps that the configuration names?"""
+"""Runs whose clients train privately by themselves: is every client charged for the steps that are configured?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accounting.ledger import LocalRelease
 from accounting.mechanisms import Gaussian, PoissonSampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import Round
+from dpfed.audit.run_lines import RoundLine
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.config.tables import Config, Record
 
@@ -63,7 +63,7 @@ def _releases(files: RunFiles) -> dict[int, LocalRelease]:
 
 
 def _problem(
-    files: RunFiles, table: Record, release: LocalRelease, facts: Round, sizes: dict[int, int | None]
+    files: RunFiles, table: Record, release: LocalRelease, facts: RoundLine, sizes: dict[int, int | None]
 ) -> str | None:
     charged = [client for part in release.steps for client in part.clients]
     if len(set(charged)) < len(charged):

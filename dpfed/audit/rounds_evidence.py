@@ -10,7 +10,7 @@ from accounting.errors import AccountingError
 from accounting.ledger import Aborted, Release
 from accounting.mechanisms import Composed
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import Record, Unavailable
+from dpfed.audit.run_lines import JsonValues, Unavailable
 
 Finding = tuple[bool | None, str]
 
@@ -22,7 +22,7 @@ def rounds_agree(files: RunFiles) -> Finding:
     """Claim checked: summary, metrics, diagnostics and checkpoint end with the same round; a run that ended by "rounds"
     has all that are configured; one that ended by "budget" had no room for another; and charges that no round has are
     counted."""
-    done = Record(files.summary, "summary.json").whole("rounds")
+    done = JsonValues(files.summary, "summary.json").whole("rounds")
     counts = {
         "metrics.jsonl": len(files.published),
         "diagnostics.jsonl": len(files.rounds),
@@ -56,21 +56,23 @@ def _ending(files: RunFiles, done: int) -> str | None:
         return "the run says that its budget ended it, config.toml has no epsilon."
     if files.config.privacy is None or not files.released:
         return None
-    cost = _with_one_more(files)
-    if cost * (1 + _STREAMED) > budget:
+    epsilon = _with_one_more(files)
+    if epsilon * (1 + _STREAMED) > budget:
         return None
-    return f"the run says that its budget ended it, but round {done + 1} would have cost {cost:.6g} of {budget:.6g}."
+    return (
+        f"the run says that its budget ended it, but with round {done + 1} epsilon were {epsilon:.6g} of {budget:.6g}."
+    )
 
 
 def _with_one_more(files: RunFiles) -> float:
-    """Epsilon with one more round, at the most that it may cost."""
+    """Epsilon with one more round, at the most that it may be charged."""
     goal = files.promise.goal
     entries = [entry for entry in files.trusted_ledger.releases if isinstance(entry, Release)]
     mechanisms = [entry.mechanism for entry in entries] + [goal.mechanism]
     try:
         return accountant.epsilon(Composed.of(mechanisms), delta=goal.delta, accountant=goal.accountant)
     except AccountingError as error:
-        raise Unavailable(f"the cost of one more round could not be found ({error}).") from None
+        raise Unavailable(f"epsilon with one more round could not be found ({error}).") from None
 
 
 def _charges(files: RunFiles, done: int) -> str | None:
@@ -80,7 +82,7 @@ def _charges(files: RunFiles, done: int) -> str | None:
         return f"ledger.jsonl: round {beyond[0]} is charged, the run ended before it. Rounds were cut off."
     charges = Counter(entry.round for entry in files.trusted_ledger.releases)
     extra = sum(charges.values()) - sum(round < done for round in charges)
-    stated = Record(files.summary, "summary.json").whole("interrupted_charges")
+    stated = JsonValues(files.summary, "summary.json").whole("interrupted_charges")
     if stated < extra or (stated > extra and files.summary.get("project_ledger") is None):
         return f"ledger.jsonl: {extra} charges have no round of their own, summary.json counts {stated}."
     return None

@@ -17,10 +17,10 @@ from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES,
 from dpfed.audit.promise import Promise, promise_of
 from dpfed.audit.run_lines import (
     LARGEST,
-    Published,
-    Record,
-    Round,
-    Seen,
+    CanaryLine,
+    JsonValues,
+    PublishedLine,
+    RoundLine,
     Unavailable,
     json_object,
     published_from,
@@ -31,7 +31,7 @@ from dpfed.audit.saved import Saved, saved_in
 from dpfed.config.tables import Config, parse
 from dpfed.errors import ConfigError
 
-Line = TypeVar("Line", Round, Published)
+Line = TypeVar("Line", RoundLine, PublishedLine)
 
 _LONGEST = 1 << 40
 
@@ -130,15 +130,15 @@ class RunFiles:
 
     def stated(self, key: str) -> float:
         """A number of summary.json."""
-        return Record(self.summary, "summary.json").size(key)
+        return JsonValues(self.summary, "summary.json").size(key)
 
     @cached_property
-    def published(self) -> tuple[Published, ...]:
+    def published(self) -> tuple[PublishedLine, ...]:
         """metrics.jsonl: rounds 1, 2, ..., each once."""
         return _numbered("metrics.jsonl", [published_from(one) for one in self._lines("metrics.jsonl")])
 
     @cached_property
-    def rounds(self) -> tuple[Round, ...]:
+    def rounds(self) -> tuple[RoundLine, ...]:
         """diagnostics.jsonl: the rounds of metrics.jsonl."""
         rounds = _numbered("diagnostics.jsonl", [round_from(one) for one in self._lines("diagnostics.jsonl")])
         if len(rounds) != len(self.published):
@@ -148,12 +148,12 @@ class RunFiles:
         return rounds
 
     @cached_property
-    def results(self) -> tuple[Round, ...]:
+    def results(self) -> tuple[RoundLine, ...]:
         """The rounds that ended with a result."""
         return tuple(one for one in self.rounds if not one.aborted)
 
     @cached_property
-    def canaries(self) -> tuple[Seen, ...]:
+    def canaries(self) -> tuple[CanaryLine, ...]:
         """canaries.jsonl; none where the run was to have none."""
         if not self.config.audit.canaries and not (self.path / "canaries.jsonl").exists():
             return ()
@@ -167,11 +167,13 @@ class RunFiles:
         except UnicodeDecodeError:
             raise Unavailable(f"{name}: is not text.") from None
 
-    def _lines(self, name: str) -> list[Record]:
+    def _lines(self, name: str) -> list[JsonValues]:
         *lines, rest = self._text(name).split("\n")
         if rest:
             raise Unavailable(f"{name}, line {len(lines) + 1}: was not written to its end.")
-        return [Record(json_object(line, f"{name}, line {n}"), f"{name}, line {n}") for n, line in enumerate(lines, 1)]
+        return [
+            JsonValues(json_object(line, f"{name}, line {n}"), f"{name}, line {n}") for n, line in enumerate(lines, 1)
+        ]
 
 
 def clip_norm_before(files: RunFiles, number: int) -> float:

@@ -22,7 +22,7 @@ class Unavailable(RunError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
+class SumNoise:
     """Of the sum, in the units that it was added in: mean square over `entries`, of `draws` shares added up; and, None
     in runs of versions that did not write them, what `dpfed.run.noise_facts` keeps besides."""
 
@@ -59,7 +59,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class RoundLine:
     """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm; None if nobody saw it.
     `noise_known`: false where the noise was the clients' and only they have seen it. `members`: of the cohort, as
     `dpfed.participation.members` writes them. What has a default is None in runs of versions that did not write it."""
@@ -70,7 +70,7 @@ class Round:
     arrived: int
     largest_norm: float | None
     divisor: float | None
-    noise: Noise | None
+    noise: SumNoise | None
     aborted: bool
     noise_known: bool = True
     members: str | None = None
@@ -82,7 +82,7 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedLine:
     """A line of metrics.jsonl."""
 
     round: int
@@ -93,7 +93,7 @@ class Published:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class CanaryLine:
     """A line of canaries.jsonl: `score` is about 1 for a canary that was present, about 0 for one that was not."""
 
     round: int
@@ -103,7 +103,7 @@ class Seen:
     norm: float
 
 
-class Record:
+class JsonValues:
     """One JSON object whose values are asked for by kind."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -138,13 +138,13 @@ class Record:
             raise Unavailable(f"{self._where}: {key} must be true or false.")
         return value
 
-    def inner(self, key: str) -> Record | None:
+    def inner(self, key: str) -> JsonValues | None:
         value = self._value(key)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise Unavailable(f"{self._where}: {key} must be an object.")
-        return Record(value, f"{self._where}, {key}")
+        return JsonValues(value, f"{self._where}, {key}")
 
     def text(self, key: str) -> str:
         value = self._value(key)
@@ -184,8 +184,8 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
-def published_from(record: Record) -> Published:
-    return Published(
+def published_from(record: JsonValues) -> PublishedLine:
+    return PublishedLine(
         round=record.whole("round"),
         test_accuracy=record.real_or_none("test_accuracy"),
         epsilon=record.real_or_none("epsilon"),
@@ -194,10 +194,10 @@ def published_from(record: Record) -> Published:
     )
 
 
-def round_from(record: Record) -> Round:
+def round_from(record: JsonValues) -> RoundLine:
     noise = record.inner("noise")
     aborted = record.values.get("aborted") is not None
-    return Round(
+    return RoundLine(
         round=record.whole("round"),
         cohort=record.whole("cohort"),
         participants=record.whole("participants"),
@@ -216,7 +216,7 @@ def round_from(record: Record) -> Round:
     )
 
 
-def _probes_from(record: Record | None) -> Probes:
+def _probes_from(record: JsonValues | None) -> Probes:
     assert record is not None
     return Probes(
         added=record.exact("added") if record.held("added") else None,
@@ -230,13 +230,13 @@ def _probes_from(record: Record | None) -> Probes:
     )
 
 
-def _chosen_from(record: Record | None) -> Chosen:
+def _chosen_from(record: JsonValues | None) -> Chosen:
     assert record is not None
     return Chosen(samples=record.text("samples"), kept=record.whole("kept"), shown=record.text("shown"))
 
 
-def _noise_from(record: Record) -> Noise:
-    return Noise(
+def _noise_from(record: JsonValues) -> SumNoise:
+    return SumNoise(
         mean_square=record.size("mean_square"),
         entries=record.whole("entries"),
         draws=record.whole("draws"),
@@ -247,8 +247,8 @@ def _noise_from(record: Record) -> Noise:
     )
 
 
-def seen_from(record: Record) -> Seen:
-    return Seen(
+def seen_from(record: JsonValues) -> CanaryLine:
+    return CanaryLine(
         round=record.whole("round"),
         canary=record.whole("canary"),
         present=record.flag("present"),

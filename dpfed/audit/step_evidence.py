@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.noise_evidence import unsampled
 from dpfed.audit.run_files import RunFiles, clip_norm_before
-from dpfed.audit.run_lines import Probes, Round, Unavailable
+from dpfed.audit.run_lines import Probes, RoundLine, Unavailable
 from dpfed.audit.verdict import rounds_in_words
 from dpfed.methods.catalogue import method
 from dpfed.methods.sums import in_integers
@@ -80,7 +80,7 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     return True, f"each of {len(files.results)} rounds starts where the one before ended; {words}."
 
 
-def _probed(files: RunFiles) -> Iterator[tuple[Round, Probes]]:
+def _probed(files: RunFiles) -> Iterator[tuple[RoundLine, Probes]]:
     for one in files.results:
         if one.probes is None:
             raise Unavailable(
@@ -90,14 +90,14 @@ def _probed(files: RunFiles) -> Iterator[tuple[Round, Probes]]:
         yield one, one.probes
 
 
-def _same_sum(probes: Probes, one: Round, longest: float) -> bool:
+def _same_sum(probes: Probes, one: RoundLine, longest: float) -> bool:
     added = 0 if probes.added is None else probes.added
     if isinstance(added, int) and isinstance(probes.summed, int):
         return (added - probes.summed) % (1 << (64 if probes.bits is None else min(probes.bits, 64))) == 0
     return abs(added - probes.summed) <= _OF_SUMS * longest
 
 
-def _released_alone(files: RunFiles, one: Round, probes: Probes) -> bool:
+def _released_alone(files: RunFiles, one: RoundLine, probes: Probes) -> bool:
     own = 0.0
     release = files.released.get(one.round)
     if release is None:
@@ -109,7 +109,7 @@ def _released_alone(files: RunFiles, one: Round, probes: Probes) -> bool:
     return abs(probes.released - probes.summed - own) <= _OF_SUMS * _longest_sum(files, one)
 
 
-def _longest_sum(files: RunFiles, one: Round) -> float:
+def _longest_sum(files: RunFiles, one: RoundLine) -> float:
     """What a sum with its noise can hardly be longer than, in units of updates."""
     rows = max(one.arrived, 1) * max(clip_norm_before(files, one.round), one.longest_added or 0.0)
     noise = math.sqrt(one.noise.mean_square * one.noise.entries) if one.noise is not None else 0.0
@@ -129,7 +129,7 @@ def _linear(files: RunFiles) -> bool:
     return files.config.server.rule == "step" and not chosen.coins and not purging
 
 
-def _room(files: RunFiles, probes: Probes, one: Round, velocity: float) -> float:
+def _room(files: RunFiles, probes: Probes, one: RoundLine, velocity: float) -> float:
     """Of a step, for rounding."""
     move = max(abs(probes.moved), _longest_sum(files, one)) / (one.divisor or 1.0)
     return _OF_STEPS * (probes.before_norm + move + abs(velocity))

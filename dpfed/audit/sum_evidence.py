@@ -8,7 +8,7 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed.audit.noise_evidence import charged_noise, unsampled
 from dpfed.audit.promise import canaries_present, sampler_of
 from dpfed.audit.run_files import RunFiles, clip_norm_before
-from dpfed.audit.run_lines import Round
+from dpfed.audit.run_lines import RoundLine
 from dpfed.audit.verdict import rounds_in_words
 
 Finding = tuple[bool | None, str]
@@ -75,7 +75,7 @@ def uploads_are_as_accounted(files: RunFiles) -> Finding:
     return True, _words(files)
 
 
-def _participants_problem(files: RunFiles, one: Round) -> str | None:
+def _participants_problem(files: RunFiles, one: RoundLine) -> str | None:
     if one.arrived > one.participants:
         return f"{one.arrived} uploads arrived, {one.participants} were asked for"
     canaries, fill, slots = canaries_present(files.config, one.round), None, None
@@ -89,7 +89,7 @@ def _participants_problem(files: RunFiles, one: Round) -> str | None:
     return None
 
 
-def _shares_problem(files: RunFiles, one: Round) -> str | None:
+def _shares_problem(files: RunFiles, one: RoundLine) -> str | None:
     release = files.released.get(one.round)
     charged = charged_noise(release) if release is not None else None
     if release is None or charged is None or one.noise is None:

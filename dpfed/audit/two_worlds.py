@@ -20,7 +20,7 @@ from dpfed.audit.neighbours import Neighbours
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.thresholds import Thresholds
-from dpfed.audit.whole_round import Outcome, WholeRounds
+from dpfed.audit.whole_round import RoundOutcome, WholeRounds
 from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.integers import Integers
 
@@ -115,7 +115,7 @@ class TwoWorlds:
         sign = 1.0 if mu > 0 else -1.0
         return Thresholds(values=tuple(centre + scale * sign * value for value in unit.values), origin=origin)
 
-    def _round(self, world: int) -> Outcome:
+    def _round(self, world: int) -> RoundOutcome:
         pair, rounds = self.pair, self.rounds
         own = (pair.other, pair.one)[world]
         if self.claim.seen == "uploads":
@@ -123,7 +123,7 @@ class TwoWorlds:
             return rounds.run(rounds.moves(given, given), rounds.together())
         return rounds.run(rounds.moves(own, pair.rest), rounds.cohort(own is None))
 
-    def _scores(self, kind: str, done: Outcome) -> list[float]:
+    def _scores(self, kind: str, done: RoundOutcome) -> list[float]:
         if kind == "ratio":
             assert self.ratio is not None
             alone = self.claim.seen == "uploads"

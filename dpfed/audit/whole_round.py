@@ -32,7 +32,7 @@ from dpfed.stages.send_all import Identity
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Outcome:
+class RoundOutcome:
     """What one round came to.
 
     moved:   [n], the mean move that the server's rule was given, times what it was divided by; None: no sum
@@ -96,7 +96,7 @@ class WholeRounds:
         given[0] = 0.0 if own is None else own
         return given
 
-    def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> Outcome:
+    def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
         """One round in which these clients, having learnt `moves` [clients, d], take part."""
         one, method = self.one, self.one.method
         stages, rule, last, book = self._stages, RecordedRule(method.server), LastState(), Entries()
@@ -104,7 +104,7 @@ class WholeRounds:
         watched = replace(method, clients=cast(LocalTraining, Given(moves)), server=rule, stages=Stages(*stages, last))
         state, _ = watched_round(one.state, watched, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
         moved = None if rule.move is None else rule.move * rule.count
-        return Outcome(
+        return RoundOutcome(
             state=state,
             moved=moved,
             count=rule.count,
@@ -123,14 +123,14 @@ class WholeRounds:
             Project, lambda stage: replace(stage, choice=_Made(choice=stage.choice, projection=one.projection))
         )
 
-    def released(self, outcome: Outcome, *, by_state: bool = True) -> Tensor:
+    def released(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
         """The sum [sent] as the new state shows it, float64; zeros where the round has no result."""
         moved = outcome.shown if by_state else outcome.moved
         if moved is None:
             return torch.zeros(self.one.projection.sent, dtype=torch.float64)
         return moved.double() if isinstance(self.one.projection, Identity) else moved.double() @ self.pull
 
-    def rounding(self, outcome: Outcome) -> float:
+    def rounding(self, outcome: RoundOutcome) -> float:
         """How far `released` may be off, as the new state is float32."""
         step = step_of(self.one.method.server)
         if step is None or outcome.moved is None:

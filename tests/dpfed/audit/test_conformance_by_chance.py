@@ -11,7 +11,7 @@ from scipy.stats import binom
 from dpfed.audit import canary_test, cohort_law, cohort_members, noise_evidence, noise_shape
 from dpfed.audit.run import STATISTICAL
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import Noise
+from dpfed.audit.run_lines import SumNoise
 from dpfed.participation import members
 from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
@@ -117,7 +117,7 @@ def test_skellam_of_small_variance_is_not_taken_for_wrong_noise():
     outside = plain = 0
     for number in range(rounds):
         squares = SkellamLaw(1).sample(n, randomness, "noise", number).astype(float) ** 2
-        noise = Noise(mean_square=float(squares.mean()), entries=n, draws=1, digest="")
+        noise = SumNoise(mean_square=float(squares.mean()), entries=n, draws=1, digest="")
         for excess in (1.0, 0.0):
             charged = noise_evidence.ChargedNoise(
                 share_variance=1.0, least_draws=1, entries=n, whole=True, excess=excess
