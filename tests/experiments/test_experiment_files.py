@@ -54,6 +54,7 @@ def test_each_table_and_figure_has_its_file() -> None:
     assert all((EXPERIMENTS / path).is_file() for path in WITHOUT_RUNS)
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("name", FILES)
 def test_profiles_give_configurations_that_can_be_built(name: str, tmp_path: Path) -> None:
     file = read_experiment(EXPERIMENTS / name)
@@ -100,6 +101,7 @@ def test_fed_smp_has_three_blocks_of_the_same_rows(name: str, tmp_path: Path) ->
         assert rest | {"privacy": changed["privacy"]} == less.model_dump()
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("name", [name for name in FED_SMP if "table" in name])
 def test_published_noise_gives_the_published_epsilon_in_the_paper_s_way(name: str, tmp_path: Path) -> None:
     """Poisson, add-remove, RDP, classical conversion; Shakespeare for the 10^9 clients that the paper imagines."""

@@ -178,6 +178,7 @@ def test_orders_are_a_row_of_finite_numbers_above_one(orders):
         aggregate_bound(orders, cohort=3, dimension=2, c=0.2, l2_sensitivity=0.1)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("l2", "linf"), [(0.3, None), (1.2, None), (0.9, 0.3), (3.0, 0.2), (0.4, 5.0)])
 def test_the_bound_is_the_hull_of_what_sums_show(l2, linf):
     """Three clients, four coordinates: against a dense sampling of all bases and both directions, within 1.5%."""

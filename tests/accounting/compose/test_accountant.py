@@ -23,6 +23,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.integers import DiscreteGaussian
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("mechanism", "sampling", "adjacency", "method"),
     [

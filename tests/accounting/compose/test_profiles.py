@@ -162,6 +162,7 @@ def test_a_lattice_that_is_felt_costs_its_closeness(delta):
     assert float(claim(epsilon)) > 1.001 * float(profile(near.mechanism, accountant="pld")(epsilon))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("variance", [0.3, 0.6, 2.0, 9.0])
 @pytest.mark.parametrize("shares", [1, 2])
 def test_discrete_gaussians_are_above_their_own_exact_law(variance, shares):

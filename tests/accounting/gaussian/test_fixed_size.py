@@ -41,6 +41,7 @@ def worlds(x0, a, b, q, sigma):
     return [(1 - q, x0 / sigma), (q, a / sigma)], [(1 - q, x0 / sigma), (q, b / sigma)]
 
 
+@pytest.mark.slow_but_one_in(11)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("q", "sigma"), SETTINGS)
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -50,6 +51,7 @@ def test_is_the_supremum_over_all_neighbours_on_a_line(name, q, sigma, gamma):
     assert max(tried) == pytest.approx(value(name, gamma, q, sigma), rel=1e-8, abs=2e-15)
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("q", "sigma", "gamma"), [(0.1, 0.7, 1.2), (0.5, 1.0, 2.0), (0.5, 2.0, 0.8), (0.9, 1.0, 1.0)])
 def test_no_neighbours_in_the_plane_do_better(name, q, sigma, gamma):

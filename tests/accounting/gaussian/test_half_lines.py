@@ -34,6 +34,7 @@ def test_no_half_line_does_better(near, middle, far, sigma):
     assert 0 <= value <= far * (1 + 1e-15)
 
 
+@pytest.mark.slow_but_one_in(11)
 @pytest.mark.parametrize("sigma", SIGMAS)
 @pytest.mark.parametrize("q", [1e-9, 1e-3, 0.5, 1 - 1e-12, 1.0])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-3, 1.0, 20.0])

@@ -35,6 +35,7 @@ def value(name, epsilon, q, sigma):
     return float(profile(epsilon, sampling_probability=q, noise_multiplier=sigma))
 
 
+@pytest.mark.slow_but_one_in(11)
 @pytest.mark.parametrize("name", ["removal", "addition", "replacement"])
 @pytest.mark.parametrize(("q", "sigma"), SETTINGS)
 @pytest.mark.parametrize("epsilon", EPSILONS)
@@ -96,6 +97,7 @@ def test_is_a_hockey_stick_at_every_extreme(name, sigma, q):
     assert (h <= 1 - gamma + gamma * q + 1e-15).all()
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize(("q", "sigma"), [(0.1, 0.5), (0.4, 1.0), (0.8, 2.0)])
 @pytest.mark.parametrize("gamma", [0.7, 1.0, 1.2, 2.5])
 def test_no_other_vectors_do_better(q, sigma, gamma):

@@ -47,6 +47,7 @@ def in_many_digits(order, q, sigma):
         return float(mp.log1p(excess) / (a - 1))
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("q", [1e-30, 1e-6, 1 / 60, 0.5, 0.999999])
 @pytest.mark.parametrize("sigma", [0.02, 0.3, 1.4, 10.0, 1e3])
 def test_equals_many_digits(q, sigma):

@@ -61,6 +61,7 @@ def folder(made, tmp_path):
     return lambda name: copied(made(name), tmp_path / f"{name}-{next(numbers)}")
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("name", MADE)
 def test_the_runs_that_are_tampered_with_pass_before(made, name):
     found = audit_run(made(name), confidence=SURE)
@@ -290,6 +291,7 @@ STEPS_NOT_CHARGED = {
 }
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("what", STEPS_NOT_CHARGED)
 def test_steps_of_records_that_are_not_charged(folder, what):
     cheated = folder("records")

@@ -17,13 +17,13 @@ from .faults import FAULTS
 CASES = [(fault, layer) for fault in FAULTS for layer in fault.layers]
 
 
-@pytest.mark.slow_but_one_in(7)
+@pytest.mark.slow_but_one_in(14)
 @pytest.mark.parametrize(("fault", "layer"), CASES, ids=lambda one: one.name)
 def test_a_planted_fault_is_caught(fault, layer):
     assert layer.alarm(fault.make()[1], 1, layer.trials)
 
 
-@pytest.mark.slow_but_one_in(7)
+@pytest.mark.slow_but_one_in(14)
 @pytest.mark.parametrize(("fault", "layer"), CASES, ids=lambda one: one.name)
 def test_its_twin_is_not_flagged(fault, layer):
     """The claim is refuted by chance with probability at most 5%, a check fails with 1e-6; seeded."""

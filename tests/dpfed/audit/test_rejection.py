@@ -119,6 +119,7 @@ def _alarms(mu, noise, claim, n, repetitions, seed, cut):
     )
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("n", [100, 1000, 10_000])
 @pytest.mark.parametrize("count", [1, 7])
 def test_measured_false_alarms_are_within_alpha(n, count):

@@ -92,6 +92,7 @@ KEYS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("key", KEYS)
 def test_a_summary_that_states_something_else(folder, key):
     path = folder("rounds")

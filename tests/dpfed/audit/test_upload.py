@@ -35,7 +35,7 @@ def prepared(name, *settings, z=1.0):
     return round_of(experiment), experiment.model.layout
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("name", audited_methods())
 def test_no_private_method_is_refuted_and_a_pair_reaches_the_claim(name):
     """Seeded; a sound method fails with probability at most 5%. So few trials are never a pass."""
@@ -67,7 +67,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(8)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way).replace("privacy.", ""))
 def test_other_ways_to_be_private_are_not_refuted_either(way):
     name, *settings = way
@@ -258,6 +258,7 @@ def test_the_command_prints_the_contract_and_leaves_a_report(capsys, tmp_path):
     assert "What this does not show" in page
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_audit():
     first, again = (
         audit_upload("fed-smp-randk", settings=[SMALL], trials=200, seed=3, **QUICK).to_dict() for _ in range(2)
@@ -265,6 +266,7 @@ def test_the_same_seed_gives_the_same_audit():
     assert {**first, "seconds": 0} == {**again, "seconds": 0}
 
 
+@pytest.mark.slow
 def test_a_failed_audit_is_status_1(capsys, monkeypatch):
     from dpfed.audit import upload
 

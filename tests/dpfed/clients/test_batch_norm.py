@@ -74,7 +74,7 @@ def by_torch(training: LocalTraining, weights: Tensor, client: int, factory: Any
     return torch.cat([state[block.name].reshape(-1) for block in layout]) - weights
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 @pytest.mark.parametrize("factory", [dense, convolutional])
 @pytest.mark.parametrize("changes", [{}, {"batch_size": 9}, {"batch_size": 100}, {"epochs": None, "steps": 4}], ids=str)

@@ -109,6 +109,7 @@ def by_autograd(training: LocalTraining, weights: Tensor, client: int, factory: 
     return move
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 @pytest.mark.parametrize("factory", [normalised, plain])
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def by_autograd(training: LocalTraining, weights: Tensor, client: int, round: in
     return now - weights, seen
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("model", "norm"), [(None, 1.5), (convolutional(), 3.0)], ids=["mlp", "conv with GroupNorm"])
 @pytest.mark.parametrize("changes", [{}, {"momentum": 0.9}, {"steps": 3}, {"batch_size": 100}], ids=str)
 def test_updates_equal_autograd_record_by_record(model: FlatModel | None, norm: float, changes: dict[str, Any]) -> None:

@@ -80,6 +80,7 @@ def moves(training: LocalTraining) -> Tensor:
     return training.train(start(training), CLIENTS, round=1, seeds=SEEDS)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("name", COURSES)
 def test_all_ways_give_the_same_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = moves(trainer(name, strategy="loop"))

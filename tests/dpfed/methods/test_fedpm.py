@@ -75,6 +75,7 @@ def test_fedmask_sends_thresholds():
     assert torch.equal(one.broadcast, two.broadcast)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [

@@ -226,6 +226,7 @@ def test_runs_on_the_same_clients_share_a_project(tiny_config, tmp_path, project
     assert headers[0].population == headers[1].population == Project.open(project.ledger.path).population
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "other",
     ["data.partition_seed=1", "data.alpha=0.2", "data.train_samples=1000", "data.validation=100"],

@@ -53,7 +53,7 @@ def register_alone():
     register()
 
 
-@pytest.mark.slow_but_one_in(6)
+@pytest.mark.slow_but_one_in(14)
 @pytest.mark.parametrize("case", RUNS)
 def test_a_run_elsewhere_is_the_cpus(tmp_path, elsewhere, case):
     method, *settings = RUNS[case]

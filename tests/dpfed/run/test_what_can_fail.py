@@ -365,6 +365,7 @@ def test_a_run_that_was_killed_before_its_first_line_starts(tmp_path):
             (half / name).unlink()
 
 
+@pytest.mark.slow
 def test_secure_randomness_takes_discrete_noise(tmp_path):
     for settings in (
         (),

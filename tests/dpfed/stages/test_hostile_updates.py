@@ -83,6 +83,7 @@ def drawn(experiment):
     return int(cohort_of(experiment.method, 0)[0])
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_hostile_client_moves_the_sum_by_at_most_its_bound(way):
     """The noise, coins and rounding of both rounds are the same, so that only the client's part differs."""
