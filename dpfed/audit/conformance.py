@@ -221,15 +221,20 @@ def _promised_delta(files: RunFiles) -> float | None:
 def epsilon_is_possible(files: RunFiles) -> Finding:
     """What is stated is no less than what an explicit pair of neighbours shows (`accounting.compose.lower_bound`),
     at the delta that configuration and clients give: another way to the number than the account, where one is known."""
-    ledger = files.trusted_ledger
-    mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
-    if mechanism is None or not pld.supports(mechanism):
-        return True, "no lower bound is known for this mechanism; its account is all there is."
     delta = _promised_delta(files)
-    assert delta is not None
-    stated, least = files.stated("epsilon"), lower_bound.epsilon(mechanism, delta=delta)
+    least = None if delta is None else least_epsilon(files, delta)
+    if least is None or delta is None:
+        return True, "no lower bound is known for this mechanism; its account is all there is."
+    stated = files.stated("epsilon")
     detail = (
         f"no account of these releases can state less than {downwards(least)} at delta {upwards(delta)}; "
         f"{upwards(stated)} is stated."
     )
     return stated >= least * (1 - _SAME), detail
+
+
+def least_epsilon(files: RunFiles, delta: float) -> float | None:
+    """What no account of the ledger's releases can go below at `delta`; None where no bound is known. Of clients."""
+    ledger = files.trusted_ledger
+    mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
+    return lower_bound.epsilon(mechanism, delta=delta) if mechanism is not None and pld.supports(mechanism) else None
