@@ -18,7 +18,7 @@ from dpfed.audit.summary_claims import named_by_the_configuration, named_by_the_
 from dpfed.audit.verdict import rounds_in_words
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
-from dpfed.methods.goals import tolerance_of
+from dpfed.methods.choices import tolerance_of
 
 _SAME = 1e-6
 """Two computations of one epsilon, perhaps by other versions of numpy and scipy."""

@@ -14,7 +14,8 @@ from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
 from dpfed.methods.goals import PrivacyGoal, goal_of, slots_of
 from dpfed.methods.private_stages import gaussian_noise, integer_noise_on, private_coins
-from dpfed.methods.sums import check_sums, filled_to, integers_of
+from dpfed.methods.refusals import refuse
+from dpfed.methods.sums import filled_to, integers_of
 from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler, sampler
 from dpfed.randomness import Randomness, Secure, Simulated
@@ -68,10 +69,11 @@ class Promise:
 def promise_of(config: Config, sent: int) -> Promise:
     """Through the functions that runs are built with. ConfigError or AccountingError where no run can have had
     this configuration."""
-    check_sums(config)
+    facts = method(config.method.name)
+    refuse(config, facts)
     seeds = Seeds(root=config.run.seed)
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
-    goal = goal_of(config, method(config.method.name), sent)
+    goal = goal_of(config, facts, sent)
     integers = None if goal.integers is None else integers_of(config, goal, sent, randomness, seeds)
     return Promise(
         sent=sent,

@@ -15,7 +15,7 @@ from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import Probes, RoundLine, Unavailable
 from dpfed.audit.verdict import rounds_in_words
 from dpfed.methods.catalogue import method
-from dpfed.methods.sums import in_integers
+from dpfed.methods.choices import in_integers
 from dpfed.run.probes import probe_of
 
 Finding = tuple[bool | None, str]

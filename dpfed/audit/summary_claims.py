@@ -8,9 +8,7 @@ from accounting.ledger import LocalRelease, Release
 from dpfed.audit.run_files import RunFiles
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
-from dpfed.methods.goals import seen, signs_by_coins
-from dpfed.methods.schemes import is_linear
-from dpfed.methods.sums import in_integers
+from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.run.experiment import not_protected
 from dpfed.run.server_view import hostile_clients_view, server_view
 
@@ -82,7 +80,7 @@ def protection_problem(files: RunFiles) -> str | None:
 def decodes_first(config: Config) -> bool:
     """Whether a trusted server decodes every upload before it clips."""
     chosen = method(config.method.name)
-    coins = chosen.scheme is None or signs_by_coins(config, chosen)
+    coins = chosen.scheme is None or signs_are_coins(config, chosen)
     if config.privacy is None or coins or in_integers(config) or seen(config) != "sum":
         return False
     return not is_linear(config, chosen)

@@ -15,19 +15,12 @@ from accounting.mechanisms import SingleRelease, Subsampled, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.rounding import upwards
-from dpfed.aggregation.dropouts import most_missing
 from dpfed.aggregation.summed import least_uploads
-from dpfed.config.tables import Config, Mask, PrivacyTable
+from dpfed.config.tables import Config, PrivacyTable
 from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
-from dpfed.methods.catalogue import METHODS, method
+from dpfed.methods.choices import edge_of, integer_noise, seen, signs_are_coins, tolerance_of
 from dpfed.methods.facts import MethodFacts
-
-_OF_COINS = ("linf_clip", "noise_std", "slots", "correction")
-"""Keys of [privacy] that say how coins are drawn."""
-
-_EDGE_OF_SIGNS = 0.1
-"""privacy.edge where none is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +61,9 @@ class PrivacyGoal:
     unit: Literal["client"] = "client"
 
 
-def goal_of(config: Config, chosen: MethodFacts, sent: int) -> PrivacyGoal:
+def goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
     """What the run promises; ConfigError for choices without an account."""
-    goal = _goal_of(config, chosen, sent)
+    goal = _goal_of(config, facts, sent)
     if seen(config) == "sum":
         adjacency, tolerance = goal.mechanism.adjacency, tolerance_of(config)
         check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
@@ -86,15 +79,11 @@ def goal_of(config: Config, chosen: MethodFacts, sent: int) -> PrivacyGoal:
     return goal
 
 
-def _goal_of(config: Config, chosen: MethodFacts, sent: int) -> PrivacyGoal:
+def _goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
     table = config.privacy
     assert table is not None
-    if chosen.coins or signs_by_coins(config, chosen):
+    if facts.coins or signs_are_coins(config, facts):
         return _coin_goal(config, table, sent)
-    own = ("linf_clip", "noise_std", "correction") if integer_noise(config) is not None else _OF_COINS
-    named = [name for name in own if getattr(table, name)]
-    if named:
-        raise ConfigError(f"privacy.{named[0]} with method.name={chosen.name!r}: is for fedpm's coins. Remove it.")
     kind = integer_noise(config)
     if kind is not None:
         return _integer_goal(config, table, sent, kind)
@@ -104,8 +93,6 @@ def _goal_of(config: Config, chosen: MethodFacts, sent: int) -> PrivacyGoal:
 def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
     clip = _clip_norm(table)
     charged = table.missing_shares == "charged"
-    if charged and table.placement != "clients":
-        raise ConfigError("privacy.missing_shares without privacy.placement='clients': the server's noise is whole.")
     plan = _plan(config, table)
     z = table.noise_multiplier or _calibrated(plan, table, config.federation.rounds)
     worst, least = z, None
@@ -127,18 +114,8 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
 
 
 def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw) -> PrivacyGoal:
-    if seen(config) == "uploads":
-        raise ConfigError(
-            f"privacy.noise={kind!r} with privacy.release='uploads': integer noise is for sums. Use 'gaussian', or "
-            "release 'sum'."
-        )
     federation, sums = config.federation, config.aggregation
     charged, tolerance = table.missing_shares == "charged", tolerance_of(config) or 0.0
-    if table.placement == "server" and (charged or (sums.tolerance and sums.kind == "plain")):
-        raise ConfigError(
-            "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's noise "
-            "does not get lost. Remove them, or let the clients add the noise."
-        )
     plan = Plan(
         clients=federation.clients,
         cohort=federation.clients if federation.sampling == "all" else federation.cohort,
@@ -201,38 +178,26 @@ def slots_of(goal: PrivacyGoal) -> int | None:
 
 
 def _clip_norm(table: PrivacyTable) -> float:
-    if table.clip_norm is None:
-        raise ConfigError("privacy.clip_norm: is missing and has no default.")
+    assert table.clip_norm is not None  # refused
     return table.clip_norm
 
 
 def _calibrated(plan: Plan, table: PrivacyTable, rounds: int) -> float:
     """The smallest noise multiplier for the epsilon that is asked for."""
-    if table.epsilon is None:
-        raise ConfigError("[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
+    assert table.epsilon is not None  # refused
     return budget.noise_multiplier(plan, epsilon=table.epsilon, rounds=rounds, accountant=table.accountant)
 
 
 def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
     """Single uploads are charged in every round to every client: who takes part is seen."""
-    for name, reason in (
-        ("noise_multiplier", "the coins are the noise; privacy.noise_std adds some before them"),
-        ("adaptive", "the clip norm of coins is fixed"),
-    ):
-        if getattr(table, name) is not None:
-            raise ConfigError(f"privacy.{name} with coins: {reason}. Remove it.")
-    if table.placement != "server":
-        raise ConfigError("privacy.placement with coins: the clients draw them. Remove it.")
-    federation, seen = config.federation, table.release or "sum"
-    if seen == "uploads" and table.slots is not None:
-        raise ConfigError("privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it.")
+    federation, released = config.federation, seen(config)
     plan = Plan(
         clients=federation.clients,
         cohort=federation.clients if federation.sampling == "all" else federation.cohort,
         dimension=sent,
         edge=edge_of(config),
-        mechanism="bernoulli-aggregate" if seen == "sum" else "bernoulli-channel",
-        sampling=federation.sampling if seen == "sum" else "all",
+        mechanism="bernoulli-aggregate" if released == "sum" else "bernoulli-channel",
+        sampling=federation.sampling if released == "sum" else "all",
         adjacency=Adjacency(table.adjacency) if table.adjacency else None,
         delta=table.delta,
         clip_norm=table.clip_norm or (None if table.linf_clip else 1.0),
@@ -242,8 +207,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
     )
     clip = table.clip_norm
     if clip is None:
-        if table.epsilon is None:
-            raise ConfigError("[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both.")
+        assert table.epsilon is not None  # refused
         clip = budget.clip_norm(plan, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
     return PrivacyGoal(
         mechanism=replace(plan, clip_norm=clip).round(),
@@ -269,56 +233,3 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
         adjacency=Adjacency(table.adjacency) if table.adjacency else default,
         delta=table.delta,
     )
-
-
-def tolerance_of(config: Config) -> float | None:
-    """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest."""
-    table, federation = config.aggregation, config.federation
-    if table.tolerance is not None or config.privacy is None or config.privacy.placement != "clients":
-        return table.tolerance
-    uploads = federation.clients if federation.sampling == "all" else federation.cohort
-    if table.lost:
-        return min(sum(table.lost.values()) / uploads, 0.99)
-    return most_missing(uploads, table.dropout) / uploads
-
-
-def integer_noise(config: Config) -> NoiseLaw | None:
-    """The law of integer noise: the one that is asked for; where none is, discrete Gaussian on private secure sums.
-
-    None: no privacy, coins, or Gaussian noise, which `check_sums` refuses on secure sums.
-    """
-    table = config.privacy
-    if table is None:
-        return None
-    if table.noise is None and config.aggregation.kind != "plain" and not method(config.method.name).coins:
-        return "discrete-gaussian"
-    return table.noise if table.noise in ("discrete-gaussian", "skellam") else None
-
-
-def signs_by_coins(config: Config, chosen: MethodFacts) -> bool:
-    """Whether an update's signs are private by their own coins; ConfigError where they cannot be."""
-    table = config.privacy
-    if table is None or chosen.coins or table.noise != "coins":
-        if table is not None and table.edge is not None:
-            raise ConfigError("privacy.edge: is for privacy.noise='coins'; fedpm has mask.edge. Remove it.")
-        if table is not None and chosen.coins and table.noise == "gaussian":
-            raise ConfigError("privacy.noise='gaussian' with masks: their noise is coins. Remove it.")
-        return False
-    if not chosen.coins_possible:
-        able = ", ".join(name for name, one in METHODS.items() if one.coins_possible)
-        raise ConfigError(f"privacy.noise='coins' with method.name={chosen.name!r}: only fedpm, {able} have coins.")
-    if seen(config) == "uploads":
-        raise ConfigError("privacy.release='uploads' with privacy.noise='coins': is built for fedpm only. Use 'sum'.")
-    return True
-
-
-def edge_of(config: Config) -> float:
-    """c: probabilities of coins lie in [c, 1 - c]."""
-    if config.privacy is not None and config.privacy.edge is not None:
-        return config.privacy.edge
-    return (config.mask or Mask()).edge if config.method.name == "fedpm" else _EDGE_OF_SIGNS
-
-
-def seen(config: Config) -> str:
-    """What a private run releases: "sum" or "uploads"."""
-    return (config.privacy.release or "sum") if config.privacy is not None else "sum"

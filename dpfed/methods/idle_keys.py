@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpfed.config.tables import Config
-from dpfed.errors import ConfigError
+from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import seen, signs_by_coins
-from dpfed.methods.schemes import is_linear
-from dpfed.methods.sums import in_integers
 
 
-def check_idle_keys(config: Config, chosen: MethodFacts) -> None:
-    """ConfigError for a key that is not at its default and has no effect beside the others."""
-    for table, key, what in _idle(config, chosen):
+def idle_keys(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """What is wrong with keys that are not at their default and have no effect beside the others."""
+    for table, key, what in _idle(config, facts):
         part = getattr(config, table)
         if part is not None and getattr(part, key) != type(part).model_fields[key].default:
             given = f"{table}.{key}={getattr(part, key)!r}"
-            raise ConfigError(f"{given} has no effect here: it is for {what}. Set that, or remove the key.")
+            yield f"{given} has no effect here: it is for {what}. Set that, or remove the key."
 
 
-def _idle(config: Config, chosen: MethodFacts) -> Iterator[tuple[str, str, str]]:
+def _idle(config: Config, facts: MethodFacts) -> Iterator[tuple[str, str, str]]:
     """Table, key, and the choice that would give it a meaning."""
     posterior = config.server.rule == "posterior"
     for key in ("learning_rate", "momentum") if posterior else ("prior", "reset_every"):
         yield "server", key, f"server.rule={'step' if posterior else 'posterior'}"
     secure = config.aggregation.kind != "plain"
-    coins = chosen.coins or signs_by_coins(config, chosen)
-    numbers = in_integers(config) and is_linear(config, chosen) and not coins
+    coins = facts.coins or signs_are_coins(config, facts)
+    numbers = in_integers(config) and is_linear(config, facts) and not coins
     if not secure:
         for key in ("neighbours", "threshold", "least_participants"):
             yield "aggregation", key, "aggregation.kind='masked' or 'protocol'"
@@ -47,7 +44,7 @@ def _idle(config: Config, chosen: MethodFacts) -> Iterator[tuple[str, str, str]]
         yield "aggregation", "dropout_at", "aggregation.dropout > 0"
     if config.local.optimizer == "adam":
         yield "local", "momentum", "local.optimizer='sgd'"
-    if chosen.name == "fedmask":
+    if facts.name == "fedmask":
         yield "mask", "forward", "method.name='fedpm', whose masks are random"
     if not config.data.name.endswith(".safetensors"):
         yield "data", "classes", "a file .safetensors of your own (data.name); others have their own number of classes"

@@ -6,7 +6,7 @@ from dpfed.aggregation.agreement import FEWEST, shares_needed
 from dpfed.aggregation.summed import least_uploads
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.goals import tolerance_of
+from dpfed.methods.choices import tolerance_of
 
 
 def least_participants(config: Config, named: int | None) -> int:

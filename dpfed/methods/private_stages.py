@@ -9,7 +9,8 @@ from accounting.mechanisms import DiscreteGaussian, FullParticipation, Sampling,
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.aggregation.summed import least_uploads
 from dpfed.config.tables import Config
-from dpfed.methods.goals import IntegerTerms, PrivacyGoal, seen, tolerance_of
+from dpfed.methods.choices import seen, tolerance_of
+from dpfed.methods.goals import IntegerTerms, PrivacyGoal
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.adaptive_clip import AdaptiveClip

@@ -33,13 +33,6 @@ class RecordGoal:
     unit: Literal["record"] = "record"
 
 
-def check_records(config: Config) -> None:
-    if config.local.record is not None and config.privacy is not None:
-        raise ConfigError(
-            "[local.record] with [privacy]: a run has one unit of privacy, a record or a client. Remove one of them."
-        )
-
-
 def private_records(config: Config, local: LocalTraining, randomness: Randomness) -> tuple[LocalTraining, RecordGoal]:
     """Local training with private records, and what that promises. ConfigError, CalibrationError."""
     table = config.local.record

@@ -1,110 +1,316 @@
-"""Choices that cannot work together, refused before anything is loaded."""
+"""The one place where a wrong combination of settings is refused: what was given, what is allowed, what to do.
+
+`refuse` looks at the configuration alone, before anything is loaded. What needs more is refused where that is known:
+the network (`refuse_network`), the number of processes (`refuse_ranks`), clients and delta (`dpfed.methods.aborts`,
+`dpfed.methods.goals`), integers of a sum (`dpfed.methods.sums`), and what stages say of themselves when a chain is
+made (`dpfed.stages.chain`).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from itertools import chain
+
 from dpfed.aggregation.ranks import Ranks
+from dpfed.compress.masked_noise import FedMrnSigned
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import method
+from dpfed.methods.catalogue import METHODS
+from dpfed.methods.choices import in_integers, integer_noise, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import integer_noise, seen, signs_by_coins
-from dpfed.methods.schemes import is_linear
+from dpfed.methods.idle_keys import idle_keys
+from dpfed.methods.schemes import check_scheme
 from dpfed.models.flat import FlatModel
 
+_SHARED = ("fedmrn", "fedmrns", "fedscalar")
+"""Methods whose clients can have the round's seed in common."""
+_OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": "method.k"}
+_OF_COINS = {"stochastic-sign": ("bound",), "fedmrns": ("noise", "alpha")}
+"""Options that are left where signs are private coins (privacy.noise = "coins")."""
 
-def check_method(config: Config, chosen: MethodFacts) -> None:
-    if config.privacy is not None and chosen.privacy == "never":
-        nearest = (
-            "fedpm" if chosen.coins else "fed-smp-topk or fed-smp-randk" if chosen.sparse == "yes" else "dp-fedavg"
+
+def refuse(config: Config, facts: MethodFacts) -> None:
+    """ConfigError for settings that cannot work together, or that nothing would look at."""
+    for message in chain(
+        _privacy_of(config, facts),
+        _keys_of_others(config, facts),
+        _options(config, facts),
+        _signs(config, facts),
+        idle_keys(config, facts),
+        _units(config),
+        _sums(config, facts),
+        _noise(config, facts),
+        _coins(config, facts),
+        _randomness(config, facts),
+    ):
+        raise ConfigError(message)
+
+
+def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Methods that are never, or always, private, and compressions that no account covers."""
+    name, private = facts.name, config.privacy is not None
+    if private and facts.privacy == "never":
+        nearest = "fedpm" if facts.coins else "fed-smp-topk or fed-smp-randk" if facts.sparse == "yes" else "dp-fedavg"
+        reason = "its indices come from private data" if name == "fedavg-topk" else "it adds no noise"
+        yield (
+            f"method.name={name!r} with [privacy]: {name} is never private, {reason}. Use {nearest}, or remove the "
+            "[privacy] table."
         )
-        reason = "its indices come from private data" if chosen.name == "fedavg-topk" else "it adds no noise"
-        raise ConfigError(
-            f"method.name={chosen.name!r} with [privacy]: {chosen.name} is never private, {reason}. Use {nearest}, or "
-            "remove the [privacy] table."
-        )
-    if config.privacy is None and chosen.privacy == "required":
-        raise ConfigError(
-            f"method.name={chosen.name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "
+    if not private and facts.privacy == "required":
+        yield (
+            f"method.name={name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "
             "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk."
         )
-    given = config.method.keep is not None or config.method.k is not None
-    if chosen.sparse == "no" and given:
-        raise ConfigError(
-            f"method.keep or method.k with method.name={chosen.name!r}: it sends everything. Remove the key."
-        )
-    if not chosen.coins and (config.mask is not None or config.server.rule == "posterior"):
-        raise ConfigError(
-            f"[mask] or server.rule='posterior' with method.name={chosen.name!r}: they are for masks. Remove them, or "
-            "use fedpm or fedmask."
-        )
-    if not chosen.coins and config.local.optimizer != "sgd":
-        raise ConfigError(f"local.optimizer={config.local.optimizer!r}: is for masks (fedpm, fedmask). Use 'sgd'.")
-    if config.privacy is not None and config.privacy.placement == "clients" and not is_linear(config, chosen):
-        raise ConfigError(
-            f"privacy.placement='clients' with method.name={chosen.name!r}: shares of noise do not add up through a "
+    if config.privacy is not None and config.privacy.placement == "clients" and not is_linear(config, facts):
+        yield (
+            f"privacy.placement='clients' with method.name={name!r}: shares of noise do not add up through a "
             "compressor that a sum does not commute with. Use placement 'server' or privacy.release 'uploads'."
         )
-    if config.method.purge == "clients" and config.privacy is not None and seen(config) == "sum":
-        raise ConfigError(
+    if config.method.purge == "clients" and private and seen(config) == "sum":
+        yield (
             "method.purge='clients' with [privacy]: the majority vote over entries is a release of its own that no "
             "account covers. Use purge 'server', or privacy.release 'uploads', which noises every model first."
         )
-    public = chosen.needs_public_data or (chosen.sparse == "optional" and given)
+
+
+def _keys_of_others(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Keys that belong to other methods."""
+    table, name = config.method, facts.name
+    given = table.keep is not None or table.k is not None
+    if facts.sparse == "no" and given:
+        yield f"method.keep or method.k with method.name={name!r}: it sends everything. Remove the key."
+    if not facts.coins and (config.mask is not None or config.server.rule == "posterior"):
+        yield (
+            f"[mask] or server.rule='posterior' with method.name={name!r}: they are for masks. Remove them, or use "
+            "fedpm or fedmask."
+        )
+    if not facts.coins and config.local.optimizer != "sgd":
+        yield f"local.optimizer={config.local.optimizer!r}: is for masks (fedpm, fedmask). Use 'sgd'."
+    public = facts.needs_public_data or (facts.sparse == "optional" and given)
     if public and config.data.public == 0:
-        raise ConfigError(
-            f"method.name={chosen.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
-            "number of samples, and data.public_from to the data set they come from if it is another."
+        yield (
+            f"method.name={name!r} with data.public=0: its mask comes from public data. Set data.public to a number "
+            "of samples, and data.public_from to the data set they come from if it is another."
+        )
+    masked_noise = table.progressive and table.stochastic and table.train_masked
+    if facts.local_training != "masked noise" and not masked_noise:
+        yield f"method.progressive, stochastic, train_masked with {name!r}: are for fedmrn(s)."
+    if facts.local_training != "pruned" and table.purge is not None:
+        yield f"method.purge with {name!r}: is for fedsparsify. Remove it."
+
+
+def _options(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Options of the compressor."""
+    table, name = config.method, facts.name
+    if facts.scheme is None and (table.options or table.shared or table.error_feedback):
+        yield (
+            f"method.options, method.shared or method.error_feedback with method.name={name!r}: masks have none of "
+            "them; their settings are in [mask]. Remove the keys."
+        )
+    if table.shared and name not in _SHARED:
+        yield f"method.shared with method.name={name!r}: is for {', '.join(_SHARED)}. Remove it."
+    if table.error_feedback:
+        yield from _error_feedback(config, facts)
+    if facts.scheme is None:
+        return
+    for option in table.options:
+        if option in _OWN_KEYS:
+            yield f"method.options.{option}: is written as {_OWN_KEYS[option]}."
+        coins = config.privacy is not None and config.privacy.noise == "coins"
+        if coins and option not in _OF_COINS.get(name, (option,)):
+            yield f"method.options.{option} with privacy.noise='coins': coins have no such thing. Remove it."
+    check_scheme(config, facts)
+
+
+def _error_feedback(config: Config, facts: MethodFacts) -> Iterator[str]:
+    if config.privacy is not None:
+        yield (
+            "method.error_feedback with [privacy]: a client's remembered error carries earlier rounds into this one, "
+            "which no account of single rounds covers. Remove one of them."
+        )
+    if config.aggregation.kind != "plain":
+        yield f"method.error_feedback with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one."
+    if facts.local_training == "pruned":
+        yield (
+            f"method.error_feedback with method.name={facts.name!r}: its clients send models, and what pruning took "
+            "from one belongs to no later update. Remove it."
         )
 
 
-def check_randomness(config: Config, chosen: MethodFacts) -> None:
+def _signs(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Signs that are private by their own coins."""
+    table = config.privacy
+    if table is None:
+        return
+    if facts.coins or table.noise != "coins":
+        if table.edge is not None:
+            yield "privacy.edge: is for privacy.noise='coins'; fedpm has mask.edge. Remove it."
+        if facts.coins and table.noise == "gaussian":
+            yield "privacy.noise='gaussian' with masks: their noise is coins. Remove it."
+        return
+    if not facts.coins_possible:
+        able = ", ".join(name for name, one in METHODS.items() if one.coins_possible)
+        yield f"privacy.noise='coins' with method.name={facts.name!r}: only fedpm, {able} have coins."
+    if seen(config) == "uploads":
+        yield "privacy.release='uploads' with privacy.noise='coins': is built for fedpm only. Use 'sum'."
+    yield from _public_signs(config, facts)
+
+
+def _public_signs(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Their size must be public: never one that comes from the data."""
+    options = config.method.options
+    noise = facts.name == "fedmrns"
+    if noise and (not config.method.shared or options.get("noise") != "bernoulli"):
+        yield (
+            "privacy.noise='coins' with fedmrns: needs method.shared=true and method.options.noise='bernoulli', one "
+            "noise of one size a round, or the sum of masks could not be decoded. Set both."
+        )
+    bound = options.get("alpha", FedMrnSigned.alpha) if noise else options.get("bound")
+    if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 < bound < math.inf:
+        yield (
+            f"privacy.noise='coins' with method.options bound={bound!r}: needs a public number; 'linf' and 'l2' are "
+            "computed from private data."
+        )
+
+
+def _units(config: Config) -> Iterator[str]:
+    if config.local.record is not None and config.privacy is not None:
+        yield "[local.record] with [privacy]: a run has one unit of privacy, a record or a client. Remove one of them."
+    if config.audit.canaries and (config.privacy is None or seen(config) == "uploads"):
+        yield (
+            "audit.canaries: are found in a private sum; here is none. Set [privacy] with release 'sum', or audit "
+            "single uploads with `dpfed audit upload`."
+        )
+
+
+def _sums(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Choices of [aggregation] that cannot work with the rest."""
+    table, privacy = config.aggregation, config.privacy
+    if table.lost and table.dropout:
+        yield "aggregation.lost with aggregation.dropout: say who drops out in one way. Remove one of them."
+    if privacy is not None and seen(config) == "uploads" and (table.kind != "plain" or table.tolerance is not None):
+        yield (
+            f"aggregation.kind={table.kind!r} or aggregation.tolerance with privacy.release='uploads': every upload "
+            "is seen and charged, sum or no sum. Use kind 'plain' without a tolerance, or release 'sum'."
+        )
+    if privacy is not None and privacy.adaptive is not None and in_integers(config):
+        yield (
+            "privacy.adaptive with integer sums: the steps are fixed to one clip norm. Use aggregation.kind='plain' "
+            "and Gaussian noise, or a fixed clip norm."
+        )
+    if privacy is not None and privacy.noise == "gaussian" and table.kind != "plain":
+        yield (
+            f"privacy.noise='gaussian' with aggregation.kind={table.kind!r}: a secure sum is known modulo 2^b only, "
+            "and continuous noise on what is left of a sum that has wrapped around hides nothing. Use "
+            "'discrete-gaussian' (what a secure sum takes if privacy.noise is not set), which is added before the "
+            "sum is reduced, or 'skellam'; or aggregation.kind='plain'."
+        )
+    numbers = in_integers(config) and not facts.coins and not signs_are_coins(config, facts)
+    if numbers and is_linear(config, facts) and privacy is None and table.clip_norm is None:
+        yield (
+            f"aggregation.kind={table.kind!r} without [privacy]: integers have a range, so updates need a bound. Set "
+            "aggregation.clip_norm; longer updates are clipped to it and counted in diagnostics.jsonl."
+        )
+    if numbers and not is_linear(config, facts) and privacy is not None:
+        yield (
+            f"aggregation.kind={table.kind!r} or integer noise with method.name={facts.name!r} and [privacy]: its "
+            "uploads cannot be decoded from their sum, so the clip would not bound it. Use dp-fedavg, fed-smp-randk, "
+            "fed-smp-topk, fedpm, fedscalar with method.shared=true, or privacy.noise='coins' where signs are coins."
+        )
+
+
+def _noise(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Gaussian and integer noise."""
+    table, sums = config.privacy, config.aggregation
+    if table is None or facts.coins or signs_are_coins(config, facts):
+        return
+    kind = integer_noise(config)
+    for key in ("linf_clip", "noise_std", "correction", *(("slots",) if kind is None else ())):
+        if getattr(table, key):
+            yield f"privacy.{key} with method.name={facts.name!r}: is for fedpm's coins. Remove it."
+    if kind is not None and seen(config) == "uploads":
+        yield (
+            f"privacy.noise={kind!r} with privacy.release='uploads': integer noise is for sums. Use 'gaussian', or "
+            "release 'sum'."
+        )
+    charged = table.missing_shares == "charged"
+    if kind is None and charged and table.placement != "clients":
+        yield "privacy.missing_shares without privacy.placement='clients': the server's noise is whole."
+    if kind is not None and table.placement == "server" and (charged or (sums.tolerance and sums.kind == "plain")):
+        yield (
+            "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's noise "
+            "does not get lost. Remove them, or let the clients add the noise."
+        )
+    if table.clip_norm is None:
+        yield "privacy.clip_norm: is missing and has no default."
+    if table.noise_multiplier is None and table.epsilon is None:
+        yield "[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both."
+
+
+def _coins(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Coins that are the noise."""
+    table = config.privacy
+    if table is None or not (facts.coins or signs_are_coins(config, facts)):
+        return
+    if table.noise_multiplier is not None:
+        yield (
+            "privacy.noise_multiplier with coins: the coins are the noise; privacy.noise_std adds some before them. "
+            "Remove it."
+        )
+    if table.adaptive is not None:
+        yield "privacy.adaptive with coins: the clip norm of coins is fixed. Remove it."
+    if table.placement != "server":
+        yield "privacy.placement with coins: the clients draw them. Remove it."
+    if seen(config) == "uploads" and table.slots is not None:
+        yield "privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it."
+    if table.clip_norm is None and table.epsilon is None:
+        yield "[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both."
+
+
+def _randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
     """Noise that is fit for release is discrete: in a floating-point number's last bits even perfect randomness leaves
     traces of what it was added to (Mironov, CCS 2012; Haney et al. 2022; Jin et al., S&P 2022)."""
     if config.run.randomness != "secure":
         return
     if config.local.record is not None:
-        raise ConfigError(
+        yield (
             "run.randomness='secure' with [local.record]: the noise of local steps is floating-point Gaussian noise, "
             "whose last bits leak what it hides; there is no discrete one. Use 'simulated' for an experiment, or "
             "[privacy] with noise='discrete-gaussian' for a release."
         )
     if config.privacy is None:
         return
-    coins = chosen.coins or signs_by_coins(config, chosen)
+    coins = facts.coins or signs_are_coins(config, facts)
     if coins and config.privacy.noise_std:
-        raise ConfigError(
+        yield (
             f"run.randomness='secure' with privacy.noise_std={config.privacy.noise_std}: it is floating-point Gaussian "
             "noise. Remove it: the coins are private without it."
         )
     if not coins and integer_noise(config) is None:
-        raise ConfigError(
+        yield (
             "run.randomness='secure' with Gaussian noise: as floating-point numbers its last bits leak what it hides. "
             "Use privacy.noise 'discrete-gaussian' or 'skellam' (release 'sum'), or 'simulated' for an experiment."
         )
 
 
-def check_statistics(config: Config, model: FlatModel) -> None:
-    """Refuse noise on running statistics."""
+def refuse_network(config: Config, facts: MethodFacts, model: FlatModel) -> None:
+    """ConfigError for running statistics where noise, or whole numbers, would spoil them."""
     if model.has_statistics and config.privacy is not None:
         raise ConfigError(
             f"model.name={config.model.name!r} with [privacy]: noise on BatchNorm's running variance can make it "
             "negative. Use a model with GroupNorm or without normalisation."
         )
+    symbols = in_integers(config) and not facts.coins and not is_linear(config, facts)
+    if symbols and len(model.dense):
+        raise ConfigError(
+            f"aggregation.kind={config.aggregation.kind!r} with method.name={facts.name!r} and BatchNorm: its "
+            "statistics are sent as floats. Use a model without BatchNorm, or kind 'plain'."
+        )
 
 
-def check_switches(config: Config) -> None:
-    """Keys of [method] that belong to one way of local training."""
-    table = config.method
-    if method(table.name).local_training != "masked noise" and not (
-        table.progressive and table.stochastic and table.train_masked
-    ):
-        raise ConfigError(f"method.progressive, stochastic, train_masked with {table.name!r}: are for fedmrn(s).")
-    if method(table.name).local_training != "pruned" and table.purge is not None:
-        raise ConfigError(f"method.purge with {table.name!r}: is for fedsparsify. Remove it.")
-
-
-def check_ranks(config: Config, ranks: Ranks) -> None:
-    """What several processes cannot share."""
+def refuse_ranks(config: Config, ranks: Ranks) -> None:
+    """ConfigError for what several processes cannot share."""
     if ranks.count == 1:
         return
     for wrong, what in (

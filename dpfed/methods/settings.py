@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +16,12 @@ from dpfed.compress.masked_noise import FedMrnSigned
 from dpfed.compress.projection import FedScalar
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public
-from dpfed.errors import ConfigError
+from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import PrivacyGoal, goal_of, seen, signs_by_coins
+from dpfed.methods.goals import PrivacyGoal, goal_of
 from dpfed.methods.private_stages import gaussian_noise, integer_noise_on, private_coins
-from dpfed.methods.schemes import is_linear, scheme, sparse_scheme
-from dpfed.methods.sums import in_integers, integers_of, most_uploads
+from dpfed.methods.schemes import scheme, sparse_scheme
+from dpfed.methods.sums import integers_of, most_uploads
 from dpfed.models.flat import FlatModel
 from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler
@@ -87,7 +85,7 @@ class Settings:
     @property
     def signs_are_coins(self) -> bool:
         """Whether an update's signs are private by their own coins."""
-        return signs_by_coins(self.config, self.facts)
+        return signs_are_coins(self.config, self.facts)
 
     def updates(self, choice: MapChoice) -> Stages:
         """A chain for updates. Its order follows from where they are bounded and what their noise is added to:
@@ -152,22 +150,9 @@ class Settings:
         return SharedProjection(size=self.size, scheme=made, purpose="code")
 
     def public_signs(self) -> MapChoice:
-        """A public size of the signs: never one that comes from the data."""
+        """A public size of the signs: never one that comes from the data, which `dpfed.methods.refusals` sees to."""
         options, name = self.config.method.options, self.facts.name
-        if name == "fedmrns":
-            if not self.config.method.shared or options.get("noise") != "bernoulli":
-                raise ConfigError(
-                    "privacy.noise='coins' with fedmrns: needs method.shared=true and method.options.noise="
-                    "'bernoulli', one noise of one size a round, or the sum of masks could not be decoded. Set both."
-                )
-            bound: Any = options.get("alpha", FedMrnSigned.alpha)
-        else:
-            bound = options.get("bound")
-        if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 < bound < math.inf:
-            raise ConfigError(
-                f"privacy.noise='coins' with method.options bound={bound!r}: needs a public number; 'linf' and 'l2' "
-                "are computed from private data."
-            )
+        bound = options.get("alpha", FedMrnSigned.alpha) if name == "fedmrns" else options["bound"]
         purpose = NOISE_PURPOSE if name == "fedmrns" else None
         return PublicSigns(size=self.size, bound=float(bound), noise_purpose=purpose)
 
@@ -185,15 +170,11 @@ class Settings:
         return {}
 
     def canaries(self, goal: PrivacyGoal | None) -> Canaries | None:
-        """ConfigError where they could not be found."""
+        """Clients that only an audit has, beside the others."""
         config = self.config
         if not config.audit.canaries:
             return None
-        if goal is None or seen(config) == "uploads":
-            raise ConfigError(
-                "audit.canaries: are found in a private sum; here is none. Set [privacy] with release 'sum', or audit "
-                "single uploads with `dpfed audit upload`."
-            )
+        assert goal is not None  # refused
         return Canaries(
             count=config.audit.canaries,
             first=config.federation.clients,
@@ -213,20 +194,7 @@ class Settings:
         return Stages(project, Clip(), integers, noise, words)
 
     def _symbols(self, project: Project, goal: PrivacyGoal | None) -> Stages:
-        """ConfigError for a method whose sums cannot be decoded."""
-        kind, name = self.config.aggregation.kind, self.facts.name
-        if goal is not None:
-            raise ConfigError(
-                f"aggregation.kind={kind!r} or integer noise with method.name={name!r} and [privacy]: its uploads "
-                "cannot be decoded from their sum, so the clip would not bound it. Use dp-fedavg, fed-smp-randk, "
-                "fed-smp-topk, fedpm, fedscalar with method.shared=true, or privacy.noise='coins' where signs are "
-                "coins."
-            )
-        if len(self.model.dense):
-            raise ConfigError(
-                f"aggregation.kind={kind!r} with method.name={name!r} and BatchNorm: its statistics are sent as "
-                "floats. Use a model without BatchNorm, or kind 'plain'."
-            )
+        """ConfigError for a scheme whose sums cannot be decoded."""
         made = scheme(self.config, self.facts, project.sent)
         alphabet = alphabet_of(made, project.sent)
         bits = ((alphabet - 1) * most_uploads(self.config, goal)).bit_length()

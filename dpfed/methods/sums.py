@@ -11,7 +11,8 @@ from dpfed.aggregation.steps import Step
 from dpfed.compress.fixed_point import FixedPoint
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.goals import IntegerTerms, PrivacyGoal, integer_noise, seen, slots_of, tolerance_of
+from dpfed.methods.choices import in_integers, integer_noise, seen, tolerance_of
+from dpfed.methods.goals import IntegerTerms, PrivacyGoal, slots_of
 from dpfed.methods.least_participants import least_participants
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
@@ -70,35 +71,6 @@ def _check_neighbours(config: Config, goal: PrivacyGoal | None) -> None:
             raise ConfigError(f"aggregation.{error}") from None
 
 
-def check_sums(config: Config) -> None:
-    """Choices of [aggregation] that cannot work with the rest."""
-    table, privacy = config.aggregation, config.privacy
-    if table.lost and table.dropout:
-        raise ConfigError("aggregation.lost with aggregation.dropout: say who is lost in one way. Remove one of them.")
-    if privacy is not None and seen(config) == "uploads" and (table.kind != "plain" or table.tolerance is not None):
-        raise ConfigError(
-            f"aggregation.kind={table.kind!r} or aggregation.tolerance with privacy.release='uploads': every upload is "
-            "seen and charged, sum or no sum. Use kind 'plain' without a tolerance, or release 'sum'."
-        )
-    if privacy is not None and privacy.adaptive is not None and in_integers(config):
-        raise ConfigError(
-            "privacy.adaptive with integer sums: the steps are fixed to one clip norm. Use aggregation.kind='plain' "
-            "and Gaussian noise, or a fixed clip norm."
-        )
-    if privacy is not None and privacy.noise == "gaussian" and table.kind != "plain":
-        raise ConfigError(
-            f"privacy.noise='gaussian' with aggregation.kind={table.kind!r}: a secure sum is known modulo 2^b only, "
-            "and continuous noise on what is left of a sum that has wrapped around hides nothing. Use "
-            "'discrete-gaussian' (what a secure sum takes if privacy.noise is not set), which is added before the "
-            "sum is reduced, or 'skellam'; or aggregation.kind='plain'."
-        )
-
-
-def in_integers(config: Config) -> bool:
-    """Whether rows of numbers become integers before they are summed."""
-    return config.aggregation.kind != "plain" or integer_noise(config) is not None
-
-
 def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
     """How many clients take part in every sum, drawn or not; None: those who were drawn.
 
@@ -129,11 +101,7 @@ def integers_of(config: Config, goal: PrivacyGoal | None, sent: int, randomness:
     table = config.aggregation
     padded = padded_dimension(sent, rotate=table.rotation)
     clip = goal.clip_norm if goal is not None else table.clip_norm
-    if clip is None:
-        raise ConfigError(
-            f"aggregation.kind={table.kind!r} without [privacy]: integers have a range, so updates need a bound. Set "
-            "aggregation.clip_norm; longer updates are clipped to it and counted in diagnostics.jsonl."
-        )
+    assert clip is not None  # refused
     integers = goal.integers if goal is not None else None
     steps = integers.scale if integers is not None else table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
     uploads = most_uploads(config, goal)

@@ -19,12 +19,11 @@ from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
-from dpfed.methods.idle_keys import check_idle_keys
-from dpfed.methods.records import RecordGoal, check_records, private_records
-from dpfed.methods.refusals import check_method, check_randomness, check_ranks, check_statistics, check_switches
-from dpfed.methods.schemes import check_options, sparsity_schedule
+from dpfed.methods.records import RecordGoal, private_records
+from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
+from dpfed.methods.schemes import sparsity_schedule
 from dpfed.methods.settings import Settings
-from dpfed.methods.sums import check_sums, filled_to, most_uploads, sums_of
+from dpfed.methods.sums import filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.models.mask_file import Recipe
@@ -73,17 +72,11 @@ class Experiment:
 def check(config: Config, ranks: Ranks | None = None) -> MethodFacts:
     """What is true of the method, after everything that can be refused without the data: ConfigError as in `build`."""
     load_own_code()
-    check_ranks(config, ranks or Alone())
+    refuse_ranks(config, ranks or Alone())
     chosen = method(config.method.name)
     data.check_name(config.data.name)
     models.check_name(config.model.name)
-    check_method(config, chosen)
-    check_switches(config)
-    check_options(config, chosen)
-    check_idle_keys(config, chosen)
-    check_records(config)
-    check_sums(config)
-    check_randomness(config, chosen)
+    refuse(config, chosen)
     return chosen
 
 
@@ -102,7 +95,7 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     dataset, public = public_samples(config, whole, division, device)
     model = network_of(config, dataset)
     models.check_outputs(config.model.name, model, torch.from_numpy(dataset.test_inputs[:2]), dataset.classes)
-    check_statistics(config, model)
+    refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
     clients = local_training(config, course(config, model, network, device), dataset, model, division, device)

@@ -18,7 +18,7 @@ from accounting.mechanisms.slots import default_slots
 from dpfed.audit.promise import promise_of, sampler_of
 from dpfed.errors import ConfigError
 from dpfed.methods import aborts, goals
-from dpfed.methods.goals import tolerance_of
+from dpfed.methods.choices import tolerance_of
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
 from dpfed.round import NO_RESULT, begin_round, cohort_of

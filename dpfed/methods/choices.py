@@ -1,0 +1,67 @@
+"""What a configuration has chosen, where several keys say it together."""
+
+from __future__ import annotations
+
+from accounting.integers.fixed_point import NoiseLaw
+from dpfed.aggregation.dropouts import most_missing
+from dpfed.config.tables import Config, Mask
+from dpfed.methods.catalogue import method
+from dpfed.methods.facts import MethodFacts
+
+EDGE_OF_SIGNS = 0.1
+"""privacy.edge where none is given."""
+
+
+def seen(config: Config) -> str:
+    """What a private run releases: "sum" or "uploads"."""
+    return (config.privacy.release or "sum") if config.privacy is not None else "sum"
+
+
+def integer_noise(config: Config) -> NoiseLaw | None:
+    """The law of integer noise: the one that is asked for; where none is, discrete Gaussian on private secure sums.
+
+    None: no privacy, coins, or Gaussian noise, which `dpfed.methods.refusals` refuses on secure sums.
+    """
+    table = config.privacy
+    if table is None:
+        return None
+    if table.noise is None and config.aggregation.kind != "plain" and not method(config.method.name).coins:
+        return "discrete-gaussian"
+    return table.noise if table.noise in ("discrete-gaussian", "skellam") else None
+
+
+def signs_are_coins(config: Config, facts: MethodFacts) -> bool:
+    """Whether an update's signs are private by their own coins."""
+    return config.privacy is not None and not facts.coins and config.privacy.noise == "coins"
+
+
+def in_integers(config: Config) -> bool:
+    """Whether rows of numbers become integers before they are summed."""
+    return config.aggregation.kind != "plain" or integer_noise(config) is not None
+
+
+def is_linear(config: Config, facts: MethodFacts) -> bool:
+    """Whether the sum of uploads can be decoded, and what is summed is what was bounded.
+
+    FedScalar's too, if a round's directions are shared; not floats of 16 bits, which rounding may lengthen.
+    """
+    rounded = facts.scheme == "dense" and config.method.options.get("bits", 32) != 32
+    return not rounded and (facts.linear or (facts.name == "fedscalar" and config.method.shared))
+
+
+def edge_of(config: Config) -> float:
+    """c: probabilities of coins lie in [c, 1 - c]."""
+    if config.privacy is not None and config.privacy.edge is not None:
+        return config.privacy.edge
+    return (config.mask or Mask()).edge if config.method.name == "fedpm" else EDGE_OF_SIGNS
+
+
+def tolerance_of(config: Config) -> float | None:
+    """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest."""
+    table, federation = config.aggregation, config.federation
+    if table.tolerance is not None or config.privacy is None or config.privacy.placement != "clients":
+        return table.tolerance
+    uploads = federation.clients if federation.sampling == "all" else federation.cohort
+    if table.lost:
+        return min(sum(table.lost.values()) / uploads, 0.99)
+    return most_missing(uploads, table.dropout) / uploads
