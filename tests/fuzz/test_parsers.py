@@ -94,7 +94,6 @@ def test_what_once_broke_a_parser_is_answered_as_documented(name, which):
     PARSERS[name].accepts(BROKE[name][which])
 
 
-@pytest.mark.slow_but_one_in(5)
 @NAMED
 def test_mutations_of_seeds_are_read_or_refused(name):
     parser, generator = PARSERS[name], random.Random(name)
@@ -110,6 +109,7 @@ def test_mutations_of_seeds_are_read_or_refused(name):
     assert read < (60 if name in RARE else 250)
 
 
+@pytest.mark.slow_but_one_in(5)
 @NAMED
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(content=st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode(errors="replace")))
