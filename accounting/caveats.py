@@ -1,4 +1,4 @@
-"""Where an (epsilon, delta) says next to nothing: what a reader has to be told beside it."""
+"""Where an (epsilon, delta) says next to nothing: what a reader should know beside it."""
 
 import math
 

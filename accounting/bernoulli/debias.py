@@ -1,6 +1,6 @@
 """Bias of a clipped, noised probability, and its correction.
 
-A client holds theta in [c, 1-c], adds N(0, sigma^2), clips to [c, 1-c] and tosses a coin of that probability. The coin
+A client holds theta in [c, 1-c], adds N(0, sigma^2), clips to [c, 1-c] and draws a coin of that probability. The coin
 is Bernoulli with mean g(theta), not theta. This file has g, its derivative and inverse, and what correcting costs.
 (The last line of the FedPM paper's appendix C has a wrong exponential; the tests show it.)
 """

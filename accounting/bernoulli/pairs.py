@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from accounting.bernoulli import debias
 from accounting.bernoulli.exact import channel_epsilon
-from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import Composed, Mechanism
 from accounting.mechanisms.bernoulli import BernoulliChannel
 
 Floats = NDArray[np.float64]
@@ -39,29 +37,20 @@ _DIRECT = 4096
 """Longer laws are convolved by Fourier transform."""
 
 
-def supports(mechanism: Mechanism) -> bool:
-    """Whether the mechanism is one channel of coins, repeated, and small enough."""
-    parts = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
-    coins, rounds = parts[0]
-    return len(parts) == 1 and isinstance(coins, BernoulliChannel) and coins.dimension * rounds <= MOST_COINS
+def fits(coins: BernoulliChannel, rounds: int) -> bool:
+    """Whether so many uploads of these coins are few enough."""
+    return coins.dimension * rounds <= MOST_COINS
 
 
-def epsilon(mechanism: Mechanism, *, delta: float) -> float:
+def epsilon_of(coins: BernoulliChannel, rounds: int, delta: float) -> float:
     """The smallest epsilon at `delta` of the dominating pair's composition, both directions (it is symmetric).
 
-    Domain: what `supports` says, delta in (0, 1). Direction of error: upper bound. Exact for one upload of up to
+    Domain: what `fits` says, delta in (0, 1). Direction of error: upper bound. Exact for one upload of up to
     LARGEST_ENUMERATED coordinates limited by an L-infinity bound, and where each coordinate may move over the whole
     range; otherwise the dominating pair, up to 2(1-c) too large for small moves; loose where only an L2 bound limits
     many coordinates. With noise the range and the move of the coins' means are used: [g(c), g(1-c)], and t times
     the largest slope of g.
     """
-    if not supports(mechanism):
-        raise UnsupportedMechanism(
-            "accountant='exact': is for single uploads of coins (bernoulli-channel) of one kind, up to "
-            f"{MOST_COINS} coordinates times rounds. Use accountant 'best'."
-        )
-    coins, rounds = mechanism.parts[0] if isinstance(mechanism, Composed) else (mechanism, 1)
-    assert isinstance(coins, BernoulliChannel)
     low, high = debias.reachable(c=coins.floor, noise_std=coins.noise_std)
     bounds = [coins.sensitivity(clip) for clip in (coins.l2_clip, coins.linf_clip)]
     slope = float(debias.clipped_mean_slope(0.5, c=coins.floor, noise_std=coins.noise_std))

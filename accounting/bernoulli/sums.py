@@ -1,6 +1,6 @@
 """Sums of coins: what a server sees of Bernoulli uploads under secure aggregation.
 
-Exactly K clients toss independent coins with probabilities in [c, 1-c]; the server sees, per coordinate, only how many
+Exactly K clients draw independent coins with probabilities in [c, 1-c]; the server sees, per coordinate, only how many
 came up. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof: docs/theory-bernoulli.md,
 Theorem 6.
 """

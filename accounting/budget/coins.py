@@ -93,8 +93,7 @@ class CoinRounds:
 
     def round(self, noise_multiplier: float | None) -> SingleRelease:
         """The mechanism of one round."""
-        coins = self.coins()
-        return coins if isinstance(coins, BernoulliChannel) else subsample(coins, self.plan.sampler)
+        return subsample(self.coins(), self.plan.sampler)
 
     def details(self, noise_multiplier: float | None) -> Mapping[str, Any]:
         """What the coins are."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from accounting import require
 from accounting.compose.accountant import overflow
+from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter
 from accounting.integers import fixed_point
-from accounting.integers.discrete_gaussian import continuous, shares_distortion
-from accounting.mechanisms import SingleRelease, subsample
+from accounting.mechanisms import IntegerNoise, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+from accounting.mechanisms.kinds import KINDS, account_of
 from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
 
@@ -144,11 +144,11 @@ class IntegerRounds:
         """All of the noise variance asked for, as shares are sized for the dropout."""
         return 1.0
 
-    def noise(self, noise_multiplier: float | None) -> DiscreteGaussian | Skellam:
+    def noise(self, noise_multiplier: float | None) -> IntegerNoise:
         """One round without its sampling: its `share_variance` is a whole number, for exact samplers."""
         assert self.plan.adjacency is not None
         wanted = (require.noise_multiplier(noise_multiplier) * self._scale) ** 2 / self.shares
-        law = DiscreteGaussian if self.plan.mechanism == "discrete-gaussian" else Skellam
+        law: type[IntegerNoise] = KINDS[self.plan.mechanism].description
         return law(
             dimension=self.padded,
             l2_bound=self.l2_bound,
@@ -166,7 +166,7 @@ class IntegerRounds:
         """Bits of the modulus: it wraps in a round with at most `wrap_probability`, all shares present."""
         noise = self.noise(noise_multiplier)
         return fixed_point.sum_bits(
-            law="discrete-gaussian" if noise.kind == DiscreteGaussian.kind else "skellam",
+            law=noise.kind,
             uploads=self.uploads,
             dimension=self.padded,
             scaled_clip=self._scale,
@@ -206,15 +206,7 @@ class IntegerRounds:
                 f"clients that are not drawn send {sent} until {self.uploads:,} uploads are together; more are drawn "
                 f"with probability {upwards(noise.overflow)} a round: {upwards(charged)} of delta is charged for that"
             )
-        if isinstance(noise, DiscreteGaussian):
-            tau = shares_distortion(noise.share_variance, noise.shares)
-            near = continuous(plan.run(noise_multiplier, rounds)).closeness
-            lines.append(
-                f"tau {_size(tau)}: a coordinate's sum of shares is within e^±tau of a discrete Gaussian; the whole "
-                f"run is within e^±{upwards(near)} of one with continuous noise"
-            )
+        words = account_of(noise).words
+        if words is not None:
+            lines.append(words(noise, continuous(plan.run(noise_multiplier, rounds)).closeness))
         return tuple(lines)
-
-
-def _size(tau: float) -> str:
-    return f"= {upwards(tau)}" if tau > 1e-300 else "below 1e-300"

@@ -7,18 +7,27 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from accounting import require
-from accounting.bernoulli import pairs as coin_pairs
+from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import caveats
 from accounting.compose import lower_bound, pld, rdp
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
-from accounting.compose.loss_grid import parts_of
 from accounting.compose.rdp import Conversion, Floats
+from accounting.compose.twins import Continuous, continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.integers import discrete_gaussian
-from accounting.integers.discrete_gaussian import Continuous
-from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
-from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms import (
+    Composed,
+    FixedSizeSampling,
+    Gaussian,
+    Mechanism,
+    SingleRelease,
+    gaussian_of,
+    parts_of,
+    plain_gaussian,
+    sampling_of,
+    unsampled,
+)
+from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
 
 Accountant = Literal["best", "rdp", "pld", "exact", "fed-smp-theorem", "fed-smp-lemma"]
@@ -109,7 +118,7 @@ def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "bes
 
 def sampling_name(mechanism: Mechanism) -> str:
     """poisson, fixed or all; several of them joined by '+' for a mixed composition."""
-    names = {part.sampling.name if isinstance(part, Subsampled) else "all" for part, _ in parts_of(mechanism)}
+    names = {sampling_of(part).name for part, _ in parts_of(mechanism)}
     return "+".join(sorted(names))
 
 
@@ -145,8 +154,8 @@ def _best(mechanism: Mechanism, delta: float) -> _Bound:
 
 def plain_shift(mechanism: Mechanism) -> float | None:
     """mu of a composition of plain Gaussians, which is one Gaussian; None if anything is sampled."""
-    parts = parts_of(mechanism)
-    squares = [count * part.mu**2 for part, count in parts if isinstance(part, Gaussian)]
+    parts = [(plain_gaussian(part), count) for part, count in parts_of(mechanism)]
+    squares = [count * noise.mu**2 for noise, count in parts if noise is not None]
     return math.sqrt(sum(squares)) if len(squares) == len(parts) else None
 
 
@@ -164,12 +173,31 @@ def _pld(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def _exact(mechanism: Mechanism, delta: float) -> _Bound:
-    return _Bound(epsilon=coin_pairs.epsilon(mechanism, delta=delta), method="exact")
+    return _Bound(epsilon=exact_epsilon(mechanism, delta=delta), method="exact")
+
+
+def has_exact(mechanism: Mechanism) -> bool:
+    """Whether the mechanism is one kind of release, repeated, whose exact law can be computed."""
+    (release, rounds), *more = parts_of(mechanism)
+    return not more and unsampled(release) is release and account_of(release).exact_fits(release, rounds)
+
+
+def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
+    """Epsilon by the exact law (`bernoulli.pairs`). Direction of error: upper bound. UnsupportedMechanism where that
+    is not known or too long."""
+    (release, rounds), *_ = parts_of(mechanism)
+    exact = account_of(unsampled(release)).exact
+    if exact is None or not has_exact(mechanism):
+        raise UnsupportedMechanism(
+            "accountant='exact': is for single uploads of coins (bernoulli-channel) of one kind, up to "
+            f"{MOST_COINS} coordinates times rounds. Use accountant 'best'."
+        )
+    return exact(release, rounds, delta)
 
 
 def _nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:
     """The mechanism with continuous noise, and the delta to ask it at: its epsilon plus 2 closeness is a bound."""
-    near = discrete_gaussian.continuous(mechanism)
+    near = continuous(mechanism)
     target = _without_overflow(mechanism, delta) * math.exp(-near.closeness)
     if target < 1e-300:
         raise UnsupportedMechanism(
@@ -180,20 +208,13 @@ def _nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, fl
 
 def orders(mechanism: Mechanism) -> Floats:
     """The Renyi orders that an account of this mechanism looks at."""
-    kinds = {type(part) for part in _unsampled(mechanism)}
-    if kinds & {BernoulliChannel, BernoulliAggregate}:
-        return rdp.SAMPLED_COIN_ORDERS if _sampled_only(mechanism) else rdp.COIN_ORDERS
-    sampled = any(isinstance(part, Subsampled) for part, _ in parts_of(mechanism))
-    return rdp.ORDERS if sampled else rdp.FAR_ORDERS
-
-
-def _sampled_only(mechanism: Mechanism) -> bool:
-    return all(isinstance(part, Subsampled) for part, _ in parts_of(mechanism))
-
-
-def _unsampled(mechanism: Mechanism) -> list[Mechanism]:
-    """The parts of a composition, without their sampling."""
-    return [part.mechanism if isinstance(part, Subsampled) else part for part, _ in parts_of(mechanism)]
+    parts = [part for part, _ in parts_of(mechanism)]
+    sampled = [unsampled(part) is not part for part in parts]
+    for part in parts:
+        few = account_of(unsampled(part)).orders
+        if few is not None:
+            return few[all(sampled)]
+    return rdp.ORDERS if any(sampled) else rdp.FAR_ORDERS
 
 
 def overflow(mechanism: Mechanism) -> float:
@@ -203,9 +224,7 @@ def overflow(mechanism: Mechanism) -> float:
     a ring is post-processing (docs/theory.md, section 7), norms of integers are checked. Direction of error: upper
     bound (union over the releases).
     """
-    counts = [count for _, count in parts_of(mechanism)]
-    each = [getattr(part, "overflow", 0.0) for part in _unsampled(mechanism)]
-    return math.fsum(count * lost for count, lost in zip(counts, each, strict=True))
+    return math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
 
 
 def _without_overflow(mechanism: Mechanism, delta: float) -> float:
@@ -233,15 +252,15 @@ def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
 def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
     parts = parts_of(mechanism)
     part, rounds = parts[0]
-    sampling = part.sampling if isinstance(part, Subsampled) and len(parts) == 1 else None
-    if not isinstance(part, Subsampled) or not isinstance(sampling, FixedSizeSampling):
+    noise, sampling = gaussian_of(part), sampling_of(part)
+    if len(parts) > 1 or not isinstance(sampling, FixedSizeSampling):
         raise UnsupportedMechanism(
             f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's readings are for "
             "fixed-size sampling. Use --sampling fixed, or accountant 'best' for the sampler that you run."
         )
-    if not isinstance(part.mechanism, Gaussian):
+    if noise is None:
         raise UnsupportedMechanism(f"accountant={accountant!r}: the paper's readings are for Gaussian noise.")
-    z = part.mechanism.noise_multiplier
+    z = noise.noise_multiplier
     reading: Reading
     if accountant == "fed-smp-theorem":
         reading = theorem_1(z, rounds, sampling, delta=delta, sensitivity_in_clips=2.0)
@@ -273,7 +292,7 @@ def epsilons(
         streams.append(gaussian)
     if plain:
         return streams[0]
-    if accountant == "exact" or (accountant == "best" and coin_pairs.supports(Composed(parts=((mechanism, rounds),)))):
+    if accountant == "exact" or (accountant == "best" and has_exact(Composed(parts=((mechanism, rounds),)))):
         streams.append(_exact_epsilons(mechanism, delta))
     try:
         if accountant in ("best", "rdp"):
@@ -287,30 +306,28 @@ def epsilons(
 
 
 def without_bound(accountant: Accountant, mechanism: SingleRelease, delta: float) -> str:
-    """What to tell whoever asks this accountant for an epsilon that it cannot give."""
-    noise = mechanism.mechanism if isinstance(mechanism, Subsampled) else mechanism
-    kind = noise.to_dict()["kind"]
+    """The answer to whoever asks this accountant for an epsilon that it cannot give."""
+    kind = unsampled(mechanism).kind
     return f"accountant={accountant!r}: has no bound for {kind} at delta={upwards(delta)}. Use 'best'."
 
 
 def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
     for count in itertools.count(1):
         run = Composed(parts=((mechanism, count),))
-        yield coin_pairs.epsilon(run, delta=delta) if coin_pairs.supports(run) else math.inf
+        yield exact_epsilon(run, delta=delta) if has_exact(run) else math.inf
 
 
 def _gaussian_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float] | None:
     """The closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
     try:
-        near = discrete_gaussian.continuous(Composed(parts=((mechanism, rounds),)))
+        near = continuous(Composed(parts=((mechanism, rounds),)))
     except UnsupportedMechanism:
         return None
-    assert isinstance(near.mechanism, Composed)
-    ((twin, _),) = near.mechanism.parts
+    ((twin, _),) = parts_of(near.mechanism)
     each = near.closeness / rounds
     lost = overflow(mechanism) + delta * each  # (delta - T overflow) e^(-T each) >= delta - T lost
-    if isinstance(twin, Gaussian):
-        stream = _analytic_epsilons(twin, delta, lost)
+    if plain := plain_gaussian(twin):
+        stream = _analytic_epsilons(plain, delta, lost)
     elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
         stream = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost)
     else:

@@ -1,4 +1,4 @@
-"""What each client released by itself, and the client of whom most is told.
+"""What each client released by itself, and the client with the largest epsilon.
 
 Where clients train privately on their own records, a record bears on the releases of its own client alone. The
 epsilon of a record is that of its client's composition, and the run's is the largest over clients.

@@ -9,17 +9,12 @@ import scipy
 from accounting.compose.loss_law import LossLaw
 from accounting.gaussian.attacks import attack_pairs
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism
+from accounting.mechanisms import Mechanism, gaussian_of, parts_of, plain_gaussian, sampling_of
 
 # Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
 _TAIL_MASS = 1e-19
 _LARGEST_GRID = 1_000_000
 _COARSEST = 1e-3
-
-
-def parts_of(mechanism: Mechanism) -> tuple[tuple[Any, int], ...]:
-    """A mechanism as the parts of a composition."""
-    return mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
 
 
 def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
@@ -42,18 +37,17 @@ def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
 
 def _moments(part: Any, count: int) -> tuple[int, float, float]:
     """Releases, and the mean and variance of their summed loss: the larger of the two orders."""
-    if isinstance(part, Gaussian):  # composed in closed form, so one release
-        return 1, count * part.mu**2 / 2, count * part.mu**2
+    if plain := plain_gaussian(part):  # composed in closed form, so one release
+        return 1, count * plain.mu**2 / 2, count * plain.mu**2
     orders = [pair.loss_moments() for pair in attack_pairs(part)]
     return count, count * max(mean for mean, _ in orders), count * max(variance for _, variance in orders)
 
 
 def _sampling_and_mu(part: Any) -> tuple[float, float]:
     """Sampling probability and the largest shift, over noise std, that one round can show."""
-    if isinstance(part, Gaussian):
-        return 1.0, part.mu
-    shift = 2.0 if isinstance(part.sampling, FixedSizeSampling) else part.adjacency.sensitivity_in_clips
-    return part.sampling.probability, shift / part.mechanism.noise_multiplier
+    noise, sampling = gaussian_of(part), sampling_of(part)
+    assert noise is not None  # `pld.supports` has been asked
+    return sampling.probability, sampling.shift(noise.adjacency) / noise.noise_multiplier
 
 
 def largest_loss(part: Any) -> float:

@@ -19,7 +19,7 @@ from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.gaussian import smallest_epsilon
 from accounting.gaussian.attacks import AttackPair, Mixture, attack_pairs, log_density
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms import Composed, Gaussian, Mechanism, Subsampled
+from accounting.mechanisms import Composed, Mechanism, SingleRelease, gaussian_of, parts_of, plain_gaussian, sampling_of
 
 # The masses of narrow cells are differences of distribution functions, good to about 1e-10 relative.
 _MASS_ROUNDING = 1e-9
@@ -37,12 +37,12 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     one, so the bound meets the upper bound; for fixed-size sampling a gap remains (open problem).
     """
     target = require.open_probability(delta=delta)
-    parts = loss_grid.parts_of(mechanism)
-    shift_squared = sum(count * part.mu**2 for part, count in parts if isinstance(part, Gaussian))
-    sampled: list[tuple[Subsampled, int]] = [
+    parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
+    shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
+    sampled: list[tuple[SingleRelease, int]] = [
         (part, min(count, MOST_ROUNDS))  # fewer rounds show less
-        for part, count in parts
-        if isinstance(part, Subsampled) and isinstance(part.mechanism, Gaussian) and part.sampling.probability > 0
+        for part, noise, count in parts
+        if noise is None and gaussian_of(part) is not None and sampling_of(part).probability > 0
     ]
     plain = 0.0
     if shift_squared:  # below by more than `smallest_epsilon` is rounded upwards

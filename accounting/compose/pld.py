@@ -8,7 +8,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +18,16 @@ from accounting.compose.loss_law import LossLaw, certain, composed
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import fixed_size, poisson, privacy_profile
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, SingleRelease, Subsampled
+from accounting.mechanisms import (
+    Composed,
+    Mechanism,
+    SingleRelease,
+    gaussian_of,
+    parts_of,
+    plain_gaussian,
+    sampling_of,
+    unsampled,
+)
 from accounting.mechanisms.adjacency import Adjacency
 
 SMALLEST_DELTA = 1e-12
@@ -42,10 +50,10 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
             f"delta={target} with accountant='pld': must be at least {SMALLEST_DELTA}, below it the rounding of the "
             "numerical convolution matters. Use accountant='rdp'."
         )
-    parts = loss_grid.parts_of(mechanism)
+    parts = parts_of(mechanism)
     for part, _ in parts:
-        if not _supported(part):
-            name = type(part.mechanism if isinstance(part, Subsampled) else part).__name__
+        if gaussian_of(part) is None:
+            name = type(unsampled(part)).__name__
             raise UnsupportedMechanism(
                 f"accountant='pld' with {name}: no privacy loss distribution is implemented. Use accountant 'rdp'."
             )
@@ -64,13 +72,9 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     return distribution(mechanism, loss_grid.interval(mechanism)).smallest_epsilon(target - slack)
 
 
-def _supported(part: Any) -> bool:
-    return isinstance(part.mechanism if isinstance(part, Subsampled) else part, Gaussian)
-
-
 def supports(mechanism: Mechanism) -> bool:
     """Whether every release of the mechanism has a privacy loss distribution here: Gaussians, sampled or not."""
-    return all(_supported(part) for part, _ in loss_grid.parts_of(mechanism))
+    return all(gaussian_of(part) is not None for part, _ in parts_of(mechanism))
 
 
 def composition_slack(compositions: int) -> float:
@@ -111,7 +115,7 @@ def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tupl
 
 def distribution(mechanism: Mechanism, interval: float) -> LossLaws:
     """The loss laws of `mechanism`, dominating it, on a grid of `interval`. UnsupportedMechanism for one without."""
-    parts = [_of_part(part, count, interval) for part, count in loss_grid.parts_of(mechanism)]
+    parts = [_of_part(part, count, interval) for part, count in parts_of(mechanism)]
     together = range(max(len(laws.orders) for laws, _ in parts))
     columns = [[(laws.orders[min(k, len(laws.orders) - 1)], count) for laws, count in parts] for k in together]
     return LossLaws(
@@ -121,16 +125,16 @@ def distribution(mechanism: Mechanism, interval: float) -> LossLaws:
 
 def _of_part(part: SingleRelease, count: int, interval: float) -> tuple[LossLaws, int]:
     """A part's laws and how often they come; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
-    if isinstance(part, Gaussian):
-        return _plain(part.mu * math.sqrt(count), interval), 1
-    if not isinstance(part, Subsampled) or not _supported(part):
+    if plain := plain_gaussian(part):
+        return _plain(plain.mu * math.sqrt(count), interval), 1
+    if gaussian_of(part) is None:
         raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
-    if part.sampling.probability == 0:
+    if sampling_of(part).probability == 0:
         return LossLaws(orders=(certain(0, spacing=interval),)), 1
     return LossLaws(orders=tuple(_orders(part, interval))), count
 
 
-def _orders(mechanism: Subsampled, interval: float) -> list[LossLaw]:
+def _orders(mechanism: SingleRelease, interval: float) -> list[LossLaw]:
     """The loss law of one round for each order of the worlds; one where they are alike."""
     forth, back = _profiles(mechanism, _losses(loss_grid.largest_loss(mechanism), interval))
     one = loss_grid.connect_dots(interval, forth, back)
@@ -139,14 +143,12 @@ def _orders(mechanism: Subsampled, interval: float) -> list[LossLaw]:
     )
 
 
-def _profiles(mechanism: Subsampled, losses: Floats) -> tuple[Floats, Floats]:
+def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]:
     """The one-round profiles of both orders. Poisson zero-out has add-remove's pair of output laws."""
-    assert isinstance(mechanism.mechanism, Gaussian)  # `supports` has been asked
-    round_ = {
-        "sampling_probability": mechanism.sampling.probability,
-        "noise_multiplier": mechanism.mechanism.noise_multiplier,
-    }
-    fixed = isinstance(mechanism.sampling, FixedSizeSampling)
+    noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
+    assert noise is not None  # `supports` has been asked
+    round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
+    fixed = sampling.name == "fixed"
     if mechanism.adjacency is Adjacency.REPLACE_ONE:
         profile = (fixed_size if fixed else poisson).replacement_profile(losses, **round_)
         return profile, profile

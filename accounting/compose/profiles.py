@@ -16,10 +16,10 @@ from accounting import gaussian
 from accounting.compose import accountant as accountants
 from accounting.compose import loss_grid, pld, rdp
 from accounting.compose.pld import LossLaws
+from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian.half_lines import Floats
-from accounting.integers import discrete_gaussian
-from accounting.mechanisms import Mechanism
+from accounting.mechanisms import Mechanism, parts_of
 
 _KNOTS = 4001
 _FARTHEST = 50.0
@@ -83,7 +83,7 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
 
 
 def _analytic(mechanism: Mechanism) -> Curve:
-    near = discrete_gaussian.continuous(mechanism)
+    near = continuous(mechanism)
     mu = accountants.plain_shift(near.mechanism)
     if mu is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
@@ -93,10 +93,10 @@ def _analytic(mechanism: Mechanism) -> Curve:
 
 
 def _pld(mechanism: Mechanism) -> Curve:
-    near = discrete_gaussian.continuous(mechanism)
+    near = continuous(mechanism)
     if not pld.supports(near.mechanism):
         raise UnsupportedMechanism(f"{type(mechanism).__name__}: no privacy loss distribution is implemented.")
-    rounds = sum(count for _, count in loss_grid.parts_of(near.mechanism))
+    rounds = sum(count for _, count in parts_of(near.mechanism))
     if rounds > pld.MOST_ROUNDS:
         raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
     laws = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))

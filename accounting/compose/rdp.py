@@ -1,29 +1,18 @@
 """Renyi differential privacy: curves of the mechanisms, and conversion of a curve to epsilon."""
 
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial, singledispatch
-from typing import Literal, TypeVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import require
+from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.gaussian import fixed_size_rdp, poisson_rdp, subsampling
-from accounting.integers import discrete_gaussian, skellam
-from accounting.mechanisms import (
-    Composed,
-    FixedSizeSampling,
-    Gaussian,
-    Mechanism,
-    PoissonSampling,
-    Sampling,
-    SingleRelease,
-    Subsampled,
-)
-from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+from accounting.gaussian.closeness import penalty
+from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, sampling_of, unsampled
+from accounting.mechanisms.kinds import account_of
 
 Floats = NDArray[np.float64]
 Conversion = Literal["improved", "classical"]
@@ -58,15 +47,6 @@ FAR_ORDERS: Floats = np.concatenate([ORDERS, 2.0 ** np.arange(13, 41)])
 """Orders for a plain Gaussian, whose curve is closed-form: up to 2^40, for epsilons near 0."""
 
 
-COIN_ORDERS: Floats = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64], dtype=float)
-"""Orders at which sums of coins are computed: each takes a search of its own."""
-
-
-SAMPLED_COIN_ORDERS: Floats = np.arange(2.0, COIN_ORDERS[-1] + 1)
-"""Orders of sampled coins: every whole one, amplified from chords between COIN_ORDERS, so nearly free."""
-
-
-@singledispatch
 def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     """Upper bound on the Renyi divergence of each order, in both directions, over all neighbours.
 
@@ -74,10 +54,10 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     is infinite, which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7).
     Poisson: `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output laws).
     Fixed size: `gaussian.fixed_size_rdp` (replace-one, shift 2C; zero-out is a special case).
-    Integer noise: `integers.discrete_gaussian`, `integers.skellam`; sampled, the first is a Gaussian nearly and the
-    second has the generic bounds of `gaussian.subsampling`. Composition: the sum.
+    Other kinds: their accounts (`mechanisms.kinds`); sampled, one that has a twin is a Gaussian nearly. Composition:
+    the sum.
     """
-    raise UnsupportedMechanism(f"{type(mechanism).__name__}: no Renyi curve is implemented.")
+    return np.asarray(np.sum([_repeated(part, count, orders) for part, count in parts_of(mechanism)], axis=0))
 
 
 def checked_orders(orders: ArrayLike) -> Floats:
@@ -92,150 +72,25 @@ def checked_orders(orders: ArrayLike) -> Floats:
     return given
 
 
-@curve.register
-def _(mechanism: Gaussian, orders: ArrayLike) -> Floats:
-    return np.asarray(checked_orders(orders) * (mechanism.mu**2 / 2))
-
-
-@curve.register
-def _(mechanism: BernoulliChannel, orders: ArrayLike) -> Floats:
-    from accounting.bernoulli import channel_rdp
-
-    return np.asarray(
-        channel_rdp(
-            checked_orders(orders),
-            dimension=mechanism.dimension,
-            c=mechanism.floor,
-            noise_std=mechanism.noise_std,
-            l2_sensitivity=mechanism.sensitivity(mechanism.l2_clip),
-            linf_sensitivity=mechanism.sensitivity(mechanism.linf_clip),
-        )
-    )
-
-
-@curve.register
-def _(mechanism: BernoulliAggregate, orders: ArrayLike) -> Floats:
-    from accounting.bernoulli.sums import aggregate_rdp
-
-    return np.asarray(
-        aggregate_rdp(
-            checked_orders(orders),
-            cohort=mechanism.cohort,
-            dimension=mechanism.dimension,
-            c=mechanism.floor,
-            noise_std=mechanism.noise_std,
-            l2_sensitivity=mechanism.sensitivity(mechanism.l2_clip),
-            linf_sensitivity=mechanism.sensitivity(mechanism.linf_clip),
-        )
-    )
-
-
-@curve.register
-def _(mechanism: DiscreteGaussian, orders: ArrayLike) -> Floats:
-    return discrete_gaussian.renyi(checked_orders(orders), mechanism)
-
-
-@curve.register
-def _(mechanism: Skellam, orders: ArrayLike) -> Floats:
-    return skellam.renyi(checked_orders(orders), mechanism)
-
-
-@curve.register
-def _(mechanism: Composed, orders: ArrayLike) -> Floats:
-    return np.asarray(np.sum([_repeated(part, count, orders) for part, count in mechanism.parts], axis=0))
-
-
-@curve.register
-def _(mechanism: Subsampled, orders: ArrayLike) -> Floats:
-    return _repeated(mechanism, 1, orders)
-
-
 def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
     """The curve of `count` times `part`."""
-    if not isinstance(part, Subsampled):
-        return count * curve(part, orders)
     given = checked_orders(orders)
-    near = discrete_gaussian.continuous(Composed(parts=((part, count),)))
-    ((sampled, _),) = near.mechanism.parts if isinstance(near.mechanism, Composed) else ((part, count),)
-    values = np.array(_sampled_curve(sampled, tuple(np.atleast_1d(given).tolist()))).reshape(given.shape)
-    return np.asarray(count * values + discrete_gaussian.penalty(given, near.closeness))
+    if unsampled(part) is part:
+        return np.asarray(count * account_of(part).renyi(given, part))
+    near = continuous(Composed(parts=((part, count),)))
+    twin: Any
+    ((twin, _),) = parts_of(near.mechanism)
+    values = np.reshape(_sampled_curve(twin, tuple(np.atleast_1d(given).tolist())), given.shape)
+    return np.asarray(count * values + penalty(given, near.closeness))
 
 
 @lru_cache(maxsize=512)
-def _sampled_curve(mechanism: Subsampled, orders: tuple[float, ...]) -> tuple[float, ...]:
-    match mechanism.mechanism:
-        case BernoulliAggregate() as coins:
-            return _amplified(_chords(_for_lemma(coins, mechanism.sampling)), COIN_ORDERS[-1], mechanism, orders)
-        case Skellam() as noise:
-            base = _for_lemma(noise, mechanism.sampling)
-            return _amplified(partial(skellam.renyi, mechanism=base), subsampling.LARGEST_ORDER, mechanism, orders)
-        case Gaussian(noise_multiplier=z):
-            return _sampled_gaussian_curve(mechanism, z, orders)
-    raise UnsupportedMechanism(f"{type(mechanism.mechanism).__name__}, sampled: no Renyi curve is implemented.")
-
-
-def _sampled_gaussian_curve(
-    mechanism: Subsampled, noise_multiplier: float, orders: tuple[float, ...]
-) -> tuple[float, ...]:
-    match mechanism.sampling:
-        case PoissonSampling(probability=q):
-            _refuse_replacement_under_poisson(mechanism, "Use accountant 'pld' (exact for this case), or")
-            rho = poisson_rdp.renyi(orders, sampling_probability=q, noise_multiplier=noise_multiplier)
-            return tuple(rho.tolist())
-        case FixedSizeSampling(probability=q):
-            # Under zero-out the displaced client still moves the sum by 2C, so both adjacencies use 2C here.
-            rho = fixed_size_rdp.renyi(orders, sampling_probability=q, noise_multiplier=noise_multiplier)
-            return tuple(rho.tolist())
-    raise UnsupportedMechanism(f"sampling={mechanism.sampling!r}: no Renyi curve is implemented.")
-
-
-def _refuse_replacement_under_poisson(mechanism: Subsampled, remedy: str) -> None:
-    if mechanism.adjacency is Adjacency.REPLACE_ONE:
-        raise UnsupportedMechanism(
-            "accountant='rdp' with Poisson sampling and replace-one: no Renyi bound is implemented. "
-            f"{remedy} adjacency 'add-remove' or 'zero-out'."
-        )
-
-
-_Lemma = TypeVar("_Lemma", BernoulliAggregate, Skellam)
-
-
-def _for_lemma(mechanism: _Lemma, sampling: Sampling) -> _Lemma:
-    """The neighbours that the sampling lemma asks of its base curve: replace-one under fixed size, which covers
-    zero-out."""
-    return replace(mechanism, adjacency=Adjacency.REPLACE_ONE) if isinstance(sampling, FixedSizeSampling) else mechanism
-
-
-def _amplified(
-    base: subsampling.RenyiCurve, largest: float, mechanism: Subsampled, orders: tuple[float, ...]
-) -> tuple[float, ...]:
-    """The generic amplification bounds, at integer orders up to `largest`; infinite at the others."""
-    given = np.array(orders)
-    inside = (given == np.round(given)) & (given >= 2) & (given <= largest)
-    result = np.full(len(given), np.inf)
-    if isinstance(mechanism.sampling, FixedSizeSampling):
-        amplify = subsampling.fixed_size
-    else:
-        _refuse_replacement_under_poisson(mechanism, "Use")
-        amplify = subsampling.poisson
-    if inside.any():
-        result[inside] = amplify(given[inside], base, sampling_probability=mechanism.sampling.probability)
-    return tuple(result.tolist())
-
-
-def _chords(coins: BernoulliAggregate) -> subsampling.RenyiCurve:
-    computed = _knots(coins)
-
-    def between(at: Floats) -> Floats:
-        # (alpha - 1) rho is convex in alpha, so its chords are upper bounds.
-        return np.interp(at, COIN_ORDERS, (COIN_ORDERS - 1) * computed) / (at - 1)
-
-    return between
-
-
-@lru_cache(maxsize=64)
-def _knots(coins: BernoulliAggregate) -> Floats:
-    return curve(coins, COIN_ORDERS)
+def _sampled_curve(release: Any, orders: tuple[float, ...]) -> tuple[float, ...]:
+    noise = unsampled(release)
+    sampled = account_of(noise).sampled
+    if sampled is None:
+        raise UnsupportedMechanism(f"{type(noise).__name__}, sampled: no Renyi curve is implemented.")
+    return tuple(sampled(np.array(orders), noise, sampling_of(release)).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from accounting.compose import loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant
 from accounting.compose.pld import LossLaws
 from accounting.compose.rdp import Floats
+from accounting.compose.twins import continuous
 from accounting.errors import UnsupportedMechanism
-from accounting.integers import discrete_gaussian
-from accounting.mechanisms import Composed, SingleRelease
+from accounting.mechanisms import Composed, SingleRelease, parts_of
 
 
 class Running:
@@ -116,9 +116,8 @@ class _Losses:
 def _near(release: SingleRelease, rounds: int) -> tuple[SingleRelease, float] | None:
     """The release with continuous noise and how near that is; None where there is no such thing."""
     try:
-        near = discrete_gaussian.continuous(Composed(parts=((release, rounds),)))
+        near = continuous(Composed(parts=((release, rounds),)))
     except UnsupportedMechanism:
         return None
-    assert isinstance(near.mechanism, Composed)
-    ((twin, _),) = near.mechanism.parts
+    ((twin, _),) = parts_of(near.mechanism)
     return (twin, near.closeness / rounds) if pld.supports(twin) else None

@@ -11,7 +11,7 @@ import numpy as np
 from accounting import require
 from accounting.compose import loss_grid
 from accounting.compose.pld import SMALLEST_DELTA
-from accounting.mechanisms import FixedSizeSampling, Gaussian, Mechanism, Subsampled
+from accounting.mechanisms import FixedSizeSampling, Mechanism, gaussian_of, parts_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import downwards, upwards
 
@@ -78,11 +78,11 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     bound. Loads dp-accounting where it is asked.
     """
     target = require.open_probability(delta=delta)
-    parts = loss_grid.parts_of(mechanism)
+    parts = parts_of(mechanism)
     why = _why_none(parts, target)
     if why:
         return _none(target, why)
-    by_orders = isinstance(parts[0][0], Subsampled) and isinstance(parts[0][0].sampling, FixedSizeSampling)
+    by_orders = sampling_of(parts[0][0]).name == "fixed"
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -115,19 +115,20 @@ def _version() -> str:
 
 def _why_none(parts: Sequence[tuple[Any, int]], delta: float) -> str:
     """Why the library is not asked; empty if it is."""
-    inside = [part.mechanism if isinstance(part, Subsampled) else part for part, _ in parts]
-    others = sorted({one.to_dict()["kind"] for one in inside if not isinstance(one, Gaussian)})
+    others = sorted({unsampled(part).kind for part, _ in parts if gaussian_of(part) is None})
     if others:
         return f"dp-accounting has no account of {', '.join(others)}"
     if len(parts) > _MOST_PARTS:
         return (
             f"{len(parts)} different releases, of which dp-accounting would compose at most {_MOST_PARTS} in good time"
         )
-    fixed = [isinstance(part, Subsampled) and isinstance(part.sampling, FixedSizeSampling) for part, _ in parts]
+    fixed = [sampling_of(part).name == "fixed" for part, _ in parts]
     if any(fixed) and not all(fixed):
         return "dp-accounting has no account of fixed-size sampling together with other rounds"
     if not any(fixed) and delta < SMALLEST_DELTA:
-        return f"delta is below {SMALLEST_DELTA:g}, where the rounding of dp-accounting's distributions decides"
+        return (
+            f"delta is below {downwards(SMALLEST_DELTA)}, where the rounding of dp-accounting's distributions decides"
+        )
     return ""
 
 
@@ -140,11 +141,11 @@ def _by_losses(mechanism: Mechanism, delta: float) -> float:
         Adjacency.REPLACE_ONE: library.NeighborRel.REPLACE_ONE,
     }
     interval, composed = loss_grid.interval(mechanism), None
-    for part, count in loss_grid.parts_of(mechanism):
-        noise: Any = part.mechanism if isinstance(part, Subsampled) else part
+    for part, count in parts_of(mechanism):
+        noise: Any = unsampled(part)
         one = library.from_gaussian_mechanism(
             noise.noise_multiplier,
-            sampling_prob=part.sampling.probability if isinstance(part, Subsampled) else 1.0,
+            sampling_prob=sampling_of(part).probability,
             value_discretization_interval=interval,
             neighboring_relation=relations[Adjacency.of(mechanism.adjacency)],
         ).self_compose(count)
@@ -158,8 +159,11 @@ def _by_orders(mechanism: Mechanism, delta: float) -> float:
     from dp_accounting.rdp import RdpAccountant
 
     theirs = RdpAccountant(_ORDERS, NeighboringRelation.REPLACE_ONE)
-    for part, count in loss_grid.parts_of(mechanism):
-        gaussian = GaussianDpEvent(part.mechanism.noise_multiplier / 2)
-        event = SampledWithoutReplacementDpEvent(part.sampling.clients, part.sampling.cohort, gaussian)
+    for part, count in parts_of(mechanism):
+        noise, sampling = gaussian_of(part), sampling_of(part)
+        assert noise is not None  # `_why_none` has been asked
+        assert isinstance(sampling, FixedSizeSampling)
+        gaussian = GaussianDpEvent(noise.noise_multiplier / 2)
+        event = SampledWithoutReplacementDpEvent(sampling.clients, sampling.cohort, gaussian)
         theirs.compose(event, count)
     return float(theirs.get_epsilon(delta))

@@ -7,7 +7,7 @@ import numpy as np
 
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms import FixedSizeSampling, Gaussian, Subsampled
+from accounting.mechanisms import SingleRelease, gaussian_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 
 Mixture = tuple[tuple[float, float], ...]
@@ -42,17 +42,18 @@ class AttackPair:
         return mean, float(weights @ (loss - mean) ** 2)
 
 
-def attack_pairs(mechanism: Subsampled) -> list[AttackPair]:
+def attack_pairs(mechanism: SingleRelease) -> list[AttackPair]:
     """The sharpest known fixed pair of neighbours of one sampled round, in both orders.
 
     Poisson: nobody else sends anything; one client sends +C or nothing (replace-one: -C).
     Fixed size: all others send -C; one client sends +C or -C (zero-out: +C or 0, and 0 or -C).
     """
-    if not isinstance(mechanism.mechanism, Gaussian):
-        raise UnsupportedMechanism(f"{type(mechanism.mechanism).__name__}: no attack pair is known.")
-    q, s = mechanism.sampling.probability, 1 / mechanism.mechanism.noise_multiplier
+    noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
+    if noise is None:
+        raise UnsupportedMechanism(f"{type(unsampled(mechanism)).__name__}: no attack pair is known.")
+    q, s = sampling.probability, 1 / noise.noise_multiplier
     quiet, loud = (1 - q, 0.0), (q, s)
-    if isinstance(mechanism.sampling, FixedSizeSampling):
+    if sampling.name == "fixed":
         base = (1 - q, -s)
         if mechanism.adjacency is Adjacency.REPLACE_ONE:
             pairs = [_pair([base, loud], [(1.0, -s)])]

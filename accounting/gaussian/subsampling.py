@@ -11,7 +11,9 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import require
-from accounting.errors import InvalidParameter
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings import Sampling
 
 LARGEST_ORDER = 100_000
 """Sums over all orders up to the wanted one: beyond this, only memory and minutes are spent."""
@@ -106,3 +108,33 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
         return min(amplified, float(base[order]))  # sampling never hurts (quasi-convexity)
 
     return np.array([one(int(order)) for order in whole])
+
+
+def amplified(orders: Floats, curve: RenyiCurve, adjacency: Adjacency, sampling: Sampling, *, largest: float) -> Floats:
+    """`poisson` or `fixed_size`, as the sampler is, at whole orders from 2 to `largest`; infinite at the others.
+
+    `curve`: of the release under `lemma_adjacency`. Direction of error: upper bound. Errors: UnsupportedMechanism for
+    replace-one under Poisson sampling.
+    """
+    inside = (orders == np.round(orders)) & (orders >= 2) & (orders <= largest)
+    result = np.full(len(orders), np.inf)
+    refuse_replacement_under_poisson(adjacency, sampling, "Use")
+    amplify = fixed_size if sampling.name == "fixed" else poisson
+    if inside.any():
+        result[inside] = amplify(orders[inside], curve, sampling_probability=sampling.probability)
+    return result
+
+
+def lemma_adjacency(adjacency: Adjacency, sampling: Sampling) -> Adjacency:
+    """The neighbours that the sampling lemma asks of its base curve: replace-one under fixed size, which covers
+    zero-out."""
+    return Adjacency.REPLACE_ONE if sampling.name == "fixed" else adjacency
+
+
+def refuse_replacement_under_poisson(adjacency: Adjacency, sampling: Sampling, remedy: str) -> None:
+    """UnsupportedMechanism where no Renyi bound is known; `remedy` begins the advice."""
+    if adjacency is Adjacency.REPLACE_ONE and sampling.name != "fixed":
+        raise UnsupportedMechanism(
+            "accountant='rdp' with Poisson sampling and replace-one: no Renyi bound is implemented. "
+            f"{remedy} adjacency 'add-remove' or 'zero-out'."
+        )

@@ -7,16 +7,17 @@ which is 5e-9 at s = 1 and 1e-34 at s = 2. Everything here follows from it; all 
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import require
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import Composed, Gaussian, Mechanism, SingleRelease, Subsampled
+from accounting.gaussian.closeness import penalty
+from accounting.mechanisms.account import Account
+from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.integers import DiscreteGaussian
+from accounting.rounding import upwards
 
 Floats = NDArray[np.float64]
 
@@ -68,54 +69,26 @@ def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
     return np.minimum(a / 2 * (shift + 2 * tau * math.sqrt(moved)) ** 2, a / 2 * shift**2 + penalty(a, moved * tau))
 
 
-def penalty(orders: ArrayLike, closeness: float) -> Floats:
-    """What a law that is within e^±closeness adds to a Renyi divergence: closeness (2a - 1)/(a - 1)."""
-    a = np.asarray(orders, dtype=float)
-    return np.asarray(closeness * (2 * a - 1) / (a - 1))
+def twin(noise: DiscreteGaussian, count: int) -> tuple[Gaussian, float]:
+    """A Gaussian, and how near: a sum of discrete Gaussians of variance V is within e^±eta of a post-processing of a
+    Gaussian of variance V - t^2, eta = dimension (tau + lattice_distortion(t^2)), for each t.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Continuous:
-    """A mechanism of Gaussians, and `closeness`: the log-ratio of the laws asked about to post-processings of it.
-
-    So delta(epsilon) <= e^closeness delta_continuous(epsilon - 2 closeness), for every pair of neighbours.
+    t is chosen near the best for `count` releases. Direction of error: upper bound. UnsupportedMechanism where no t
+    gives a finite eta: the noise is below 0.2 steps.
     """
-
-    mechanism: Mechanism
-    closeness: float
-
-
-def continuous(mechanism: Mechanism) -> Continuous:
-    """`mechanism` with every discrete Gaussian, sampled or not, replaced by a Gaussian; other parts stay.
-
-    Claim: a sum of discrete Gaussians of variance V is within e^±eta of a post-processing of a Gaussian of variance
-    V - t^2, eta = dimension (tau + lattice_distortion(t^2)), for each t; t is chosen near the best for the number of
-    releases. Every sampler is a mixture over cohorts, which keeps the ratio; the closeness of a composition is the sum.
-    Direction of error: upper bound. UnsupportedMechanism where no t gives a finite eta: the noise is below 0.2 steps.
-    """
-    parts: tuple[tuple[Any, int], ...] = mechanism.parts if isinstance(mechanism, Composed) else ((mechanism, 1),)
-    if not any(isinstance(_unsampled(part), DiscreteGaussian) for part, _ in parts):
-        return Continuous(mechanism=mechanism, closeness=0.0)
-    replaced = [_continuous_part(part, count) for part, count in parts]
-    counted = tuple((twin, count) for (twin, _), (_, count) in zip(replaced, parts, strict=True))
-    return Continuous(mechanism=Composed(parts=counted), closeness=math.fsum(eta for _, eta in replaced) * _ROUNDING)
-
-
-def _unsampled(part: object) -> object:
-    return part.mechanism if isinstance(part, Subsampled) else part
-
-
-def _continuous_part(part: SingleRelease, count: int) -> tuple[SingleRelease, float]:
-    noise = _unsampled(part)
-    if not isinstance(noise, DiscreteGaussian):
-        return part, 0.0
-    smoothing, one_release = _smoothing(noise, count)
+    smoothing, eta = _smoothing(noise, count)
     strength = math.sqrt(noise.variance - smoothing) / noise.l2_bound
-    twin = Gaussian(noise_multiplier=strength / _ROUNDING, adjacency=noise.adjacency)
-    if not isinstance(part, Subsampled):
-        return twin, count * one_release
-    never = part.sampling.probability == 0  # then both worlds are the same
-    return Subsampled(mechanism=twin, sampling=part.sampling), 0.0 if never else count * one_release
+    return Gaussian(noise_multiplier=strength / _ROUNDING, adjacency=noise.adjacency), eta
+
+
+def words(noise: DiscreteGaussian, closeness: float) -> str:
+    """How near to discrete and to continuous Gaussians the sums are."""
+    tau = shares_distortion(noise.share_variance, noise.shares)
+    size = f"= {upwards(tau)}" if tau > 1e-300 else "below 1e-300"
+    return (
+        f"tau {size}: a coordinate's sum of shares is within e^±tau of a discrete Gaussian; the whole run is within "
+        f"e^±{upwards(closeness)} of one with continuous noise"
+    )
 
 
 def _smoothing(noise: DiscreteGaussian, count: int) -> tuple[float, float]:
@@ -137,3 +110,6 @@ def _finite(distortion: float, noise: DiscreteGaussian) -> float:
             "standard deviation of 2 steps or more cost nothing)."
         )
     return distortion
+
+
+ACCOUNT = Account(renyi=renyi, twin=twin, words=words)

@@ -62,7 +62,7 @@ def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
 
 def sum_bits(
     *,
-    law: NoiseLaw,
+    law: str,
     uploads: int,
     dimension: int,
     scaled_clip: float,
@@ -107,7 +107,7 @@ def _whole(scaled_clip: float) -> float:
     return float(scaled_clip)
 
 
-def _log_tail(law: NoiseLaw, distance: float, gaussian_part: float, variance: float) -> float:
+def _log_tail(law: str, distance: float, gaussian_part: float, variance: float) -> float:
     """Chernoff's bound of log Pr[X >= distance], X the sum of a `gaussian_part`-subgaussian and the noise."""
     if distance <= 0:
         return 0.0

@@ -1,10 +1,15 @@
 """The Skellam mechanism: integers plus the difference of two Poisson variables. Sums of shares are Skellam exactly."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from accounting.gaussian import subsampling
 from accounting.integers.fixed_point import rounded_l1
+from accounting.mechanisms.account import Account
 from accounting.mechanisms.integers import Skellam
+from accounting.mechanisms.samplings import Sampling
 
 Floats = NDArray[np.float64]
 
@@ -29,3 +34,16 @@ def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
 
     share = a - below
     return np.asarray(((1 - share) * cumulant(below) + share * cumulant(below + 1)) / (a - 1))
+
+
+def sampled(orders: Floats, noise: Skellam, sampling: Sampling) -> Floats:
+    """The generic bounds of `gaussian.subsampling`, at whole orders."""
+    base = replace(noise, adjacency=subsampling.lemma_adjacency(noise.adjacency, sampling))
+
+    def curve(at: Floats) -> Floats:
+        return renyi(at, base)
+
+    return subsampling.amplified(orders, curve, noise.adjacency, sampling, largest=subsampling.LARGEST_ORDER)
+
+
+ACCOUNT = Account(renyi=renyi, sampled=sampled)

@@ -12,7 +12,7 @@ from typing import Any
 from accounting import mechanisms, require
 from accounting.compose.histories import Steps
 from accounting.errors import AccountingError, InvalidParameter
-from accounting.mechanisms import Composed, SingleRelease, Subsampled
+from accounting.mechanisms import Composed, SingleRelease, unsampled
 from accounting.rounding import upwards
 
 VERSION = 1
@@ -159,10 +159,9 @@ def short_of_noise(entry: Entry) -> str | None:
 
 
 def _least_noise_std(mechanism: SingleRelease, entry: Release | LocalRelease) -> float:
-    inside = mechanism.mechanism if isinstance(mechanism, Subsampled) else mechanism
     steps = entry.detail.get("steps_per_unit")
     known = steps if isinstance(steps, int | float) and 0 < steps < math.inf else 0.0
-    return inside.least_noise_std(entry.clip_norm, known)
+    return unsampled(mechanism).least_noise_std(entry.clip_norm, known)
 
 
 def header_from(record: Mapping[str, Any]) -> Header:

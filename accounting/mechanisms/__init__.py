@@ -4,22 +4,22 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.descriptions import (
     Composed,
-    FixedSizeSampling,
-    FullParticipation,
-    Gaussian,
     Mechanism,
-    PoissonSampling,
-    SampledSum,
-    Sampling,
     SingleRelease,
     Subsampled,
     Unsampled,
-    from_dict,
+    gaussian_of,
+    parts_of,
+    plain_gaussian,
     repeated,
-    simultaneous,
+    sampling_of,
     subsample,
+    unsampled,
 )
-from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+from accounting.mechanisms.gaussian import Gaussian, simultaneous
+from accounting.mechanisms.integers import DiscreteGaussian, IntegerNoise, Skellam
+from accounting.mechanisms.reading import from_dict
+from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
 
 __all__ = [
     "Adjacency",
@@ -30,16 +30,21 @@ __all__ = [
     "FixedSizeSampling",
     "FullParticipation",
     "Gaussian",
+    "IntegerNoise",
     "Mechanism",
     "PoissonSampling",
-    "SampledSum",
     "Sampling",
     "SingleRelease",
     "Skellam",
     "Subsampled",
     "Unsampled",
     "from_dict",
+    "gaussian_of",
+    "parts_of",
+    "plain_gaussian",
     "repeated",
+    "sampling_of",
     "simultaneous",
     "subsample",
+    "unsampled",
 ]

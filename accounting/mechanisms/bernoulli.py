@@ -6,7 +6,7 @@ that; replace-one by at most twice that. Sensitivities follow from clip and adja
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -52,8 +52,19 @@ class _Coins:
 class BernoulliChannel(_Coins):
     """One client's coins, seen one by one: theta + N(0, noise_std^2), clipped to [floor, 1 - floor], then coins."""
 
+    kind: ClassVar[str] = "bernoulli-channel"
+    sums: ClassVar[bool] = False
+
+    @property
+    def overflow(self) -> float:
+        """Chance of a failure in a release that is charged to delta: none."""
+        return 0.0
+
+    def check_sampling(self, name: str, cohort: int | None) -> None:
+        """Who uploads is seen, so that sampling hides nothing (`sums`)."""
+
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "bernoulli-channel", **asdict(self), "adjacency": str(self.adjacency)}
+        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +78,8 @@ class BernoulliAggregate(_Coins):
 
     cohort: int
     overflow: float = 0.0
+    kind: ClassVar[str] = "bernoulli-aggregate"
+    sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,7 +99,7 @@ class BernoulliAggregate(_Coins):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "bernoulli-aggregate", **asdict(self), "adjacency": str(self.adjacency)}
+        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 
 def slots_for(cohort: int, clients: int, *, allowed: float, slots: int | None = None) -> tuple[int, float]:

@@ -2,77 +2,21 @@
 
 A description says everything that a stated epsilon must name: the noise relative to the clip norm, the
 adjacency (from which the sensitivity follows; it is never asked for) and the sampler that really ran.
-`compose.rdp` and `compose.pld` say what a description costs.
+`compose.rdp` and `compose.pld` bound its epsilon.
 """
 
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.integers import DiscreteGaussian, Skellam
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoissonSampling:
-    """Each client takes part in a round by its own coin of this probability; the cohort size is secret."""
-
-    probability: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
-
-    @property
-    def name(self) -> str:
-        return "poisson"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixedSizeSampling:
-    """A uniform random subset of exactly `cohort` of `clients`, drawn without replacement each round."""
-
-    cohort: int
-    clients: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
-        object.__setattr__(self, "clients", require.count(clients=self.clients))
-        if self.cohort > self.clients:
-            raise InvalidParameter(
-                f"cohort={self.cohort} of clients={self.clients}: a cohort without replacement can hold at "
-                "most all clients. Lower the cohort or raise the number of clients."
-            )
-
-    @property
-    def name(self) -> str:
-        return "fixed"
-
-    @property
-    def probability(self) -> float:
-        """Chance of one client to be drawn, cohort / clients."""
-        return self.cohort / self.clients
-
-
-@dataclass(frozen=True, kw_only=True)
-class FullParticipation:
-    """Every client takes part in every round: no amplification."""
-
-    @property
-    def name(self) -> str:
-        return "all"
-
-    @property
-    def probability(self) -> float:
-        return 1.0
-
-
-Sampling = PoissonSampling | FixedSizeSampling | FullParticipation
+from accounting.mechanisms.gaussian import Gaussian
+from accounting.mechanisms.samplings import FullParticipation, Sampling
 
 
 class Mechanism(Protocol):
@@ -84,43 +28,30 @@ class Mechanism(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gaussian:
-    """A sum of vectors of L2 norm at most C plus N(0, (noise_multiplier C)^2) on every coordinate.
+class Unsampled(Protocol):
+    """One release, given who takes part: a description of a kind that `mechanisms.kinds` knows."""
 
-    Equivalent to one Gaussian of mean shift `mu` = sensitivity / noise standard deviation
-    (Dong, Roth, Su 2022: mu-Gaussian DP, tight).
-    """
-
-    noise_multiplier: float
-    adjacency: Adjacency
-
-    def __post_init__(self) -> None:
-        # A Python float, never an int or a float32: dp-accounting misreads those inside composed events.
-        object.__setattr__(self, "noise_multiplier", require.noise_multiplier(self.noise_multiplier))
-        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
+    kind: ClassVar[str]
+    sums: ClassVar[bool]
+    """Whether it is about the sum over a cohort, so that sampling can hide who is in it."""
 
     @property
-    def mu(self) -> float:
-        """Sensitivity over noise standard deviation."""
-        return self.adjacency.sensitivity_in_clips / self.noise_multiplier
+    def adjacency(self) -> Adjacency: ...
+
+    @property
+    def overflow(self) -> float:
+        """Chance of a failure in a release that is charged to delta."""
+        ...
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Standard deviation of the noise that is charged for, on a sum of vectors of norm at most `clip_norm`."""
-        return self.noise_multiplier * clip_norm
+        """Standard deviation of the noise that is charged for, in the units of `clip_norm`."""
+        ...
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "kind": "gaussian",
-            "noise_multiplier": self.noise_multiplier,
-            "adjacency": str(self.adjacency),
-        }
+    def check_sampling(self, name: str, cohort: int | None) -> None:
+        """Refuse a sampler under which the release would not be what is accounted. UnsupportedMechanism."""
+        ...
 
-
-SampledSum = Gaussian | BernoulliAggregate | DiscreteGaussian | Skellam
-"""A sum over a cohort."""
-
-Unsampled = SampledSum | BernoulliChannel
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,21 +63,19 @@ class Subsampled:
     shares: under Poisson sampling, clients that were not drawn send noise alone until K uploads are together.
     """
 
-    mechanism: SampledSum
+    mechanism: Unsampled
     sampling: Sampling
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, SampledSum) or not isinstance(self.sampling, Sampling):
+        if not (_is_release(self.mechanism) and self.mechanism.sums) or not isinstance(self.sampling, Sampling):
             raise InvalidParameter(
                 f"mechanism={reprlib.repr(self.mechanism)}, sampling={reprlib.repr(self.sampling)}: must be a Gaussian "
-                "or BernoulliAggregate, DiscreteGaussian, Skellam and one of PoissonSampling, FixedSizeSampling, "
-                "FullParticipation."
+                "or another sum over a cohort, and one of PoissonSampling, FixedSizeSampling, FullParticipation."
             )
-        if isinstance(self.mechanism, BernoulliAggregate):
-            self.mechanism.check_sampling(self.sampling.name, getattr(self.sampling, "cohort", None))
-        if isinstance(self.sampling, FixedSizeSampling) and self.adjacency is Adjacency.ADD_REMOVE:
+        self.mechanism.check_sampling(self.sampling.name, getattr(self.sampling, "cohort", None))
+        if self.sampling.name == "fixed" and self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
-                "adjacency='add-remove' with fixed-size sampling: adding a client changes everybody's chance to "
+                "adjacency='add-remove' with fixed-size sampling: adding a client changes every client's chance to "
                 "be drawn, and no bound is implemented. Use adjacency 'replace-one' (the default for fixed-size "
                 "sampling) or 'zero-out', or Poisson sampling."
             )
@@ -159,7 +88,7 @@ class Subsampled:
         return {
             "kind": "subsampled",
             "mechanism": self.mechanism.to_dict(),
-            "sampling": _sampling_dict(self.sampling),
+            "sampling": self.sampling.to_dict(),
         }
 
 
@@ -207,34 +136,48 @@ class Composed:
         return {"kind": "composed", "parts": [[part.to_dict(), count] for part, count in self.parts]}
 
 
-def subsample(mechanism: SampledSum, sampling: Sampling) -> SingleRelease:
+def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
     """`mechanism` on a sampled cohort; full participation leaves it as it is."""
-    if isinstance(sampling, FullParticipation) or sampling.probability == 1.0:
-        if isinstance(sampling, FixedSizeSampling):
+    if sampling.probability == 1.0:
+        if sampling.name == "fixed":
             Subsampled(mechanism=mechanism, sampling=sampling)  # refuses an adjacency that it cannot have
         return mechanism
     return Subsampled(mechanism=mechanism, sampling=sampling)
+
+
+def parts_of(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...]:
+    """A mechanism as the parts of a composition."""
+    if isinstance(mechanism, Composed):
+        return mechanism.parts
+    release: Any = mechanism
+    return ((release, 1),)
+
+
+def unsampled(release: SingleRelease) -> Unsampled:
+    """The release, given who takes part."""
+    return release.mechanism if isinstance(release, Subsampled) else release
+
+
+def sampling_of(release: SingleRelease) -> Sampling:
+    """How its cohort is drawn: all take part where nothing is said."""
+    return release.sampling if isinstance(release, Subsampled) else FullParticipation()
+
+
+def gaussian_of(release: SingleRelease) -> Gaussian | None:
+    """The Gaussian noise of a release, sampled or not; None where it has other noise."""
+    noise = unsampled(release)
+    return noise if isinstance(noise, Gaussian) else None
+
+
+def plain_gaussian(release: SingleRelease) -> Gaussian | None:
+    """The release, if it is Gaussian noise without sampling."""
+    return gaussian_of(release) if unsampled(release) is release else None
 
 
 def repeated(release: SingleRelease, rounds: int, *, before: Composed | None = None) -> Composed:
     """`rounds` rounds of `release`, after all that was released `before` on the same clients."""
     run = Composed(parts=((release, require.count(rounds=rounds)),))
     return run if before is None else before.then(release, rounds)
-
-
-def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Gaussian:
-    """Several Gaussian releases about the same cohort in the same round, as one Gaussian (tight).
-
-    The shifts add in squares, mu^2 = sum mu_i^2, so 1 / z^2 = sum 1 / z_i^2 with every z_i in units of that
-    release's own norm bound. Sampled together, they must be charged together: charging each part as its own
-    subsampled release would let the cohort be drawn afresh between them.
-    """
-    if isinstance(noise_multipliers, str) or not isinstance(noise_multipliers, Iterable):
-        raise InvalidParameter(f"noise_multipliers={noise_multipliers!r}: must be a list of numbers.")
-    inverse_squares = sum(require.noise_multiplier(z) ** -2 for z in noise_multipliers)
-    if not inverse_squares:
-        raise InvalidParameter("noise_multipliers=(): a joint release needs at least one.")
-    return Gaussian(noise_multiplier=inverse_squares**-0.5, adjacency=adjacency)
 
 
 def _sequence(parts: Any) -> tuple[Any, ...]:
@@ -245,7 +188,7 @@ def _sequence(parts: Any) -> tuple[Any, ...]:
 
 def _part(part: Any) -> tuple[SingleRelease, int]:
     match part:
-        case (mechanism, count) if isinstance(mechanism, SingleRelease):
+        case (mechanism, count) if isinstance(mechanism, Subsampled) or _is_release(mechanism):
             return mechanism, require.count(count=count)
     raise InvalidParameter(
         f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, coins or integer noise, "
@@ -253,69 +196,6 @@ def _part(part: Any) -> tuple[SingleRelease, int]:
     )
 
 
-def _sampling_dict(sampling: Sampling) -> dict[str, Any]:
-    if isinstance(sampling, FixedSizeSampling):
-        return {"name": sampling.name, "cohort": sampling.cohort, "clients": sampling.clients}
-    if isinstance(sampling, PoissonSampling):
-        return {"name": sampling.name, "probability": sampling.probability}
-    return {"name": sampling.name}
-
-
-def _unknown(name: str, record: object) -> InvalidParameter:
-    return InvalidParameter(f"{name}={reprlib.repr(record)}: not a {name} that this version knows.")
-
-
-def _sampling_from(record: Any) -> Sampling:
-    match record:
-        case {"name": "poisson", "probability": probability, **rest} if not rest:
-            return PoissonSampling(probability=probability)
-        case {"name": "fixed", "cohort": cohort, "clients": clients, **rest} if not rest:
-            return FixedSizeSampling(cohort=cohort, clients=clients)
-        case {"name": "all", **rest} if not rest:
-            return FullParticipation()
-    raise _unknown("sampling", record)
-
-
-_BY_KIND: dict[str, Callable[..., Unsampled]] = {
-    "bernoulli-channel": BernoulliChannel,
-    "bernoulli-aggregate": BernoulliAggregate,
-    DiscreteGaussian.kind: DiscreteGaussian,
-    Skellam.kind: Skellam,
-}
-
-
-def _unsampled_from(record: Any) -> Unsampled:
-    match record:
-        case {"kind": "gaussian", "noise_multiplier": z, "adjacency": adjacency, **rest} if not rest:
-            return Gaussian(noise_multiplier=z, adjacency=adjacency)
-        case {"kind": str(kind), **rest} if kind in _BY_KIND:
-            fields: Any = rest
-            try:
-                return _BY_KIND[kind](**fields)
-            except TypeError:
-                raise _unknown("mechanism", record) from None
-    raise _unknown("mechanism", record)
-
-
-def _round_from(record: Any) -> SingleRelease:
-    match record:
-        case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
-            mechanism = _unsampled_from(inner)
-            if not isinstance(mechanism, BernoulliChannel):
-                return Subsampled(mechanism=mechanism, sampling=_sampling_from(sampling))
-    return _unsampled_from(record)
-
-
-def from_dict(record: Mapping[str, Any]) -> SingleRelease | Composed:
-    """The mechanism that `to_dict` wrote. Whatever else is there is an error, never a guess."""
-    match record:
-        case {"kind": "composed", "parts": [*parts], **rest} if not rest:
-            return Composed(parts=tuple(_counted_from(part) for part in parts))
-    return _round_from(record)
-
-
-def _counted_from(record: Any) -> tuple[SingleRelease, int]:
-    match record:
-        case [part, count]:
-            return _round_from(part), count
-    raise _unknown("mechanism", record)
+def _is_release(value: Any) -> bool:
+    """Whether this is an unsampled release of some kind."""
+    return hasattr(value, "least_noise_std") and not isinstance(value, type)

@@ -16,7 +16,9 @@ from accounting.rounding import downwards, upwards
 
 
 @dataclass(frozen=True, kw_only=True)
-class _IntegerNoise:
+class IntegerNoise:
+    """What the kinds of integer noise have in common."""
+
     dimension: int
     l2_bound: float
     share_variance: float
@@ -24,6 +26,7 @@ class _IntegerNoise:
     shares: int = 1
     overflow: float = 0.0
     kind: ClassVar[str] = ""
+    sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dimension", require.count(dimension=self.dimension))
@@ -65,12 +68,20 @@ class _IntegerNoise:
         step = max(clip_norm / self.l2_bound, 1 / steps_per_unit if steps_per_unit else 0.0)
         return math.sqrt(self.variance) * step
 
+    @property
+    def excess_kurtosis(self) -> float:
+        """Of one draw: 0 up to 1e-6 at variances from 1, as of a Gaussian."""
+        return 0.0
+
+    def check_sampling(self, name: str, cohort: int | None) -> None:
+        """The noise is as large whatever the cohort."""
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteGaussian(_IntegerNoise):
+class DiscreteGaussian(IntegerNoise):
     """A sum of clients' integer vectors on `dimension` coordinates, each of L2 norm at most `l2_bound`, plus at least
     `shares` independent draws of the discrete Gaussian N_Z(0, share_variance) on every coordinate.
 
@@ -83,8 +94,13 @@ class DiscreteGaussian(_IntegerNoise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skellam(_IntegerNoise):
+class Skellam(IntegerNoise):
     """As `DiscreteGaussian`, with the difference of two Poisson variables of mean share_variance / 2 in place of the
     discrete Gaussian: its variance is exactly share_variance, and the sum of shares is Skellam again."""
 
     kind: ClassVar[str] = "skellam"
+
+    @property
+    def excess_kurtosis(self) -> float:
+        """Of one draw: 1 / variance."""
+        return 1 / self.share_variance

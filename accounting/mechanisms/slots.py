@@ -1,4 +1,4 @@
-"""Slots: the fixed number K of uploads of a sum under Poisson sampling, and what it costs that K may be too few.
+"""Slots: the fixed number K of uploads of a sum under Poisson sampling, and the charge for more than K being drawn.
 
 Whoever counts the uploads of a sum, or sees it fail, must not learn how many clients were drawn. So every sum has K
 uploads: if fewer are drawn, others fill it up; if more are drawn, a uniformly random part of them is left out.

@@ -12,10 +12,18 @@ from numpy.typing import NDArray
 from accounting.compose import accountant, profiles
 from accounting.compose.profiles import Profile
 from accounting.ledger import Release
-from accounting.mechanisms import FullParticipation, Gaussian, Sampling, SingleRelease, Subsampled, Unsampled
+from accounting.mechanisms import (
+    IntegerNoise,
+    Sampling,
+    SingleRelease,
+    Unsampled,
+    gaussian_of,
+    plain_gaussian,
+    sampling_of,
+    unsampled,
+)
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 
 Floats = NDArray[np.float64]
 Coins = BernoulliAggregate | BernoulliChannel
@@ -48,12 +56,12 @@ class Claim:
     @property
     def unsampled(self) -> Unsampled:
         """The mechanism on a cohort that is known."""
-        return self.mechanism.mechanism if isinstance(self.mechanism, Subsampled) else self.mechanism
+        return unsampled(self.mechanism)
 
     @property
     def sampling(self) -> Sampling:
         """How the cohort is drawn."""
-        return self.mechanism.sampling if isinstance(self.mechanism, Subsampled) else FullParticipation()
+        return sampling_of(self.mechanism)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -65,9 +73,9 @@ class Claim:
         return self.unsampled if isinstance(self.unsampled, Coins) else None
 
     @property
-    def integers(self) -> DiscreteGaussian | Skellam | None:
+    def integers(self) -> IntegerNoise | None:
         """The mechanism, if its noise is whole numbers."""
-        return self.unsampled if isinstance(self.unsampled, DiscreteGaussian | Skellam) else None
+        return self.unsampled if isinstance(self.unsampled, IntegerNoise) else None
 
     @property
     def mu(self) -> float | None:
@@ -77,7 +85,7 @@ class Claim:
     @property
     def is_gaussian(self) -> bool:
         """Whether the claim is exactly mu-Gaussian DP, so that a shift above mu refutes it."""
-        return isinstance(self.mechanism, Gaussian)
+        return plain_gaussian(self.mechanism) is not None
 
     def to_dict(self) -> dict[str, Any]:
         """The mechanism as the ledger writes it."""
@@ -91,10 +99,10 @@ def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
     part of mu), the accounted integer bound over steps for integers, the clip for coins.
     """
     sampled = release.mechanism
-    mechanism = sampled.mechanism if isinstance(sampled, Subsampled) else sampled
-    if isinstance(mechanism, Gaussian):
-        sensitivity = math.sqrt(mechanism.mu**2 - count_mu**2) * release.noise_std
-    elif isinstance(mechanism, DiscreteGaussian | Skellam):
+    mechanism = unsampled(sampled)
+    if gaussian := gaussian_of(sampled):
+        sensitivity = math.sqrt(gaussian.mu**2 - count_mu**2) * release.noise_std
+    elif isinstance(mechanism, IntegerNoise):
         sensitivity = mechanism.sensitivity / math.sqrt(mechanism.variance) * release.noise_std
     else:
         sensitivity = release.clip_norm * mechanism.adjacency.sensitivity_in_clips

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 from scipy.stats import binom
 
-from accounting.mechanisms import PoissonSampling
 from dpfed.audit.promise import sampler_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
@@ -33,7 +32,7 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     who, sizes = sampler_of(files.config), [one.cohort for one in files.rounds]
     if not sizes:
         return None, "there are no rounds."
-    if isinstance(who.law, PoissonSampling):
+    if who.law.name == "poisson":
         law = size_law(who, room_of(files))
         return poisson_finding(law, round(who.expected), sizes[: most_rounds(law)], alpha)
     wrong = [number for number, size in enumerate(sizes, 1) if size != int(who.expected)]
@@ -64,7 +63,7 @@ def most_rounds(law: SizeLaw) -> int:
 
 def size_law(who: Sampler, room: int) -> SizeLaw:
     """Of a round's cohort: binomial under Poisson sampling, sizes above `room` cut down to it; else a constant."""
-    if not isinstance(who.law, PoissonSampling):
+    if who.law.name != "poisson":
         return SizeLaw(first=int(who.expected), mass=np.ones(1))
     chance = who.law.probability
     reach = _FARTHEST * ((who.clients * chance * (1 - chance)) ** 0.5 + 1)

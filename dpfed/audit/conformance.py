@@ -58,7 +58,7 @@ def epsilon_follows(files: RunFiles) -> Finding:
 
 def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
     """Whether this is less than the configured accountant gives, yet true: a run follows the closed form of plain
-    Gaussians whatever is configured."""
+    Gaussians whatever accountant is configured."""
     if epsilon >= files.guarantee.epsilon:
         return False
     best = files.trusted_ledger.guarantee(files.stated("delta"), with_lower_bound=False)

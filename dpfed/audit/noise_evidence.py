@@ -11,9 +11,9 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import chi2
 
+from accounting import mechanisms
 from accounting.ledger import Release
-from accounting.mechanisms import Gaussian, Subsampled
-from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+from accounting.mechanisms import IntegerNoise, gaussian_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import LARGEST, SumNoise, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
@@ -48,15 +48,15 @@ class ChargedNoise:
 def charged_noise(release: Release) -> ChargedNoise | None:
     """None where the noise is coins, which leave no sum of noise behind."""
     mechanism = unsampled(release)
-    if isinstance(mechanism, DiscreteGaussian | Skellam):
+    if isinstance(mechanism, IntegerNoise):
         return ChargedNoise(
             share_variance=mechanism.share_variance,
             least_draws=mechanism.shares,
             entries=mechanism.dimension,
             whole=True,
-            excess=1 / mechanism.share_variance if isinstance(mechanism, Skellam) else 0.0,
+            excess=mechanism.excess_kurtosis,
         )
-    if not isinstance(mechanism, Gaussian):
+    if gaussian_of(release.mechanism) is None:
         return None
     variance, draws = release.noise_std**2, 1
     if release.noise_placement == "clients":
@@ -73,7 +73,7 @@ def charged_noise(release: Release) -> ChargedNoise | None:
 
 def unsampled(release: Release) -> object:
     """The mechanism of a round, given that one takes part."""
-    return release.mechanism.mechanism if isinstance(release.mechanism, Subsampled) else release.mechanism
+    return mechanisms.unsampled(release.mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)

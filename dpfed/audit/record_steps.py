@@ -6,7 +6,7 @@ import math
 
 from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
-from accounting.mechanisms import Gaussian, PoissonSampling, Subsampled
+from accounting.mechanisms import gaussian_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import RoundLine
@@ -87,20 +87,18 @@ def _problem(
 def _part_problem(config: Config, part: Steps, noise_multiplier: float) -> str | int | None:
     """What is wrong, or the number of records; None where it is at most a batch and does not show."""
     mechanism, batch = part.mechanism, config.local.batch_size
-    inside = mechanism.mechanism if isinstance(mechanism, Subsampled) else mechanism
-    if not isinstance(inside, Gaussian) or not math.isclose(
-        inside.noise_multiplier, noise_multiplier, rel_tol=_ROUNDING
-    ):
+    inside, sampling = gaussian_of(mechanism), sampling_of(mechanism)
+    if inside is None or not math.isclose(inside.noise_multiplier, noise_multiplier, rel_tol=_ROUNDING):
         return "a step is charged with other noise than the line states"
     if inside.adjacency is not Adjacency.ADD_REMOVE:
         return f"adjacency {inside.adjacency}, which is not that of records with coins of their own"
     size = None
-    if isinstance(mechanism, Subsampled):
-        if not isinstance(mechanism.sampling, PoissonSampling) or not mechanism.sampling.probability > 0:
+    if unsampled(mechanism) is not mechanism:
+        if sampling.name != "poisson" or not sampling.probability > 0:
             return "batches are not charged as drawn by coins"
-        size = round(batch / mechanism.sampling.probability)
-        if not math.isclose(batch / size, mechanism.sampling.probability, rel_tol=_ROUNDING):
-            return f"no number of records gives probability {mechanism.sampling.probability:g} at batch size {batch}"
+        size = round(batch / sampling.probability)
+        if not math.isclose(batch / size, sampling.probability, rel_tol=_ROUNDING):
+            return f"no number of records gives probability {sampling.probability:g} at batch size {batch}"
     batches = PoissonBatches(batch_size=batch, epochs=config.local.epochs, steps=config.local.steps)
     expected = batches.count(size or batch)
     if part.count != expected:

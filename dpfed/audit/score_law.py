@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from accounting.mechanisms import FullParticipation, PoissonSampling, Sampling
+from accounting.mechanisms import Sampling
 
 Floats = NDArray[np.float64]
 
@@ -71,10 +71,10 @@ def drawn(sampling: Sampling, clients: int, mu: float, out: float, rest: float, 
     out:  a cohort without it, from one in which it does what it does in world 0 (fixed size)
     rest: what each other client adds; `expected` of them are in what scores are measured from (Poisson)
     """
-    if isinstance(sampling, FullParticipation):
+    if sampling.name == "all":
         return plain(mu)
     q = sampling.probability
-    if not isinstance(sampling, PoissonSampling):
+    if sampling.name != "poisson":
         weights, beside = np.array([1 - q, q]), np.array([out, 0.0])
         own = np.array([0.0, mu])
         return NormalMixture(weights=(weights, weights), means=(beside, beside + own), own=(0 * own, own))

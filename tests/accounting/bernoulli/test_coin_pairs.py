@@ -9,6 +9,7 @@ from reference.poisson_binomial import renyi
 from reference.shorthand import times
 
 from accounting.bernoulli import debias
+from accounting.bernoulli.accounts import COIN_ORDERS
 from accounting.bernoulli.exact import channel_epsilon, channel_profile, pure_cap
 from accounting.bernoulli.pairs import MOST_COINS, walk_epsilon
 from accounting.bernoulli.sums import aggregate_rdp
@@ -151,8 +152,8 @@ def test_sampled_coins_use_every_whole_order():
     )
     run, delta = plan.run(None, 40), plan.delta
     stated = accountant.guarantee(run, delta=delta)
-    target = delta - 40 * plan.coins().overflow
-    searched = rdp.epsilon_from_curve(rdp.COIN_ORDERS, rdp.curve(run, rdp.COIN_ORDERS), delta=target)
+    target = delta - accountant.overflow(run)
+    searched = rdp.epsilon_from_curve(COIN_ORDERS, rdp.curve(run, COIN_ORDERS), delta=target)
     assert stated.epsilon < 0.97 * searched.epsilon
     assert stated.epsilon == pytest.approx(0.4905, abs=1e-4)
 

@@ -7,11 +7,12 @@ import pytest
 from reference import normal
 from reference.shorthand import fixed, gaussian, poisson, times
 
+from accounting.bernoulli.accounts import COIN_ORDERS, SAMPLED_COIN_ORDERS
 from accounting.compose import accountant, rdp
 from accounting.compose.accountant import guarantee
 from accounting.compose.fed_smp import lemma_3, theorem_1
+from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.integers import discrete_gaussian
 from accounting.mechanisms import (
     BernoulliAggregate,
     Composed,
@@ -166,21 +167,21 @@ def test_an_account_of_sampled_coins_looks_at_every_whole_order():
 def test_progress_pays_for_a_lattice_that_is_felt_round_by_round():
     """A run within e^±c of one with Gaussians has their epsilon at e^-c delta, and 2 c more; a part of it its part."""
     noise = DiscreteGaussian(dimension=100, l2_bound=1.0, share_variance=0.8, adjacency="zero-out")
-    near = discrete_gaussian.continuous(times(noise, 4))
+    near = continuous(times(noise, 4))
     [(twin, _)], each = near.mechanism.parts, near.closeness / 4
     assert each > 0.01
     for rounds, found in zip(
         range(1, 5), accountant.epsilons(noise, delta=1e-5, rounds=4, accountant="pld"), strict=False
     ):
-        continuous = float(normal.epsilon(1e-5 * math.exp(-rounds * each), twin.mu * math.sqrt(rounds)))
-        assert continuous <= found - 2 * rounds * each <= continuous + 0.5 * each
+        smooth = float(normal.epsilon(1e-5 * math.exp(-rounds * each), twin.mu * math.sqrt(rounds)))
+        assert smooth <= found - 2 * rounds * each <= smooth + 0.5 * each
 
 
 def test_coins_have_orders_of_their_own():
     coins = BernoulliAggregate(dimension=4, cohort=2, floor=0.25, adjacency="zero-out", l2_clip=0.2)
     sampled = Subsampled(mechanism=coins, sampling=PoissonSampling(probability=0.1))
-    assert accountant.orders(times(coins, 3)) is rdp.COIN_ORDERS
-    assert accountant.orders(times(sampled, 3)) is rdp.SAMPLED_COIN_ORDERS
-    assert accountant.orders(Composed(parts=((sampled, 1), (coins, 1)))) is rdp.COIN_ORDERS
+    assert accountant.orders(times(coins, 3)) is COIN_ORDERS
+    assert accountant.orders(times(sampled, 3)) is SAMPLED_COIN_ORDERS
+    assert accountant.orders(Composed(parts=((sampled, 1), (coins, 1)))) is COIN_ORDERS
     assert accountant.orders(gaussian(1.0)) is rdp.FAR_ORDERS
     assert accountant.orders(poisson(0.1, 1.0)) is rdp.ORDERS

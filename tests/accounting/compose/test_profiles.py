@@ -23,9 +23,9 @@ from accounting import (
 from accounting.bernoulli.exact import channel_profile
 from accounting.compose import profiles, rdp
 from accounting.compose.profiles import delta_from_curve, profile
+from accounting.compose.twins import continuous
 from accounting.errors import AccountingError, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import fixed_size, poisson
-from accounting.integers import discrete_gaussian
 
 PLAIN = Gaussian(noise_multiplier=1.4, adjacency=Adjacency.ADD_REMOVE)
 POISSON = Subsampled(mechanism=PLAIN, sampling=PoissonSampling(probability=1 / 60))
@@ -154,7 +154,7 @@ def test_integer_noise_runs_through_its_epsilons(kind, sampled, overflow):
 def test_a_lattice_that_is_felt_costs_its_closeness(delta):
     """The law is within e^±c of a Gaussian's: e^c delta(epsilon - 2c), the same reading as the accountant's epsilon."""
     noise = DiscreteGaussian(dimension=100, l2_bound=1.0, share_variance=0.8, adjacency=Adjacency.ZERO_OUT)
-    near = discrete_gaussian.continuous(composed(noise, 2))
+    near = continuous(composed(noise, 2))
     assert near.closeness > 1e-3
     epsilon = guarantee(composed(noise, 2), delta=delta, accountant="pld", with_lower_bound=False).epsilon
     claim = profile(composed(noise, 2), accountant="pld")
@@ -205,7 +205,7 @@ def test_below_twice_the_closeness_the_claim_is_that_of_negative_epsilons(dimens
     noise = DiscreteGaussian(
         dimension=dimension, l2_bound=1.0, share_variance=variance, shares=1, adjacency=Adjacency.ZERO_OUT
     )
-    near = discrete_gaussian.continuous(composed(noise, 3))
+    near = continuous(composed(noise, 3))
     mu, c = math.sqrt(3) * near.mechanism.parts[0][0].mu, near.closeness
     eps = np.linspace(0, 2 * c, 41)[:-1]
     claim = np.minimum(account(composed(noise, 3))(eps), 1.0)

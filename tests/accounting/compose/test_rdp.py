@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from reference import normal, renyi
 from reference.shorthand import fixed, gaussian, poisson, times
 
+from accounting.bernoulli.accounts import COIN_ORDERS, SAMPLED_COIN_ORDERS
 from accounting.compose import accountant, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import BernoulliAggregate, Composed, FixedSizeSampling, PoissonSampling, Subsampled
@@ -234,7 +235,7 @@ def test_an_order_that_does_not_converge_is_infinite_without_a_word(caplog):
     assert not np.isnan(values).any()
 
 
-@pytest.mark.parametrize("orders", [rdp.ORDERS, rdp.FAR_ORDERS, rdp.COIN_ORDERS, rdp.SAMPLED_COIN_ORDERS])
+@pytest.mark.parametrize("orders", [rdp.ORDERS, rdp.FAR_ORDERS, COIN_ORDERS, SAMPLED_COIN_ORDERS])
 def test_the_default_orders_rise_in_steps_that_cost_little(orders):
     """Ends of a grid are its first and its last; between neighbours alpha - 1 at most triples."""
     assert np.all(np.diff(orders) > 0)

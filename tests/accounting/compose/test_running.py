@@ -7,8 +7,8 @@ import pytest
 from accounting import Composed, Gaussian, PoissonSampling, Subsampled
 from accounting.compose import accountant
 from accounting.compose.running import Running
+from accounting.compose.twins import continuous
 from accounting.errors import UnsupportedMechanism
-from accounting.integers.discrete_gaussian import continuous
 from accounting.mechanisms import BernoulliChannel
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 

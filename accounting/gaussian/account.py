@@ -1,0 +1,30 @@
+"""What is known of Gaussian noise on sums, sampled or not, for `accounting.compose`."""
+
+import numpy as np
+
+from accounting.errors import UnsupportedMechanism
+from accounting.gaussian import fixed_size_rdp, poisson_rdp
+from accounting.gaussian.subsampling import refuse_replacement_under_poisson
+from accounting.mechanisms.account import Account, Floats
+from accounting.mechanisms.gaussian import Gaussian
+from accounting.mechanisms.samplings import Sampling
+
+_SAMPLED = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
+
+
+def renyi(orders: Floats, noise: Gaussian) -> Floats:
+    """alpha mu^2 / 2, exact (Mironov 2017, Prop. 7)."""
+    return np.asarray(orders * (noise.mu**2 / 2))
+
+
+def sampled(orders: Floats, noise: Gaussian, sampling: Sampling) -> Floats:
+    """`gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output laws), `gaussian.fixed_size_rdp`
+    (replace-one, shift 2C; under zero-out the displaced client still moves the sum by 2C)."""
+    if sampling.name not in _SAMPLED:
+        raise UnsupportedMechanism(f"sampling={sampling!r}: no Renyi curve is implemented.")
+    refuse_replacement_under_poisson(noise.adjacency, sampling, "Use accountant 'pld' (exact for this case), or")
+    curve = _SAMPLED[sampling.name]
+    return curve(orders, sampling_probability=sampling.probability, noise_multiplier=noise.noise_multiplier)
+
+
+GAUSSIAN = Account(renyi=renyi, sampled=sampled)

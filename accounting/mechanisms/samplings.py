@@ -1,0 +1,78 @@
+"""How a cohort is drawn, as frozen descriptions."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from accounting import require
+from accounting.errors import InvalidParameter
+from accounting.mechanisms.adjacency import Adjacency
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonSampling:
+    """Each client takes part in a round by its own coin of this probability; the cohort size is secret."""
+
+    probability: float
+    name: ClassVar[str] = "poisson"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
+
+    def shift(self, adjacency: Adjacency) -> float:
+        """How far the sum of one round may move between neighbours, in clip norms: by the client that differs."""
+        return adjacency.sensitivity_in_clips
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "probability": self.probability}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeSampling:
+    """A uniform random subset of exactly `cohort` of `clients`, drawn without replacement each round."""
+
+    cohort: int
+    clients: int
+    name: ClassVar[str] = "fixed"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
+        object.__setattr__(self, "clients", require.count(clients=self.clients))
+        if self.cohort > self.clients:
+            raise InvalidParameter(
+                f"cohort={self.cohort} of clients={self.clients}: a cohort without replacement can hold at "
+                "most all clients. Lower the cohort or raise the number of clients."
+            )
+
+    @property
+    def probability(self) -> float:
+        """Chance of one client to be drawn, cohort / clients."""
+        return self.cohort / self.clients
+
+    def shift(self, adjacency: Adjacency) -> float:
+        """How far the sum of one round may move between neighbours, in clip norms: by 2, also where the client that
+        differs sends zeros, since another is drawn in its place."""
+        return 2.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "cohort": self.cohort, "clients": self.clients}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullParticipation:
+    """Every client takes part in every round: no amplification."""
+
+    name: ClassVar[str] = "all"
+
+    @property
+    def probability(self) -> float:
+        return 1.0
+
+    def shift(self, adjacency: Adjacency) -> float:
+        """How far the sum of one round may move between neighbours, in clip norms: by the client that differs."""
+        return adjacency.sensitivity_in_clips
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+Sampling = PoissonSampling | FixedSizeSampling | FullParticipation

@@ -1,0 +1,142 @@
+"""The registry of kinds: a new one is a description, its account and an entry; nothing else has to know it."""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import accounting
+from accounting import (
+    Adjacency,
+    Composed,
+    Gaussian,
+    Header,
+    Ledger,
+    PoissonSampling,
+    Release,
+    guarantee,
+    mechanisms,
+    subsample,
+)
+from accounting.compose import pld, rdp
+from accounting.compose.second_opinion import second_opinion
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.gaussian import subsampling
+from accounting.mechanisms import kinds
+from accounting.mechanisms.account import Account
+from accounting.mechanisms.kinds import KINDS, Kind, account_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pure:
+    """Any sum that is (strength, 0)-private: a kind of this test alone."""
+
+    strength: float
+    adjacency: Adjacency
+    overflow: float = 0.0
+    kind: ClassVar[str] = "pure"
+    sums: ClassVar[bool] = True
+
+    def least_noise_std(self, clip_norm, steps_per_unit):
+        return 0.0
+
+    def check_sampling(self, name, cohort):
+        pass
+
+    def to_dict(self):
+        return {"kind": self.kind, **asdict(self)}
+
+
+def pure_renyi(orders, release):
+    """min{epsilon, alpha epsilon^2 / 2} (Bun, Steinke 2016, Prop. 3.3)."""
+    return np.minimum(release.strength, orders * release.strength**2 / 2)
+
+
+def pure_sampled(orders, release, sampling):
+    def curve(at):
+        return pure_renyi(at, release)
+
+    return subsampling.amplified(orders, curve, release.adjacency, sampling, largest=64.0)
+
+
+ACCOUNT = Account(renyi=pure_renyi, sampled=pure_sampled)
+
+
+@pytest.fixture
+def pure(monkeypatch):
+    """The kind, with its entry."""
+    entry = Kind(description=Pure, account="a.module:ACCOUNT")
+    monkeypatch.setitem(KINDS, "pure", entry)
+    monkeypatch.setattr(kinds, "_account", {name: account_of_kind(name) for name in KINDS}.__getitem__)
+    return Pure(strength=0.3, adjacency=Adjacency.ZERO_OUT)
+
+
+def account_of_kind(name):
+    return ACCOUNT if name == "pure" else kinds._account(name)
+
+
+def test_a_new_kind_has_epsilons(pure):
+    run = Composed(parts=((pure, 10), (Gaussian(noise_multiplier=5.0, adjacency="zero-out"), 4)))
+    orders = np.array([2.0, 5.0, 11.0])
+    expected = 10 * np.minimum(0.3, orders * 0.045) + 4 * orders / 2 / 25
+    assert rdp.curve(run, orders) == pytest.approx(expected, rel=1e-12)
+    stated = guarantee(run, delta=1e-5)
+    assert stated.method == "rdp"
+    assert stated.lower_bound is None
+    assert 0.3 < stated.epsilon < 10 * 0.3 + 4
+
+
+def test_it_is_sampled(pure):
+    sampled = subsample(pure, PoissonSampling(probability=0.1))
+    orders = np.arange(2.0, 9.0)
+    expected = subsampling.poisson(orders, lambda a: np.minimum(0.3, a * 0.045), sampling_probability=0.1)
+    assert rdp.curve(sampled, orders) == pytest.approx(expected, rel=1e-12)
+    assert guarantee(sampled, delta=1e-5).epsilon < guarantee(pure, delta=1e-5).epsilon
+
+
+def test_ledgers_write_and_read_it(pure, tmp_path):
+    sampled = subsample(pure, PoissonSampling(probability=0.1))
+    assert mechanisms.from_dict(json.loads(json.dumps(sampled.to_dict()))) == sampled
+    ledger = Ledger.create(tmp_path / "l", Header(unit="client", clients=10, randomness="secure"))
+    ledger.record(Release(round=0, mechanism=sampled, clip_norm=1.0, noise_std=0.0, noise_placement="server"))
+    assert Ledger.read(tmp_path / "l").guarantee(1e-5) == guarantee(Composed(parts=((sampled, 1),)), delta=1e-5)
+
+
+def test_what_it_has_not_is_said(pure):
+    with pytest.raises(UnsupportedMechanism, match="accountant='pld' with Pure: no privacy loss distribution"):
+        pld.epsilon(pure, delta=1e-5)
+    assert second_opinion(pure, delta=1e-5).note == "dp-accounting has no account of pure"
+
+
+def test_a_kind_without_an_entry_is_refused():
+    stranger = Pure(strength=0.3, adjacency=Adjacency.ZERO_OUT)
+    with pytest.raises(UnsupportedMechanism, match="Pure: no Renyi curve"):
+        rdp.curve(stranger, [2.0])
+    with pytest.raises(InvalidParameter, match="not a mechanism that this version knows"):
+        mechanisms.from_dict(stranger.to_dict())
+
+
+def test_every_entry_is_whole():
+    """The name is the description's own, the account is where the entry says."""
+    for name, entry in KINDS.items():
+        assert entry.description.kind == name
+        one = {"gaussian": Gaussian(noise_multiplier=1.0, adjacency="zero-out")}.get(name)
+        assert one is None or isinstance(account_of(one), Account)
+        module, attribute = entry.account.split(":")
+        found = getattr(__import__(module, fromlist=[attribute]), attribute)
+        assert isinstance(found, Account)
+
+
+def test_skellam_is_named_in_its_own_files_and_where_a_word_chooses_it():
+    root = Path(accounting.__file__).parent
+    named = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if re.search(r"\bSkellam\b|\bskellam\.|import skellam", path.read_text())
+    }
+    own = {"integers/skellam.py", "integers/fixed_point.py", "mechanisms/integers.py", "integers/__init__.py"}
+    assert named <= own | {"mechanisms/kinds.py", "mechanisms/__init__.py", "__init__.py"}
