@@ -15,7 +15,7 @@ def deploy(
     config: str,
     *,
     out: Path,
-    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.
@@ -28,7 +28,7 @@ def deploy(
         A TOML file, or the name of a preset.
     out
         The folder of the app, new or empty.
-    set
+    settings
         table.key=value on top of the configuration; may be given again.
     json
         What was written as one JSON document on standard output.
@@ -39,7 +39,7 @@ def deploy(
         from dpfed.engines.flower.settings import check_engine
     except ImportError as error:
         raise ConfigError(f"`dpfed deploy` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
-    checked, name = read_configuration(config, set or [])
+    checked, name = read_configuration(config, settings or [])
     check_engine(checked)
     from dpfed.run.experiment import build
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def run(
     config: str | None = None,
     *,
-    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     out: Path | None = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
-    list: Annotated[bool, Parameter(negative="")] = False,
+    list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
     engine: Literal["in-process", "flower"] = "in-process",
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -42,13 +42,13 @@ def run(
     ----------
     config
         A TOML file, or the name of a preset.
-    set
+    settings
         table.key=value on top of the configuration; may be given again.
     out
         The run folder; default: runs/NAME, the first free one.
     resume
         Go on with the interrupted run in --out.
-    list
+    list_presets
         Name the presets and stop.
     ledger
         A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
@@ -63,14 +63,14 @@ def run(
         from dpfed.config import presets
     except ImportError as error:
         raise ConfigError(f"`dpfed run` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
-    if list:
+    if list_presets:
         print_json(presets.names()) if json else print("\n".join(presets.names()))
         return
     if config is None:
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
-    checked, name = read_configuration(config, set or [])
+    checked, name = read_configuration(config, settings or [])
     from dpfed.aggregation import ranks
     from dpfed.run import loop as federation
     from dpfed.run.experiment import build
@@ -84,7 +84,7 @@ def run(
                 federation.follow(experiment)
             return
         project = None if ledger is None else Project.open(ledger)
-        again = _command(config, folder, settings=set or [], ledger=ledger, engine=engine, processes=among.count)
+        again = _command(config, folder, settings=settings or [], ledger=ledger, engine=engine, processes=among.count)
         try:
             outcome = _run(experiment, folder, resume=resume, project=project, engine=engine)
         except RunInterrupted as error:

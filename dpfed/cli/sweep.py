@@ -37,7 +37,7 @@ def sweep(
     out: Path | None = None,
     jobs: Annotated[int | None, Parameter(negative="")] = None,
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
-    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -59,7 +59,7 @@ def sweep(
         Runs at a time; default: one for each GPU, or else for each CPU core.
     only
         This row alone; may be given again.
-    set
+    settings
         table.key=value on top of every configuration; may be given again.
     dry_run
         Check every configuration, as far as that needs no data, say what would run, and stop.
@@ -74,7 +74,7 @@ def sweep(
         raise ConfigError(f"`dpfed sweep` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: must be at least 1.")
-    planned = plan(experiment, profile=profile, out=out, settings=set or [], only=only or [])
+    planned = plan(experiment, profile=profile, out=out, settings=settings or [], only=only or [])
     if dry_run:
         print_json(planned.to_dict()) if json else _show_plan(planned)
         return 0
