@@ -106,7 +106,7 @@ class Method:
                 yield group[start : start + height], moves[start : start + height]
 
 
-class Book(Protocol):
+class Charges(Protocol):
     """Where releases are charged: an `accounting.Ledger`, or what stands before one."""
 
     def record(self, entry: Entry) -> None:
@@ -118,7 +118,7 @@ def run_round(
     method: Method,
     *,
     seeds: Seeds,
-    ledger: Book | None,
+    ledger: Charges | None,
     cohort: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
 ) -> ServerState:
@@ -149,7 +149,7 @@ def present_canaries(method: Method, number: int) -> NDArray[np.int64]:
 
 
 def begin_round(
-    state: ServerState, method: Method, cohort: NDArray[np.int64], *, seeds: Seeds, ledger: Book | None
+    state: ServerState, method: Method, cohort: NDArray[np.int64], *, seeds: Seeds, ledger: Charges | None
 ) -> Round:
     """The announcement. What uploads tell by themselves, sum or no sum, is charged here, before any client is asked."""
     participants = cohort
@@ -231,7 +231,7 @@ def add(opened: OpenRound[Collecting], rows: Tensor, ids: NDArray[np.int64]) -> 
     opened.total.add(ids, rows)
 
 
-def end_round(opened: OpenRound[Closing], *, ledger: Book | None) -> EndedRound:
+def end_round(opened: OpenRound[Closing], *, ledger: Charges | None) -> EndedRound:
     """Sum, noise, ledger, server step, once the uploads are in."""
     method, now, state = opened.method, opened.now, opened.now.task.state
     of_uploads = method.release_of_uploads(now)
@@ -268,7 +268,7 @@ def _uncounted(now: Round) -> Round:
     return replace(now, tally=Tally())
 
 
-def _record(ledger: Book | None, entry: Entry | None) -> None:
+def _record(ledger: Charges | None, entry: Entry | None) -> None:
     if ledger is not None and entry is not None:
         ledger.record(entry)
 

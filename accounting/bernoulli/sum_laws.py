@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 _BLOCK = 200_000
 
 
-class Sums:
+class SumLaws:
     """The sum when one coin moves between c and c + t, and of the other K-1 j sit at 1-c and the rest at c.
 
     Direction 0 is the divergence of the sum at c from the sum at c + t, direction 1 the reverse. Moves near 1-c are

@@ -14,7 +14,7 @@ from accounting import require
 from accounting.bernoulli import debias, majorant
 from accounting.bernoulli.channel import Bound, channel_bound, floor_of
 from accounting.bernoulli.laws import LARGEST_EXPONENT
-from accounting.bernoulli.sum_laws import Sums
+from accounting.bernoulli.sum_laws import SumLaws
 
 Floats = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def aggregate_bound(
     inside = alpha * math.log((1 - floor) / floor) < LARGEST_EXPONENT
     if k == 1 or not inside.any():
         return alone
-    sums = Sums(min(k, LARGEST_COHORT), floor, alpha[inside])
+    sums = SumLaws(min(k, LARGEST_COHORT), floor, alpha[inside])
     farthest = min(1 - 2 * floor, math.inf if linf_sensitivity is None else linf_sensitivity)
     bounds: dict[str, Floats] = {}
     if l2_sensitivity is not None:
@@ -107,7 +107,7 @@ def aggregate_bound(
     return Bound(rdp=rdp, by=tuple(by))
 
 
-def _majorant(sums: Sums, step: float, farthest: float) -> Floats:
+def _majorant(sums: SumLaws, step: float, farthest: float) -> Floats:
     if step == 0:
         return np.zeros(len(sums.alpha))
     t = majorant.sample_steps(step, farthest, 60)

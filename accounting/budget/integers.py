@@ -12,7 +12,7 @@ from accounting.compose.accountant import overflow
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter
 from accounting.integers import fixed_point
-from accounting.mechanisms import IntegerNoise, SingleRelease, subsample
+from accounting.mechanisms import NoisyIntegers, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import KINDS, account_of
 from accounting.mechanisms.slots import default_slots
@@ -144,11 +144,11 @@ class IntegerRounds:
         """All of the noise variance asked for, as shares are sized for the dropout."""
         return 1.0
 
-    def noise(self, noise_multiplier: float | None) -> IntegerNoise:
+    def noise(self, noise_multiplier: float | None) -> NoisyIntegers:
         """One round without its sampling: its `share_variance` is a whole number, for exact samplers."""
         assert self.plan.adjacency is not None
         wanted = (require.noise_multiplier(noise_multiplier) * self._scale) ** 2 / self.shares
-        law: type[IntegerNoise] = KINDS[self.plan.mechanism].description
+        law: type[NoisyIntegers] = KINDS[self.plan.mechanism].description
         return law(
             dimension=self.padded,
             l2_bound=self.l2_bound,

@@ -39,7 +39,7 @@ class Terms:
     delta: float
 
 
-class Project:
+class ProjectLedger:
     """A project ledger at PATH, and PATH.lock, which every writer holds while it looks and writes.
 
     Claim: everything that was charged, by whichever process, is together within the project's epsilon at its delta: a
@@ -68,7 +68,7 @@ class Project:
         delta: float,
         population: str | None = None,
         key: bytes | None = None,
-    ) -> "Project":
+    ) -> "ProjectLedger":
         """A new project; LedgerError if the file is there. `population`: the fingerprint, under `key`, of the clients
         that all runs must have; without one the first run that is charged says who they are."""
         target = Path(path)
@@ -88,7 +88,7 @@ class Project:
             return cls(Ledger.create(target, header), terms)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> "Project":
+    def open(cls, path: str | os.PathLike[str]) -> "ProjectLedger":
         """The project in this file. LedgerError if it is none. To look at it (`spent`) needs no lock."""
         target = Path(path)
         if not target.exists():

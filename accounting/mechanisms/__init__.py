@@ -17,7 +17,7 @@ from accounting.mechanisms.descriptions import (
     unsampled,
 )
 from accounting.mechanisms.gaussian import Gaussian, simultaneous
-from accounting.mechanisms.integers import DiscreteGaussian, IntegerNoise, Skellam
+from accounting.mechanisms.integers import DiscreteGaussian, NoisyIntegers, Skellam
 from accounting.mechanisms.reading import from_dict
 from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
 
@@ -30,8 +30,8 @@ __all__ = [
     "FixedSizeSampling",
     "FullParticipation",
     "Gaussian",
-    "IntegerNoise",
     "Mechanism",
+    "NoisyIntegers",
     "PoissonSampling",
     "Sampling",
     "SingleRelease",

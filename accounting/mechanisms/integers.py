@@ -16,7 +16,7 @@ from accounting.rounding import downwards, upwards
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegerNoise:
+class NoisyIntegers:
     """What the kinds of integer noise have in common."""
 
     dimension: int
@@ -81,7 +81,7 @@ class IntegerNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteGaussian(IntegerNoise):
+class DiscreteGaussian(NoisyIntegers):
     """A sum of clients' integer vectors on `dimension` coordinates, each of L2 norm at most `l2_bound`, plus at least
     `shares` independent draws of the discrete Gaussian N_Z(0, share_variance) on every coordinate.
 
@@ -94,7 +94,7 @@ class DiscreteGaussian(IntegerNoise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skellam(IntegerNoise):
+class Skellam(NoisyIntegers):
     """As `DiscreteGaussian`, with the difference of two Poisson variables of mean share_variance / 2 in place of the
     discrete Gaussian: its variance is exactly share_variance, and the sum of shares is Skellam again."""
 

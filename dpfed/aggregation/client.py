@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.keys import decrypt, encrypt, exchange, mask_seed
 from dpfed.aggregation.masks import SeededMask, apply_masks
-from dpfed.aggregation.messages import Kind, Reveal, both_ids, party_of, read_table, write_table
+from dpfed.aggregation.messages import MessageKind, Reveal, both_ids, party_of, read_table, write_table
 from dpfed.aggregation.shamir import SHARE_BYTES, split
 from dpfed.aggregation.steps import Step
 from dpfed.compress.packing import pack, word_type
@@ -66,12 +66,12 @@ class Client:
         """Step 0: two public keys, for encryption and for masks."""
         self._agreement.require_all(Step.ADVERTISE, self._agreement.graph.circle)
         self._turn("advertise", "share")
-        return self._message(Kind.ADVERTISE, {self.client: self._public_keys()})
+        return self._message(MessageKind.ADVERTISE, {self.client: self._public_keys()})
 
     def share(self, message: bytes) -> bytes:
         """Step 1: from the neighbours' keys, a share of both secrets for each, encrypted."""
         self._turn("share", "hold")
-        self._keys = {near: bytes(keys) for near, keys in self._read(message, Kind.KEYS).items()}
+        self._keys = {near: bytes(keys) for near, keys in self._read(message, MessageKind.KEYS).items()}
         every = [key for keys in (*self._keys.values(), self._public_keys()) for key in (keys[:32], keys[32:])]
         if len(set(every)) < len(every):
             raise WireError(f"client {self.client}: two of the public keys are the same; the server or a client lies.")
@@ -84,12 +84,12 @@ class Client:
             near: encrypt(ends[near] + pair, self._channels[near], self._session, self.client, near)
             for near, pair in shares.items()
         }
-        return self._message(Kind.SHARE, sealed)
+        return self._message(MessageKind.SHARE, sealed)
 
     def hold(self, message: bytes) -> None:
         """Step 2 begins: keep the shares of the neighbours that go on. The others are out of this round."""
         self._turn("hold", "upload")
-        for near, sealed in self._read(message, Kind.FORWARD).items():
+        for near, sealed in self._read(message, MessageKind.FORWARD).items():
             if near not in self._keys:
                 raise WireError(f"client {self.client}: shares of client {near}, which has sent no keys; drop them.")
             plain = decrypt(bytes(sealed), self._channels[near], self._session, near, self.client)
@@ -102,7 +102,7 @@ class Client:
         """Step 2: row [d], taken modulo 2^b, under its own mask and those that it shares with its neighbours."""
         self._turn("upload", "unmask")
         words = masked(row, self._masks(), self._agreement.bits)
-        return self._message(Kind.UPLOAD, {self.client: pack(words, self._agreement.bits)})
+        return self._message(MessageKind.UPLOAD, {self.client: pack(words, self._agreement.bits)})
 
     def unmask(self, message: bytes) -> bytes:
         """Step 3: of every neighbour, a share of its own mask if it is in the sum, else of its mask key. Never both.
@@ -110,8 +110,8 @@ class Client:
         Once a round: a second request could ask for the other secret of the same client.
         """
         self._turn("unmask", "nothing")
-        rows = read_table(message, Kind.REQUEST, self._session, most=len(self._agreement.graph.circle))
-        self._mine(message, Kind.REQUEST)
+        rows = read_table(message, MessageKind.REQUEST, self._session, most=len(self._agreement.graph.circle))
+        self._mine(message, MessageKind.REQUEST)
         asked = {client: _reveal(content) for client, content in rows.items()}
         survivors = {client for client, reveal in asked.items() if reveal is Reveal.OWN_MASK}
         if self.client not in survivors or not set(asked) <= set(self._agreement.graph.circle):
@@ -124,7 +124,7 @@ class Client:
             for owner, reveal in asked.items()
             if owner in self._shares
         }
-        return self._message(Kind.UNMASK, replies)
+        return self._message(MessageKind.UNMASK, replies)
 
     def _masks(self) -> list[SeededMask]:
         masks = [SeededMask(self._own_seed, plus=0)]
@@ -149,18 +149,18 @@ class Client:
         if len(self._near) + 1 == len(self._agreement.graph.circle):
             self._agreement.require_all(step, alive)
 
-    def _read(self, message: bytes, kind: Kind) -> dict[int, memoryview]:
+    def _read(self, message: bytes, kind: MessageKind) -> dict[int, memoryview]:
         rows = read_table(message, kind, self._session, most=len(self._near))
         self._mine(message, kind)
         if not rows.keys() <= self._near:
             raise WireError(f"client {self.client}: {kind.name} of clients that are not its neighbours.")
         return rows
 
-    def _mine(self, message: bytes, kind: Kind) -> None:
+    def _mine(self, message: bytes, kind: MessageKind) -> None:
         if party_of(message, kind, self._session) != self.client:
             raise WireError(f"client {self.client}: a {kind.name} message for another client.")
 
-    def _message(self, kind: Kind, rows: dict[int, bytes]) -> bytes:
+    def _message(self, kind: MessageKind, rows: dict[int, bytes]) -> bytes:
         return write_table(kind, self._session, self.client, rows)
 
     def _turn(self, called: str, following: str) -> None:

@@ -24,7 +24,7 @@ KEY_BYTES = 32
 TAG_BYTES = 16
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Who says what. A client: ADVERTISE, SHARE, UPLOAD, UNMASK; the server answers the first three."""
 
     ADVERTISE = 0
@@ -46,16 +46,16 @@ class Reveal(IntEnum):
 # Contents: two public keys; ids of both ends and a share of each secret, encrypted; which secret is asked for; and
 # which it is, with the share.
 WIDTHS = {
-    Kind.ADVERTISE: 2 * KEY_BYTES,
-    Kind.KEYS: 2 * KEY_BYTES,
-    Kind.SHARE: 2 * _ID.size + 2 * SHARE_BYTES + TAG_BYTES,
-    Kind.FORWARD: 2 * _ID.size + 2 * SHARE_BYTES + TAG_BYTES,
-    Kind.REQUEST: 1,
-    Kind.UNMASK: 1 + SHARE_BYTES,
+    MessageKind.ADVERTISE: 2 * KEY_BYTES,
+    MessageKind.KEYS: 2 * KEY_BYTES,
+    MessageKind.SHARE: 2 * _ID.size + 2 * SHARE_BYTES + TAG_BYTES,
+    MessageKind.FORWARD: 2 * _ID.size + 2 * SHARE_BYTES + TAG_BYTES,
+    MessageKind.REQUEST: 1,
+    MessageKind.UNMASK: 1 + SHARE_BYTES,
 }
 
 
-def write_table(kind: Kind, session: bytes, party: int, rows: Mapping[int, bytes]) -> bytes:
+def write_table(kind: MessageKind, session: bytes, party: int, rows: Mapping[int, bytes]) -> bytes:
     """A message of these rows."""
     parts = [_HEADER.pack(_MAGIC, kind, session, party, len(rows))]
     for client in sorted(rows):
@@ -63,7 +63,7 @@ def write_table(kind: Kind, session: bytes, party: int, rows: Mapping[int, bytes
     return b"".join(parts)
 
 
-def party_of(message: bytes, kind: Kind, session: bytes) -> int:
+def party_of(message: bytes, kind: MessageKind, session: bytes) -> int:
     """Whose message it is. WireError unless it begins as one of this kind and session."""
     if len(message) < _HEADER.size:
         raise WireError(f"a message of {len(message)} bytes: even its header has {_HEADER.size}.")
@@ -76,7 +76,7 @@ def party_of(message: bytes, kind: Kind, session: bytes) -> int:
 
 
 def read_table(
-    message: bytes, kind: Kind, session: bytes, *, most: int, width: int | None = None
+    message: bytes, kind: MessageKind, session: bytes, *, most: int, width: int | None = None
 ) -> dict[int, memoryview]:
     """The rows by id, as views into the message. WireError unless they are at most `most`, whole, and ids rise.
 
@@ -105,7 +105,12 @@ def read_table(
 
 def sent_beside_row(neighbours: int) -> int:
     """Bytes that a client with so many neighbours sends in a round, its packed row not counted."""
-    rows = {Kind.ADVERTISE: 1, Kind.SHARE: neighbours, Kind.UPLOAD: 1, Kind.UNMASK: neighbours + 1}
+    rows = {
+        MessageKind.ADVERTISE: 1,
+        MessageKind.SHARE: neighbours,
+        MessageKind.UPLOAD: 1,
+        MessageKind.UNMASK: neighbours + 1,
+    }
     return sum(_HEADER.size + count * (_ID.size + WIDTHS.get(kind, 0)) for kind, count in rows.items())
 
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.keys import mask_seed
 from dpfed.aggregation.masks import SeededMask, apply_masks
-from dpfed.aggregation.messages import WIDTHS, Kind, Reveal, party_of, read_table, write_table
+from dpfed.aggregation.messages import WIDTHS, MessageKind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.shamir import combine
 from dpfed.aggregation.steps import Step
@@ -18,10 +18,10 @@ from dpfed.compress.packing import packed_bytes, unpack, word_type
 from dpfed.errors import WireError
 
 _EXPECTED = {
-    Step.ADVERTISE: Kind.ADVERTISE,
-    Step.SHARE: Kind.SHARE,
-    Step.UPLOAD: Kind.UPLOAD,
-    Step.UNMASK: Kind.UNMASK,
+    Step.ADVERTISE: MessageKind.ADVERTISE,
+    Step.SHARE: MessageKind.SHARE,
+    Step.UPLOAD: MessageKind.UPLOAD,
+    Step.UNMASK: MessageKind.UNMASK,
 }
 
 
@@ -48,7 +48,7 @@ class Server:
         if self.step is None:
             raise WireError("this secure sum is over; refused.")
         if message[4:5] in [bytes([kind]) for kind in _EXPECTED.values() if kind < _EXPECTED[self.step]]:
-            raise WireError(f"a {Kind(message[4]).name} message came after the close of its step; refused.")
+            raise WireError(f"a {MessageKind(message[4]).name} message came after the close of its step; refused.")
         sender = party_of(message, _EXPECTED[self.step], self._agreement.session)
         {
             Step.ADVERTISE: self._on_keys,
@@ -81,7 +81,7 @@ class Server:
         return ModularTotal(total=reduced(self._total, self._agreement.bits), included=included)
 
     def _on_keys(self, sender: int, message: bytes) -> None:
-        rows = self._rows(message, Kind.ADVERTISE, most=1)
+        rows = self._rows(message, MessageKind.ADVERTISE, most=1)
         if rows.keys() != {sender} or sender not in self._agreement.graph.circle or sender in self._keys:
             raise WireError(f"keys from client {sender}: unknown, for another client, or sent twice; refused.")
         self._keys[sender] = bytes(rows[sender])
@@ -89,12 +89,14 @@ class Server:
     def _close_advertise(self) -> dict[int, bytes]:
         self._go_on(Step.ADVERTISE, Step.SHARE, self._keys)
         return {
-            client: self._answer(Kind.KEYS, client, {near: self._keys[near] for near in self._near(client, self._keys)})
+            client: self._answer(
+                MessageKind.KEYS, client, {near: self._keys[near] for near in self._near(client, self._keys)}
+            )
             for client in self._keys
         }
 
     def _on_shares(self, sender: int, message: bytes) -> None:
-        rows = self._rows(message, Kind.SHARE, most=len(self._keys))
+        rows = self._rows(message, MessageKind.SHARE, most=len(self._keys))
         if sender not in self._keys or sender in self._sealed or rows.keys() != set(self._near(sender, self._keys)):
             raise WireError(
                 f"shares from client {sender}: unknown, sent twice, or not for all its neighbours; refused."
@@ -107,14 +109,14 @@ class Server:
         sealed, self._sealed = self._sealed, {}
         return {
             client: self._answer(
-                Kind.FORWARD, client, {near: sealed[near][client] for near in self._near(client, self._sharers)}
+                MessageKind.FORWARD, client, {near: sealed[near][client] for near in self._near(client, self._sharers)}
             )
             for client in self._sharers
         }
 
     def _on_upload(self, sender: int, message: bytes) -> None:
         size, bits = self._agreement.size, self._agreement.bits
-        rows = self._rows(message, Kind.UPLOAD, most=1, width=packed_bytes(size, bits))
+        rows = self._rows(message, MessageKind.UPLOAD, most=1, width=packed_bytes(size, bits))
         if rows.keys() != {sender} or sender not in self._sharers or sender in self._survivors:
             raise WireError(f"a row from client {sender}: not of this sum, for another client, or sent twice; refused.")
         self._total += unpack(rows[sender], size, bits)
@@ -127,10 +129,10 @@ class Server:
         self._agreement.require_connected(self._survivors)
         self.step = Step.UNMASK
         asked = {client: bytes([self._asked(client)]) for client in self._sharers}
-        return {client: self._answer(Kind.REQUEST, client, asked) for client in self._survivors}
+        return {client: self._answer(MessageKind.REQUEST, client, asked) for client in self._survivors}
 
     def _on_unmask(self, sender: int, message: bytes) -> None:
-        rows = self._rows(message, Kind.UNMASK, most=len(self._sharers))
+        rows = self._rows(message, MessageKind.UNMASK, most=len(self._sharers))
         if sender not in self._survivors or sender in self._replied or rows.keys() != self._asked_of(sender):
             raise WireError(f"replies from client {sender}: unknown, sent twice, or not of its neighbours; refused.")
         if any(content[0] != self._asked(owner) for owner, content in rows.items()):
@@ -175,8 +177,8 @@ class Server:
     def _near(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
         return [near for near in self._agreement.graph.neighbours(client) if near in among]
 
-    def _rows(self, message: bytes, kind: Kind, *, most: int, width: int | None = None) -> dict[int, memoryview]:
+    def _rows(self, message: bytes, kind: MessageKind, *, most: int, width: int | None = None) -> dict[int, memoryview]:
         return read_table(message, kind, self._agreement.session, most=most, width=width or WIDTHS[kind])
 
-    def _answer(self, kind: Kind, client: int, rows: dict[int, bytes]) -> bytes:
+    def _answer(self, kind: MessageKind, client: int, rows: dict[int, bytes]) -> bytes:
         return write_table(kind, self._agreement.session, client, rows)

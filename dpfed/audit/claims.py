@@ -13,7 +13,7 @@ from accounting.compose import accountant, profiles
 from accounting.compose.profiles import Profile
 from accounting.ledger import Release
 from accounting.mechanisms import (
-    IntegerNoise,
+    NoisyIntegers,
     Sampling,
     SingleRelease,
     Unsampled,
@@ -73,9 +73,9 @@ class Claim:
         return self.unsampled if isinstance(self.unsampled, Coins) else None
 
     @property
-    def integers(self) -> IntegerNoise | None:
+    def integers(self) -> NoisyIntegers | None:
         """The mechanism, if its noise is whole numbers."""
-        return self.unsampled if isinstance(self.unsampled, IntegerNoise) else None
+        return self.unsampled if isinstance(self.unsampled, NoisyIntegers) else None
 
     @property
     def mu(self) -> float | None:
@@ -102,7 +102,7 @@ def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
     mechanism = unsampled(sampled)
     if gaussian := gaussian_of(sampled):
         sensitivity = math.sqrt(gaussian.mu**2 - count_mu**2) * release.noise_std
-    elif isinstance(mechanism, IntegerNoise):
+    elif isinstance(mechanism, NoisyIntegers):
         sensitivity = mechanism.sensitivity / math.sqrt(mechanism.variance) * release.noise_std
     else:
         sensitivity = release.clip_norm * mechanism.adjacency.sensitivity_in_clips

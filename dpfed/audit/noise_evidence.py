@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from accounting import mechanisms
 from accounting.ledger import Release
-from accounting.mechanisms import IntegerNoise, gaussian_of
+from accounting.mechanisms import NoisyIntegers, gaussian_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import LARGEST, SumNoise, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
@@ -48,7 +48,7 @@ class ChargedNoise:
 def charged_noise(release: Release) -> ChargedNoise | None:
     """None where the noise is coins, which leave no sum of noise behind."""
     mechanism = unsampled(release)
-    if isinstance(mechanism, IntegerNoise):
+    if isinstance(mechanism, NoisyIntegers):
         return ChargedNoise(
             share_variance=mechanism.share_variance,
             least_draws=mechanism.shares,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpfed.audit.claims import Claim
 from dpfed.audit.one_round import PUBLIC_SEEDS, OneRound
-from dpfed.audit.seen import Entries, Given, SeenRows
+from dpfed.audit.seen import Given, KeptEntries, SeenRows
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.audit.whole_round import WholeRounds
 from dpfed.clients.training import LocalTraining
@@ -136,7 +136,7 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
     """A round in which nobody was drawn releases noise like any other, and is charged: or the charge would show it."""
     if claim.seen == "uploads":
         return None
-    book = Entries()
+    book = KeptEntries()
     nobody = np.zeros(0, dtype=np.int64)
     _, facts = watched_round(one.state, one.method, seeds=one.seeds, ledger=book, cohort=nobody)
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)

@@ -129,7 +129,7 @@ class LastState:
         return state
 
 
-class Entries:
+class KeptEntries:
     """A book that keeps its lines in memory."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from accounting.ledger import Entry
 from dpfed.audit.one_round import OneRound
-from dpfed.audit.seen import Entries, Given, LastState, RecordedRule, SeenRows
+from dpfed.audit.seen import Given, KeptEntries, LastState, RecordedRule, SeenRows
 from dpfed.clients.training import LocalTraining
 from dpfed.participation.sampling import Sampler
 from dpfed.round import cohort_of
@@ -99,7 +99,7 @@ class WholeRounds:
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
         """One round in which these clients, having learnt `moves` [clients, d], take part."""
         one, method = self.one, self.one.method
-        stages, rule, last, book = self._stages, RecordedRule(method.server), LastState(), Entries()
+        stages, rule, last, book = self._stages, RecordedRule(method.server), LastState(), KeptEntries()
         seen = SeenRows(stages)
         watched = replace(method, clients=cast(LocalTraining, Given(moves)), server=rule, stages=Stages(*stages, last))
         state, _ = watched_round(one.state, watched, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from accounting import require
 from accounting.caveats import caveats
 from accounting.ledger import Ledger, kept_head, population_key
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
@@ -46,7 +46,7 @@ def create(
     """
     clients = require.count(at_least=2 if delta is None else 1, clients=clients)
     fingerprint, key = (None, None) if population is None else _population_of(population)
-    project = Project.create(
+    project = ProjectLedger.create(
         path,
         clients=clients,
         epsilon=epsilon,
@@ -74,7 +74,7 @@ def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -
     json
         One JSON document on standard output.
     """
-    record = Project.open(path).to_dict()
+    record = ProjectLedger.open(path).to_dict()
     if json:
         print_json(record)
         return

@@ -10,7 +10,7 @@ from accounting.budget import Budget, Plan, with_second_opinion
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from accounting.errors import CalibrationError
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
 from dpfed.cli.budget_plans import PlanOptions, after
 from dpfed.cli.budget_tables import show
@@ -32,7 +32,7 @@ def project_budget(
     second_opinion: bool,
 ) -> None:
     """Looks only: it takes no lock, and runs may charge the project meanwhile."""
-    project = Project.open(path)
+    project = ProjectLedger.open(path)
     record = project.to_dict()
     answer, plan = None, None
     if options.cohort is not None or options.sampling == "all":

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console, print_json
 from dpfed.cli.stopping import asked_by_signals
@@ -83,7 +83,7 @@ def run(
             with asked_by_signals(lambda words: None):  # the first process says when it is over
                 federation.follow(experiment)
             return
-        project = None if ledger is None else Project.open(ledger)
+        project = None if ledger is None else ProjectLedger.open(ledger)
         again = _command(config, folder, settings=settings or [], ledger=ledger, engine=engine, processes=among.count)
         try:
             outcome = _run(experiment, folder, resume=resume, project=project, engine=engine)
@@ -134,7 +134,9 @@ def _engine(name: str, say: Callable[[str], None]) -> Callable[..., Outcome]:
     return stoppable
 
 
-def _run(experiment: Experiment, folder: Path, *, resume: bool, engine: str, project: Project | None = None) -> Outcome:
+def _run(
+    experiment: Experiment, folder: Path, *, resume: bool, engine: str, project: ProjectLedger | None = None
+) -> Outcome:
     from dpfed.report.run import write_report
 
     config = experiment.config

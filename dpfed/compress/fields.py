@@ -104,7 +104,7 @@ class Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Symbols:
+class SymbolField:
     """`count` integers from 0 to alphabet - 1, alphabet <= 65,536.
 
     Either packed, as many to a byte as fit (8 bits, 5 trits, 4 of 2 bits ...) or ceil(log2 alphabet) bits each,
@@ -303,8 +303,8 @@ class Indices:
         return (self.size - 1).bit_length()
 
     @property
-    def _bitmap(self) -> Symbols:
-        return Symbols(alphabet=2, count=self.size)
+    def _bitmap(self) -> SymbolField:
+        return SymbolField(alphabet=2, count=self.size)
 
 
 def _occurrences(values: Values, alphabet: int) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dpfed.compress.counter import at_least, client_seeds, coins
-from dpfed.compress.fields import Floats, Symbols
+from dpfed.compress.fields import Floats, SymbolField
 from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
 from dpfed.errors import ConfigError
 
@@ -47,7 +47,7 @@ class TernGrad:
         return self.clip is None
 
     def layout(self, dimension: int) -> Layout:
-        return {"scale": Floats(count=1, signed=False), "trits": Symbols(alphabet=3, count=dimension)}
+        return {"scale": Floats(count=1, signed=False), "trits": SymbolField(alphabet=3, count=dimension)}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
@@ -88,7 +88,7 @@ class Qsgd:
     def layout(self, dimension: int) -> Layout:
         return {
             "norms": Floats(count=-(-dimension // self._bucket(dimension)), signed=False),
-            "levels": Symbols(alphabet=2 * self.levels + 1, count=dimension),
+            "levels": SymbolField(alphabet=2 * self.levels + 1, count=dimension),
         }
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
-from dpfed.compress.fields import Symbols
+from dpfed.compress.fields import SymbolField
 from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates
 from dpfed.errors import ConfigError
 
@@ -118,7 +118,7 @@ class FedMrn:
         return _NoiseMasks(noise=self.noise, alpha=self.alpha, signed=False, shared_seed=self.shared_seed)
 
     def layout(self, dimension: int) -> Layout:
-        return {"mask": Symbols(alphabet=2, count=dimension)}
+        return {"mask": SymbolField(alphabet=2, count=dimension)}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         return _encode(self, self._kind, x, seed)
@@ -159,7 +159,7 @@ class FedMrnSigned:
         return _NoiseMasks(noise=self.noise, alpha=self.alpha, signed=True, shared_seed=self.shared_seed)
 
     def layout(self, dimension: int) -> Layout:
-        return {"mask": Symbols(alphabet=2, count=dimension)}
+        return {"mask": SymbolField(alphabet=2, count=dimension)}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         return _encode(self, self._kind, x, seed)

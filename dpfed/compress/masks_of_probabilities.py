@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
-from dpfed.compress.fields import Symbols
+from dpfed.compress.fields import SymbolField
 from dpfed.compress.payload import (
     Layout,
     Payload,
@@ -39,7 +39,7 @@ class FedPm:
     unbiased: ClassVar[bool] = True
 
     def layout(self, dimension: int) -> Layout:
-        return {"mask": Symbols(alphabet=2, count=dimension)}
+        return {"mask": SymbolField(alphabet=2, count=dimension)}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = _probabilities(x, self.name)
@@ -62,7 +62,7 @@ class FedMask:
     unbiased: ClassVar[bool] = False
 
     def layout(self, dimension: int) -> Layout:
-        return {"mask": Symbols(alphabet=2, count=dimension)}
+        return {"mask": SymbolField(alphabet=2, count=dimension)}
 
     def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
         x = _probabilities(x, self.name)

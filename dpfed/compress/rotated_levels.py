@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
-from dpfed.compress.fields import Floats, Symbols
+from dpfed.compress.fields import Floats, SymbolField
 from dpfed.compress.payload import Batch, Layout, Payloads, Scheme, Seed, checked_updates
 from dpfed.compress.rotation import RotatedBlock, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
 from dpfed.compress.row_sums import row_sums
@@ -54,7 +54,7 @@ class RotatedLevels:
         """A scale a block, a symbol a rotated coordinate that is sent."""
         return {
             "scales": Floats(count=self.scales(dimension), signed=False),
-            "symbols": Symbols(alphabet=len(self.levels), count=self.sent(dimension)),
+            "symbols": SymbolField(alphabet=len(self.levels), count=self.sent(dimension)),
         }
 
     def encode(self, scheme: Scheme, x: Tensor, seed: Seed) -> Payloads:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from dpfed.compress.counter import at_least, client_seeds, coins
-from dpfed.compress.fields import Floats, Symbols
+from dpfed.compress.fields import Floats, SymbolField
 from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
 from dpfed.compress.row_sums import row_sums
 from dpfed.errors import ConfigError
@@ -46,7 +46,7 @@ class SignSgd:
     majority: bool = False
 
     def layout(self, dimension: int) -> Layout:
-        return {"scale": Floats(count=1, signed=False), "bits": Symbols(alphabet=2, count=dimension)}
+        return {"scale": Floats(count=1, signed=False), "bits": SymbolField(alphabet=2, count=dimension)}
 
     def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
         x = checked_updates(x)
@@ -94,7 +94,7 @@ class StochasticSign:
         return not isinstance(self.bound, str)
 
     def layout(self, dimension: int) -> Layout:
-        bits = Symbols(alphabet=2, count=dimension)
+        bits = SymbolField(alphabet=2, count=dimension)
         return {"scale": Floats(count=1, signed=False), "bits": bits} if isinstance(self.bound, str) else {"bits": bits}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:

@@ -274,7 +274,7 @@ class Audit(_Table):
     canaries: Canaries = 0
 
 
-class Server(_Table):
+class ServerTable(_Table):
     """[server] What the server does with the mean update: a step; or, for masks, the Beta posterior."""
 
     rule: Literal["step", "posterior"] = "step"
@@ -284,7 +284,7 @@ class Server(_Table):
     reset_every: Annotated[int, Field(ge=0, le=10**15)] = 1
 
 
-class Run(_Table):
+class RunTable(_Table):
     """[run] Seed, device, bookkeeping. `randomness` "secure" takes cohorts and noise from the operating system."""
 
     seed: Seed = 0
@@ -306,8 +306,8 @@ class Config(_Table):
     privacy: PrivacyTable | None = None
     aggregation: Aggregation = Aggregation()
     audit: Audit = Audit()
-    server: Server = Server()
-    run: Run = Run()
+    server: ServerTable = ServerTable()
+    run: RunTable = RunTable()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain tables without the keys that are not set, as TOML wants them."""
@@ -423,8 +423,8 @@ def _known_keys(location: Sequence[Any]) -> list[str]:
         ("privacy", "adaptive"): Adaptive,
         ("aggregation",): Aggregation,
         ("audit",): Audit,
-        ("server",): Server,
-        ("run",): Run,
+        ("server",): ServerTable,
+        ("run",): RunTable,
     }
     table = tables.get(tuple(str(part) for part in location))
     return sorted(table.model_fields) if table else []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accounting.ledger import Entry, Header, Ledger, LocalRelease, Release
 from accounting.ledger.file import LONGEST_LINE
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import open_input
 from dpfed.errors import RunError
 from dpfed.run.binding import PARTS, Heads
@@ -19,7 +19,7 @@ class Book:
     project first: what it has not got left is not released.
     """
 
-    def __init__(self, ledger: Ledger, project: Project | None = None) -> None:
+    def __init__(self, ledger: Ledger, project: ProjectLedger | None = None) -> None:
         self.ledger, self.project = ledger, project
         self._repeatable = ledger.header.randomness == "simulated"
         self._written = {entry.round: entry for entry in ledger.entries}
@@ -27,7 +27,7 @@ class Book:
 
     @classmethod
     def open(
-        cls, path: Path, header: Header, *, rounds_done: int, heads: Heads, project: Project | None = None
+        cls, path: Path, header: Header, *, rounds_done: int, heads: Heads, project: ProjectLedger | None = None
     ) -> Book:
         """A new ledger, or the one that is there. RunError if it, or the project, holds less than was done or seen
         (`heads`), or if it is of another run or project. LedgerError if the project is on other clients."""
@@ -174,7 +174,7 @@ def _has_no_header(path: Path) -> bool:
         raise RunError(f"{path}: the ledger cannot be read ({error.strerror}).") from None
 
 
-def _lines_of(run: str, project: Project | None) -> Counter[int]:
+def _lines_of(run: str, project: ProjectLedger | None) -> Counter[int]:
     """Charges of the run in the project, by round."""
     lines = [] if project is None else project.ledger.releases
     return Counter(line.round for line in lines if isinstance(line, Release) and line.detail.get("run") == run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accounting.exceeded import no_round_fits
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
 
@@ -20,7 +20,7 @@ def of_the_run(goal: PrivacyGoal | RecordGoal, after: float) -> str:
     )
 
 
-def of_the_project(goal: PrivacyGoal, project: Project) -> str:
+def of_the_project(goal: PrivacyGoal, project: ProjectLedger) -> str:
     """The epsilon of a project, as it stands now."""
     return no_round_fits(
         f"{project.ledger.path} (a project ledger)",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from accounting.errors import AccountingError, BudgetSpent
 from accounting.ledger import Header, population_key
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed import __version__
 from dpfed.aggregation.summed import Closing
 from dpfed.config.own_code import words_of
@@ -60,7 +60,7 @@ def run(
     *,
     resume: bool = False,
     on_round: OnRound = lambda record: None,
-    project: Project | None = None,
+    project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Run (or go on with) the experiment in folder `out`; `on_round` gets each line of metrics.jsonl. A `project` is
@@ -142,7 +142,7 @@ class Run:
         saved: Checkpoint,
         on_round: OnRound,
         binding: Binding,
-        project: Project | None = None,
+        project: ProjectLedger | None = None,
     ) -> None:
         self._began = self._started = time.monotonic()
         self.experiment, self.state, self._project = experiment, saved.state, project
@@ -165,7 +165,7 @@ class Run:
         *,
         resume: bool,
         on_round: OnRound = lambda record: None,
-        project: Project | None = None,
+        project: ProjectLedger | None = None,
     ) -> Run:
         """In a new folder, or going on in the one of an interrupted run; nobody else can, until `release` or `close`
         (or the end of this process)."""
@@ -298,7 +298,7 @@ def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:
     return experiment.goal
 
 
-def _check_project(experiment: Experiment, project: Project | None) -> None:
+def _check_project(experiment: Experiment, project: ProjectLedger | None) -> None:
     if project is not None and not isinstance(experiment.goal, PrivacyGoal):
         raise RunError(
             f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
@@ -306,7 +306,7 @@ def _check_project(experiment: Experiment, project: Project | None) -> None:
         )
 
 
-def _binding_of(experiment: Experiment, folder: RunFolder, project: Project | None) -> Binding:
+def _binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedger | None) -> Binding:
     """What the run is made of, under the key of its project, or its own. A key from the seed is as good as the noise
     from it: not for release, and the same whenever the run is repeated."""
 
@@ -333,7 +333,7 @@ def _binding_of(experiment: Experiment, folder: RunFolder, project: Project | No
 
 
 def _open_book(
-    experiment: Experiment, folder: RunFolder, saved: Checkpoint, binding: Binding, project: Project | None
+    experiment: Experiment, folder: RunFolder, saved: Checkpoint, binding: Binding, project: ProjectLedger | None
 ) -> Book:
     goal = _goal(experiment)
     about = {"package": f"dpfed {__version__}", "method": experiment.facts.name, "delta": goal.delta}

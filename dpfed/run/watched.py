@@ -12,7 +12,7 @@ from accounting.ledger import LocalRelease, Release
 from dpfed.aggregation.summed import Opened, OpenSum, Sums
 from dpfed.participation import members
 from dpfed.participation.canaries import CanaryScore
-from dpfed.round import Book, EndedRound, Method, OpenRound, begin_round, cohort_of, end_round, open_round, take_part
+from dpfed.round import Charges, EndedRound, Method, OpenRound, begin_round, cohort_of, end_round, open_round, take_part
 from dpfed.run.canary_scores import canary_scores
 from dpfed.run.probes import probe_of
 from dpfed.run.watch import Watch
@@ -51,7 +51,7 @@ def watched_round(
     method: Method,
     *,
     seeds: Seeds,
-    ledger: Book | None,
+    ledger: Charges | None,
     cohort: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
 ) -> tuple[ServerState, RoundFacts]:

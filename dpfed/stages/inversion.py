@@ -126,7 +126,7 @@ def _signed(magnitudes: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Table:
+class _InversionTable:
     """`floors` [n+2]: -1, then the integer parts of G(k) 2^bits, k = 0 ... n, up to the first that is 2^bits - 1.
 
     `guide` [2^g]: for the first g bits of u, how many integer parts are at most the smallest such u (an indexed
@@ -147,13 +147,13 @@ class _Table:
 
 
 @lru_cache(maxsize=8)
-def _table(law: SymmetricLaw, bits: int) -> _Table:
+def _table(law: SymmetricLaw, bits: int) -> _InversionTable:
     floors = _floors(law, bits)
     fine = min(bits, _LARGEST_GUIDE, len(floors).bit_length() + 3)
     shift = bits - fine
     starts = np.arange(1 << fine, dtype=np.int64) << shift
     guide = np.searchsorted(floors, starts, side="right").astype(np.int32)
-    return _Table(floors=np.concatenate([np.array([-1], dtype=np.int64), floors]), guide=guide, shift=shift)
+    return _InversionTable(floors=np.concatenate([np.array([-1], dtype=np.int64), floors]), guide=guide, shift=shift)
 
 
 def _floors(law: SymmetricLaw, bits: int) -> NDArray[np.int64]:

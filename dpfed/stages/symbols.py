@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.fields import Symbols as SymbolField
+from dpfed.compress.fields import SymbolField
 from dpfed.compress.payload import Payloads, Scheme
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from accounting.errors import LedgerError
 from accounting.ledger import Ledger
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 
 
 class Violation(Exception):
@@ -127,7 +127,7 @@ def _check_project(folder: Path, project: Path, charges: Counter[int]) -> None:
         return
     run = json.loads(first[0])["about"]["run"]
     try:
-        opened = Project.open(project)
+        opened = ProjectLedger.open(project)
     except LedgerError as error:
         raise Violation(f"no run can go on with the project ({error})") from None
     there = Counter(one.round for one in opened.ledger.releases if one.detail["run"] == run)

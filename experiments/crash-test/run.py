@@ -30,7 +30,7 @@ from crash_faults import FAULTS, Fault
 from crash_points import How, Kill, Points
 
 from accounting.compose import lower_bound
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed.config.tables import override, parse
 from dpfed.run import loop as federation
 from dpfed.run.experiment import Experiment, build
@@ -97,7 +97,7 @@ def prepared(name: str, scratch: Path) -> Case:
         raise SystemExit((case.reference.parent / f"{name}.log").read_text())
     case.points = [tuple(one) for one in json.loads((scratch / f"{name}.points").read_text())]
     if case.of_project and not case.secure:  # not a thousandth left: what a kill would charge twice, would show
-        case.budget = Project.open(case.reference / "project.jsonl").spent().epsilon * 1.001
+        case.budget = ProjectLedger.open(case.reference / "project.jsonl").spent().epsilon * 1.001
     return case
 
 
@@ -154,7 +154,7 @@ def broken(tries: Iterator[Callable[[], int]]) -> tuple[int, list[str]]:
 
 def _project(case: Case, base: Path) -> None:
     if case.of_project:
-        Project.create(base / "project.jsonl", clients=24, epsilon=case.budget, delta=1e-3)
+        ProjectLedger.create(base / "project.jsonl", clients=24, epsilon=case.budget, delta=1e-3)
 
 
 def _child(case: Case, base: Path, kill: Kill | None, fault: Fault | None) -> int:
@@ -168,7 +168,7 @@ def _child(case: Case, base: Path, kill: Kill | None, fault: Fault | None) -> in
         if fault is not None:
             fault.plant()
         points.install()
-        project = Project.open(base / "project.jsonl") if case.of_project else None
+        project = ProjectLedger.open(base / "project.jsonl") if case.of_project else None
         resume = (base / "run" / "config.toml").exists()
         federation.run(case.experiment, base / "run", resume=resume, project=project)
         (case.reference.parent / f"{case.name}.points").write_text(json.dumps(points.seen))

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from accounting import Gaussian, Ledger, PoissonSampling, Release, Subsampled
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from accounting.rounding import upwards
 
 ROUND = Subsampled(
@@ -35,7 +35,7 @@ def release(round: int) -> Release:
 def step(name: str, path: Path, records: int) -> str:
     if name == "write":
         path.unlink(missing_ok=True)
-        ledger = Project.create(path, clients=100_000, epsilon=8.0, delta=1e-6).ledger
+        ledger = ProjectLedger.create(path, clients=100_000, epsilon=8.0, delta=1e-6).ledger
         for start in range(0, records, 10_000):
             ledger.record_all(release(round) for round in range(start, min(start + 10_000, records)))
         return f"{path.stat().st_size / 2**20:.0f} MB on disk"
@@ -43,7 +43,7 @@ def step(name: str, path: Path, records: int) -> str:
         return f"{len(Ledger.read(path).entries)} records"
     if name == "epsilon":
         return f"epsilon {upwards(Ledger.read(path).guarantee(1e-6).epsilon)}"
-    return f"epsilon with one round more {upwards(Project.open(path).with_also(ROUND))}"
+    return f"epsilon with one round more {upwards(ProjectLedger.open(path).with_also(ROUND))}"
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from queue import Empty
 from accounting import Gaussian, Ledger, PoissonSampling, Release, Subsampled
 from accounting.compose import accountant
 from accounting.errors import BudgetSpent
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import repeated
 
 DELTA = 1e-5
@@ -30,7 +30,7 @@ ROUND = Subsampled(
 
 def charge(path: Path, name: str, rounds: int, told, ready) -> None:
     """Charge until nothing is left."""
-    project, done = Project.open(path), []
+    project, done = ProjectLedger.open(path), []
     ready.wait()
     try:
         for round in range(rounds):
@@ -49,7 +49,7 @@ def main() -> None:
     rounds = options.parse_args().rounds
     budget = accountant.epsilon(repeated(ROUND, rounds), delta=DELTA)
     path = Path(tempfile.mkdtemp()) / "project.jsonl"
-    Project.create(path, clients=10_000, epsilon=budget, delta=DELTA)
+    ProjectLedger.create(path, clients=10_000, epsilon=budget, delta=DELTA)
     context, began = multiprocessing.get_context("spawn"), time.perf_counter()
     told, ready = context.Queue(), context.Barrier(2)
     workers = [context.Process(target=charge, args=(path, name, rounds, told, ready)) for name in "ab"]

@@ -21,7 +21,7 @@ from accounting import (
     guarantee,
 )
 from accounting.caveats import caveats
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 
 DELTA_NOTE, EPSILON_NOTE, ZERO_NOTE = "is above 1/clients = 1/100", "is above 20", "epsilon is 0 because delta"
 
@@ -137,7 +137,7 @@ def test_records_are_counted_by_themselves(tmp_path):
 
 
 def test_projects_have_them(tmp_path):
-    project = Project.create(tmp_path / "p.jsonl", clients=100, epsilon=30.0, delta=0.02)
+    project = ProjectLedger.create(tmp_path / "p.jsonl", clients=100, epsilon=30.0, delta=0.02)
     assert said(project.to_dict()["notes"]) == [DELTA_NOTE]
     project.charge(release(0.3), run="a")
     project.charge(release(0.3, round=1), run="a")

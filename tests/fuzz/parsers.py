@@ -30,10 +30,10 @@ from accounting import Aborted, Gaussian, Header, Ledger, LocalRelease, PoissonS
 from accounting.errors import AccountingError
 from accounting.ledger import kept_head, population_key
 from accounting.ledger.hash_chain import sealed as sealed_line
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian
-from dpfed.aggregation.messages import WIDTHS, Kind, read_table, write_table
+from dpfed.aggregation.messages import WIDTHS, MessageKind, read_table, write_table
 from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
 from dpfed.config import presets
 from dpfed.config import tables as config
@@ -137,12 +137,12 @@ def _mask(content: bytes) -> None:
 def _table_seeds() -> list[bytes]:
     return [
         bytes([kind]) + write_table(kind, SESSION, 3, {client: bytes(WIDTHS.get(kind, 12)) for client in range(4)})
-        for kind in Kind
+        for kind in MessageKind
     ]
 
 
 def _table(content: bytes) -> None:
-    kind = Kind(content[0] % len(Kind)) if content else Kind.UPLOAD
+    kind = MessageKind(content[0] % len(MessageKind)) if content else MessageKind.UPLOAD
     rows = read_table(content[1:], kind, SESSION, most=8, width=WIDTHS.get(kind, 12))
     assert list(rows) == sorted(rows)
 
@@ -201,7 +201,7 @@ def _ledger(content: bytes) -> None:
 
 
 def _project(content: bytes) -> None:
-    project = Project.open(_file(content, "project.jsonl"))
+    project = ProjectLedger.open(_file(content, "project.jsonl"))
     assert 0 < project.terms.delta < 1
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpfed.aggregation.agreement import Agreement, agree
-from dpfed.aggregation.messages import Kind, party_of
+from dpfed.aggregation.messages import MessageKind, party_of
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
 from dpfed.aggregation.steps import Step
@@ -24,7 +24,11 @@ Question = Literal["advertise", "share", "unmask"]
 Ask = Callable[[Question, Mapping[int, bytes]], Mapping[int, bytes]]
 """Messages to clients, by client, and what came back."""
 
-_ANSWERS: Mapping[Question, Kind] = {"advertise": Kind.ADVERTISE, "share": Kind.SHARE, "unmask": Kind.UNMASK}
+_ANSWERS: Mapping[Question, MessageKind] = {
+    "advertise": MessageKind.ADVERTISE,
+    "share": MessageKind.SHARE,
+    "unmask": MessageKind.UNMASK,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ class NodeSum:
 
     def take(self, client: int, message: bytes) -> None:
         """A masked row. WireError if it is not this client's of this round."""
-        if party_of(message, Kind.UPLOAD, self.agreement.session) != client:
+        if party_of(message, MessageKind.UPLOAD, self.agreement.session) != client:
             raise WireError("a masked row of another client.")
         if self._turns.is_late(client):
             raise WireError("came too late.")

@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed.aggregation.secure import SecureSums
 from dpfed.config.tables import parse, read_toml
 from dpfed.engines.flower.conversation import arrays_of
@@ -68,7 +68,7 @@ def serve(
     timeout: float = TIMEOUT,
     patience: float = PATIENCE,
     on_round: OnRound = lambda record: None,
-    project: Project | None = None,
+    project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """The whole run; its folder is that of `dpfed run`. `stop` is asked before every round, and ends the run for now.

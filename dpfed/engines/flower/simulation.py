@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
 from dpfed.engines.flower.quiet_ray import quiet_ray
@@ -30,7 +30,7 @@ def simulate(
     *,
     resume: bool = False,
     on_round: OnRound = lambda record: None,
-    project: Project | None = None,
+    project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """The run with one node a client, as many at a time as there are processors; its folder is that of the in-process

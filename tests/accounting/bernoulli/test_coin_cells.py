@@ -7,7 +7,7 @@ from reference import coin_majorant, poisson_binomial
 from accounting.bernoulli import cells as coin_cells
 from accounting.bernoulli.cells import _Cells
 from accounting.bernoulli.majorant import above_chord
-from accounting.bernoulli.sum_laws import Sums
+from accounting.bernoulli.sum_laws import SumLaws
 
 
 def boxes(rng, count, c):
@@ -106,7 +106,7 @@ def test_boxes_of_sums(cohort, c):
     t1 = t0 + (1 - 2 * c - t0) * 10 ** rng.uniform(-2, 0, count)
     direction = rng.integers(0, 2, count)
     low, high = np.stack([j0 - 0.5, direction, t0], axis=1), np.stack([j1 + 0.5, direction, t1], axis=1)
-    upper, attained = Sums(cohort, c, alpha)._evaluate(problem, low, high, slope)
+    upper, attained = SumLaws(cohort, c, alpha)._evaluate(problem, low, high, slope)
     for row in range(count):
         for share in (0.0, 0.3, rng.random(), 1.0):
             j, t = int(rng.integers(j0[row], j1[row] + 1)), t0[row] + share * (t1[row] - t0[row])

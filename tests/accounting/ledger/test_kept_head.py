@@ -8,7 +8,7 @@ from accounting import Gaussian, Header, Ledger, Release
 from accounting.errors import LedgerError
 from accounting.ledger import kept_head, population_key
 from accounting.ledger.hash_chain import sealed
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 
 ROUND = Gaussian(noise_multiplier=20.0, adjacency="add-remove")
 WHO, OTHERS = "a" * 64, "b" * 64
@@ -20,7 +20,7 @@ def release(round):
 
 @pytest.fixture
 def project(tmp_path):
-    made = Project.create(tmp_path / "p.jsonl", clients=10, epsilon=3.0, delta=1e-5)
+    made = ProjectLedger.create(tmp_path / "p.jsonl", clients=10, epsilon=3.0, delta=1e-5)
     for round in range(3):
         made.charge(release(round), run="a", population=WHO)
     return made
@@ -47,10 +47,10 @@ def test_every_line_has_its_place_after_a_head(tmp_path):
 
 @pytest.mark.parametrize("entries", [0, 1, 2])
 def test_a_cut_at_the_end_of_a_line_is_found_by_who_opens_and_who_charges(project, entries):
-    other = Project.open(project.ledger.path)
+    other = ProjectLedger.open(project.ledger.path)
     cut(project.ledger.path, entries)
     with pytest.raises(LedgerError, match=r"p\.jsonl: has no line of hash .* which p\.jsonl\.head says"):
-        Project.open(project.ledger.path)
+        ProjectLedger.open(project.ledger.path)
     for writer in (project, other):
         with pytest.raises(LedgerError, match="shorter than it was"):
             writer.charge(release(7), run="b", population=WHO)
@@ -61,7 +61,7 @@ def test_a_ledger_that_is_ahead_of_its_head_is_what_a_crash_leaves(project):
     head = kept_head.path_of(path).read_bytes()
     project.charge(release(3), run="a", population=WHO)
     kept_head.path_of(path).write_bytes(head)
-    again = Project.open(path)
+    again = ProjectLedger.open(path)
     assert len(again.ledger.releases) == 4
     again.charge(release(4), run="a", population=WHO)
     assert kept_head.read(path) == again.ledger.head == Ledger.read(path).head
@@ -75,10 +75,10 @@ def test_what_cannot_be_written_is_an_error_and_the_charge_stands(project, monke
     with pytest.raises(LedgerError, match=r"p\.jsonl\.head: cannot be written.*Nothing was released"):
         project.charge(release(3), run="a", population=WHO, repeatable=True)
     monkeypatch.undo()
-    assert len(Project.open(project.ledger.path).ledger.releases) == 4
+    assert len(ProjectLedger.open(project.ledger.path).ledger.releases) == 4
     project.charge(release(3), run="a", population=WHO, repeatable=True)
     project.charge(release(4), run="a", population=WHO)
-    assert len(Project.open(project.ledger.path).ledger.releases) == 5
+    assert len(ProjectLedger.open(project.ledger.path).ledger.releases) == 5
     assert kept_head.read(project.ledger.path) == project.ledger.head
 
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_written_is_an_error_and_the_charge_stands(project, monke
 def test_a_head_that_is_gone_or_damaged_is_found(project, content):
     path = kept_head.path_of(project.ledger.path)
     path.unlink() if content is None else path.write_bytes(content)
-    for attempt in (lambda: Project.open(project.ledger.path), lambda: project.charge(release(3), run="a")):
+    for attempt in (lambda: ProjectLedger.open(project.ledger.path), lambda: project.charge(release(3), run="a")):
         with pytest.raises(LedgerError, match=r"p\.jsonl"):
             attempt()
 
@@ -95,11 +95,11 @@ def test_a_project_that_was_made_and_never_charged_has_a_head(tmp_path):
     """It is written first: a kill in between leaves no project."""
     path = tmp_path / "p.jsonl"
     kept_head.write(path, "0" * 64)  # of a project whose making was killed
-    project = Project.create(path, clients=10, epsilon=3.0, delta=1e-5)
-    assert kept_head.read(path) == project.ledger.head == Project.open(path).ledger.head
+    project = ProjectLedger.create(path, clients=10, epsilon=3.0, delta=1e-5)
+    assert kept_head.read(path) == project.ledger.head == ProjectLedger.open(path).ledger.head
     with pytest.raises(LedgerError, match="already there"):
-        Project.create(path, clients=10, epsilon=9.0, delta=1e-5)
-    assert Project.open(path).terms.epsilon == 3.0
+        ProjectLedger.create(path, clients=10, epsilon=9.0, delta=1e-5)
+    assert ProjectLedger.open(path).terms.epsilon == 3.0
 
 
 def project_of_0_1(path, *lines):
@@ -116,7 +116,7 @@ def project_of_0_1(path, *lines):
 
 def test_a_project_of_version_0_1_is_read_and_goes_on_without_populations_only(tmp_path):
     path = project_of_0_1(tmp_path / "p.jsonl", release(0))
-    project = Project.open(path)
+    project = ProjectLedger.open(path)
     assert project.spent().epsilon > 0
     with pytest.raises(LedgerError, match=r"charged by runs of version 0\.1.*Make a new project"):
         project.charge(release(1), run="new", population=WHO)
@@ -125,15 +125,17 @@ def test_a_project_of_version_0_1_is_read_and_goes_on_without_populations_only(t
 
 
 def test_one_population_has_a_project(project, tmp_path):
-    assert Project.open(project.ledger.path).population == WHO
+    assert ProjectLedger.open(project.ledger.path).population == WHO
     for population, words in ((OTHERS, "this run's are bbbb"), (None, "does not say who")):
         with pytest.raises(LedgerError, match=words):
             project.charge(release(3), run="b", population=population)
-    given = Project.create(tmp_path / "q.jsonl", clients=10, epsilon=3.0, delta=1e-5, population=WHO, key=bytes(32))
+    given = ProjectLedger.create(
+        tmp_path / "q.jsonl", clients=10, epsilon=3.0, delta=1e-5, population=WHO, key=bytes(32)
+    )
     with pytest.raises(LedgerError, match="is for the clients"):
         given.charge(release(0), run="b", population=OTHERS)
     given.charge(release(0), run="b", population=WHO)
-    assert Project.open(given.ledger.path).key() == bytes(32)
+    assert ProjectLedger.open(given.ledger.path).key() == bytes(32)
 
 
 def test_lines_for_different_clients_are_not_believed(project):
@@ -148,9 +150,9 @@ def vars_of(one):
 
 
 def test_the_key_is_one_for_all_runs(project, tmp_path):
-    fresh = Project.create(tmp_path / "fresh.jsonl", clients=10, epsilon=3.0, delta=1e-5)
+    fresh = ProjectLedger.create(tmp_path / "fresh.jsonl", clients=10, epsilon=3.0, delta=1e-5)
     key = fresh.key()
-    assert key == fresh.key() == Project.open(fresh.ledger.path).key() != population_key.fresh()
+    assert key == fresh.key() == ProjectLedger.open(fresh.ledger.path).key() != population_key.fresh()
     assert (tmp_path / "fresh.jsonl.key").stat().st_mode & 0o077 == 0
     with pytest.raises(LedgerError, match=r"p\.jsonl\.key: is gone"):
         project.key()

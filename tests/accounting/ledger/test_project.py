@@ -8,7 +8,7 @@ import pytest
 from accounting import Aborted, Composed, Gaussian, Header, Ledger, PoissonSampling, Release, Subsampled
 from accounting.compose import accountant
 from accounting.errors import BudgetSpent, EditedLedger, InvalidParameter, LedgerError, UnsupportedMechanism
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 
 DELTA = 1e-5
 ROUND = Subsampled(
@@ -22,7 +22,7 @@ def release(round, mechanism=ROUND):
 
 @pytest.fixture
 def project(tmp_path):
-    return Project.create(tmp_path / "project.jsonl", clients=1000, epsilon=1.0, delta=DELTA)
+    return ProjectLedger.create(tmp_path / "project.jsonl", clients=1000, epsilon=1.0, delta=DELTA)
 
 
 def affordable(epsilon):
@@ -33,7 +33,7 @@ def affordable(epsilon):
 
 
 def test_two_runs_draw_from_one_budget_until_it_is_spent(project):
-    other = Project.open(project.ledger.path)
+    other = ProjectLedger.open(project.ledger.path)
     most, charged = affordable(1.0), 0
     while project.with_also(ROUND) <= 1.0:
         (project, other)[charged % 2].charge(release(charged // 2), run="ab"[charged % 2])
@@ -47,11 +47,11 @@ def test_two_runs_draw_from_one_budget_until_it_is_spent(project):
 
 
 def test_what_one_more_round_would_cost_is_that_of_everything_together(project):
-    other = Project.open(project.ledger.path)
+    other = ProjectLedger.open(project.ledger.path)
     other.charge(release(0), run="b")
     expected = accountant.epsilon(Composed(parts=((ROUND, 2),)), delta=DELTA)
     assert project.with_also(ROUND) == pytest.approx(expected, rel=2e-3)
-    assert len(Project.open(project.ledger.path).ledger.releases) == 1
+    assert len(ProjectLedger.open(project.ledger.path).ledger.releases) == 1
 
 
 def test_what_is_left_is_the_budget_less_what_is_spent(project):
@@ -64,8 +64,8 @@ def test_what_is_left_is_the_budget_less_what_is_spent(project):
 
 
 def test_a_round_that_takes_exactly_what_is_left_is_allowed_and_none_after_it(tmp_path):
-    needed = Project.create(tmp_path / "a.jsonl", clients=1000, epsilon=1.0, delta=DELTA).with_also(ROUND)
-    project = Project.create(tmp_path / "b.jsonl", clients=1000, epsilon=needed, delta=DELTA)
+    needed = ProjectLedger.create(tmp_path / "a.jsonl", clients=1000, epsilon=1.0, delta=DELTA).with_also(ROUND)
+    project = ProjectLedger.create(tmp_path / "b.jsonl", clients=1000, epsilon=needed, delta=DELTA)
     project.charge(release(0), run="a")
     with pytest.raises(BudgetSpent):
         project.charge(release(1), run="a")
@@ -78,7 +78,7 @@ def test_a_repeated_simulated_round_is_charged_once_and_a_secure_one_again(proje
     project.charge(release(0), run="b", repeatable=True)
     project.charge(release(0), run="a")
     assert len(project.ledger.releases) == 3
-    again = Project.open(project.ledger.path)
+    again = ProjectLedger.open(project.ledger.path)
     again.charge(release(0), run="a", repeatable=True)
     assert len(again.ledger.releases) == 3
 
@@ -102,7 +102,7 @@ def test_a_line_that_a_dead_process_left_unfinished_is_cut_off(project):
 
 
 def test_an_edited_line_is_found_before_anything_is_charged(project):
-    other = Project.open(project.ledger.path)
+    other = ProjectLedger.open(project.ledger.path)
     other.charge(release(0), run="b")
     path = project.ledger.path
     path.write_bytes(path.read_bytes().replace(b'"round":0', b'"round":7'))
@@ -113,20 +113,20 @@ def test_an_edited_line_is_found_before_anything_is_charged(project):
 def test_a_ledger_of_a_run_is_no_project(tmp_path):
     Ledger.create(tmp_path / "run.jsonl", Header(unit="client", clients=10, randomness="simulated"))
     with pytest.raises(LedgerError, match="not of a project"):
-        Project.open(tmp_path / "run.jsonl")
+        ProjectLedger.open(tmp_path / "run.jsonl")
     with pytest.raises(LedgerError, match="no project ledger is there"):
-        Project.open(tmp_path / "absent.jsonl")
+        ProjectLedger.open(tmp_path / "absent.jsonl")
 
 
 @pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"delta": 1.0}, {"clients": 0}, {"epsilon": float("nan")}])
 def test_impossible_terms_are_refused(tmp_path, wrong):
     with pytest.raises(InvalidParameter):
-        Project.create(tmp_path / "p.jsonl", **{"clients": 10, "epsilon": 1.0, "delta": 1e-5, **wrong})
+        ProjectLedger.create(tmp_path / "p.jsonl", **{"clients": 10, "epsilon": 1.0, "delta": 1e-5, **wrong})
     assert not (tmp_path / "p.jsonl").exists()
 
 
 def spend(path, name, counts):
-    project, charged = Project.open(path), 0
+    project, charged = ProjectLedger.open(path), 0
     try:
         for round in range(200):
             project.charge(release(round), run=name)
@@ -154,7 +154,7 @@ def test_processes_that_charge_at_once_never_overspend(project):
 
 def test_a_ledger_that_somebody_holds_is_waited_for_and_then_an_error(project, monkeypatch):
     monkeypatch.setattr("accounting.ledger.project.PATIENCE", 0.2)
-    other = Project.open(project.ledger.path)
+    other = ProjectLedger.open(project.ledger.path)
     began = time.monotonic()
     with other._lock, pytest.raises(LedgerError, match="has held the ledger"):
         project.charge(release(0), run="a")
@@ -163,7 +163,7 @@ def test_a_ledger_that_somebody_holds_is_waited_for_and_then_an_error(project, m
 
 
 def charge_for_ever(path, charged):
-    project = Project.open(path)
+    project = ProjectLedger.open(path)
     for round in range(10_000):
         project.charge(release(round, FREE), run="greedy")
         charged.value = round + 1
@@ -195,10 +195,10 @@ def test_a_project_with_impossible_terms_is_refused(tmp_path, terms):
     header = Header(unit="client", clients=10, randomness="simulated", about={"project": terms})
     Ledger.create(tmp_path / "p.jsonl", header)
     with pytest.raises(LedgerError, match="impossible terms"):
-        Project.open(tmp_path / "p.jsonl")
+        ProjectLedger.open(tmp_path / "p.jsonl")
 
 
 def test_a_line_that_is_no_release_is_not_a_projects(project):
     project.ledger.record(Aborted(round=0, reason="too few"))
     with pytest.raises(LedgerError, match="no release"):
-        Project.open(project.ledger.path).charge(release(1, FREE), run="a")
+        ProjectLedger.open(project.ledger.path).charge(release(1, FREE), run="a")

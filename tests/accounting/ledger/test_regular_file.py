@@ -9,7 +9,7 @@ from reference.bounded import bounded
 
 from accounting import Ledger
 from accounting.errors import LedgerError
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import open_input, open_output, read_input, read_text, require_input
 
 
@@ -89,7 +89,7 @@ def test_descriptors_are_closed_where_files_are_refused(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("use", [Ledger.read, Ledger.so_far, Ledger.resume, Project.open])
+@pytest.mark.parametrize("use", [Ledger.read, Ledger.so_far, Ledger.resume, ProjectLedger.open])
 def test_ledgers_that_are_no_files_are_one_error(odd, use):
     with bounded(seconds=60), pytest.raises(LedgerError):
         use(odd)

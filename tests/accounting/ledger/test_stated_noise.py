@@ -24,7 +24,7 @@ from accounting import (
 )
 from accounting.errors import BudgetSpent, LedgerError
 from accounting.ledger.hash_chain import sealed
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 
 GAUSSIAN = Gaussian(noise_multiplier=1.4, adjacency="zero-out")
 # 9 shares of variance 100 are a standard deviation of 30 steps; a clip norm of 2 is 40 steps, after rounding 50.
@@ -97,12 +97,12 @@ def test_every_step_of_a_client_is_looked_at(tmp_path):
 
 
 def test_a_project_is_not_charged_for_it(tmp_path):
-    project = Project.create(tmp_path / "p.jsonl", clients=90, epsilon=50.0, delta=1e-5)
+    project = ProjectLedger.create(tmp_path / "p.jsonl", clients=90, epsilon=50.0, delta=1e-5)
     with pytest.raises(LedgerError, match="noise_std=0") as refusal:
         project.charge(release(GAUSSIAN, 0.0), run="a")
     assert not isinstance(refusal.value, BudgetSpent)
     project.charge(release(GAUSSIAN, 2.8), run="a")
-    assert len(Project.open(project.ledger.path).ledger.releases) == 1
+    assert len(ProjectLedger.open(project.ledger.path).ledger.releases) == 1
 
 
 def test_what_was_written_before_is_still_read(ledger):

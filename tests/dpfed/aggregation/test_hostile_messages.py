@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from reference.secure_rounds import BEFORE, SecureRound
 
 from dpfed.aggregation import keys
-from dpfed.aggregation.messages import Kind, Reveal, read_table, sent_beside_row, write_table
+from dpfed.aggregation.messages import MessageKind, Reveal, read_table, sent_beside_row, write_table
 from dpfed.compress.packing import packed_bytes
 from dpfed.errors import SecureSumAborted, WireError
 
@@ -142,13 +142,13 @@ def test_a_client_says_everything_once():
 
 
 def request(round_, rows):
-    return write_table(Kind.REQUEST, round_.terms.session, 3, rows)
+    return write_table(MessageKind.REQUEST, round_.terms.session, 3, rows)
 
 
 def test_both_shares_of_one_client_cannot_be_asked_for():
     round_ = SecureRound(dropped=(9,)).run_to("unmask")
     honest = round_.told["upload"][3]
-    rows = read_table(honest, Kind.REQUEST, round_.terms.session, most=4)
+    rows = read_table(honest, MessageKind.REQUEST, round_.terms.session, most=4)
     entry = struct.pack("<Q", 9)
     both = honest[:29] + struct.pack("<I", 5) + honest[HEADER:] + entry + bytes([Reveal.OWN_MASK])
     with pytest.raises(WireError, match="claims 5 rows"):
@@ -229,8 +229,8 @@ def test_shares_for_another_client_are_refused():
     with pytest.raises(WireError, match="for another client"):
         round_.client[3].hold(round_.told["share"][0])
     round_ = SecureRound().run_to("upload")
-    theirs = read_table(round_.told["share"][0], Kind.FORWARD, round_.terms.session, most=3)
-    swapped = write_table(Kind.FORWARD, round_.terms.session, 3, {0: theirs[6], 6: theirs[6], 9: theirs[9]})
+    theirs = read_table(round_.told["share"][0], MessageKind.FORWARD, round_.terms.session, most=3)
+    swapped = write_table(MessageKind.FORWARD, round_.terms.session, 3, {0: theirs[6], 6: theirs[6], 9: theirs[9]})
     with pytest.raises(WireError, match="do not open"):
         round_.client[3].hold(swapped)
 
@@ -272,7 +272,9 @@ def test_public_keys_that_lie():
     round_ = SecureRound().run_to("share")
     rows = {
         one: bytes(content)
-        for one, content in read_table(round_.told["advertise"][3], Kind.KEYS, round_.terms.session, most=3).items()
+        for one, content in read_table(
+            round_.told["advertise"][3], MessageKind.KEYS, round_.terms.session, most=3
+        ).items()
     }
     for wrong, why in [
         (rows | {0: rows[6]}, "the same"),
@@ -282,7 +284,7 @@ def test_public_keys_that_lie():
     ]:
         fresh = SecureRound().run_to("share")
         with pytest.raises((WireError, SecureSumAborted), match=why):
-            fresh.client[3].share(write_table(Kind.KEYS, fresh.terms.session, 3, wrong))
+            fresh.client[3].share(write_table(MessageKind.KEYS, fresh.terms.session, 3, wrong))
 
 
 @pytest.mark.parametrize(("clients", "neighbours"), [(4, None), (9, 4)])

@@ -16,7 +16,7 @@ from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.masks import MaskStream, SeededMask, apply_masks
-from dpfed.aggregation.messages import Kind, read_table
+from dpfed.aggregation.messages import MessageKind, read_table
 from dpfed.aggregation.shamir import combine
 from dpfed.compress.packing import unpack
 from dpfed.errors import WireError
@@ -27,7 +27,9 @@ BITS, SIZE = 4, 20_000
 
 def received(round_, client):
     """The row that the server gets of this client, modulo 2^b."""
-    rows = read_table(round_.said["upload"][client], Kind.UPLOAD, round_.terms.session, most=1, width=SIZE * BITS // 8)
+    rows = read_table(
+        round_.said["upload"][client], MessageKind.UPLOAD, round_.terms.session, most=1, width=SIZE * BITS // 8
+    )
     return unpack(rows[client], SIZE, BITS)
 
 

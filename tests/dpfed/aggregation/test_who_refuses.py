@@ -4,7 +4,7 @@ import pytest
 from reference.secure_rounds import SecureRound
 
 from dpfed.aggregation.agreement import shares_needed
-from dpfed.aggregation.messages import Kind, write_table
+from dpfed.aggregation.messages import MessageKind, write_table
 from dpfed.errors import SecureSumAborted
 
 SPLIT = (0, 1, 7, 8)  # places on a circle of 14 with 4 neighbours: two gaps of two
@@ -48,7 +48,7 @@ def test_a_client_unmasks_nothing_when_the_sum_would_fall_apart():
     asked = {int(one): bytes([one in round_.dropped]) for one in round_.ids}
     client = next(one for one in map(int, round_.ids) if one not in round_.dropped)
     with pytest.raises(SecureSumAborted, match="no masks connect"):
-        round_.client[client].unmask(write_table(Kind.REQUEST, round_.terms.session, client, asked))
+        round_.client[client].unmask(write_table(MessageKind.REQUEST, round_.terms.session, client, asked))
 
 
 def test_the_server_asks_for_nothing_when_a_neighbourhood_is_too_small():
@@ -63,4 +63,4 @@ def test_a_client_sends_no_row_among_too_few():
     with pytest.raises(
         SecureSumAborted, match="at step share: of 4 holders of shares of client 3 1 came, 3 are needed"
     ):
-        round_.client[3].hold(write_table(Kind.FORWARD, round_.terms.session, 3, {}))
+        round_.client[3].hold(write_table(MessageKind.FORWARD, round_.terms.session, 3, {}))

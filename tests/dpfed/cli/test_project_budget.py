@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from accounting import Aborted, Gaussian, Header, Ledger, Release
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
 from dpfed.cli import status
 
@@ -23,7 +23,7 @@ def release(round, z):
 @pytest.fixture
 def path(tmp_path):
     """Epsilon 3 for 100 clients; 10 rounds with noise 20 and 5 with noise 30."""
-    project = Project.create(tmp_path / "p.jsonl", clients=100, epsilon=3.0, delta=DELTA)
+    project = ProjectLedger.create(tmp_path / "p.jsonl", clients=100, epsilon=3.0, delta=DELTA)
     project.ledger.record_all(release(round, 20.0 if round < 10 else 30.0) for round in range(15))
     return str(tmp_path / "p.jsonl")
 
@@ -92,7 +92,7 @@ def test_a_sampled_plan_and_coins_come_on_top(capsys, path):
 def test_a_reader_takes_no_lock_and_leaves_an_unfinished_line(capsys, path):
     with open(path, "ab") as file:
         file.write(b'{"chain":"0')
-    with Project.open(path)._lock:
+    with ProjectLedger.open(path)._lock:
         assert asked(capsys, path)["releases"] == 15
     with open(path, "rb") as file:
         assert file.read().endswith(b'{"chain":"0')

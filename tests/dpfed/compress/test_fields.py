@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfed.compress import entropy
-from dpfed.compress.fields import Floats, Indices, Reader, Symbols
+from dpfed.compress.fields import Floats, Indices, Reader, SymbolField
 from dpfed.errors import WireError
 
 ALPHABETS = [2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 200, 256, 257, 1000]
@@ -26,19 +26,19 @@ def read_back(field, values):
 
 def symbols(seed, alphabet, count, skew):
     draws = np.random.default_rng(seed).random(count) ** skew
-    return np.minimum(draws * alphabet, alphabet - 1).astype(Symbols(alphabet=alphabet, count=count).dtype)
+    return np.minimum(draws * alphabet, alphabet - 1).astype(SymbolField(alphabet=alphabet, count=count).dtype)
 
 
 @given(st.sampled_from(ALPHABETS), st.integers(0, 700), st.floats(0.1, 9), st.integers(0, 9))
 def test_symbols(alphabet, count, skew, seed):
-    read_back(Symbols(alphabet=alphabet, count=count), symbols(seed, alphabet, count, skew))
+    read_back(SymbolField(alphabet=alphabet, count=count), symbols(seed, alphabet, count, skew))
 
 
 @pytest.mark.parametrize("alphabet", [2, 3, 5, 33, 257])
 @pytest.mark.parametrize("skew", [1, 8, 50])
 def test_coded_symbols_cost_their_entropy(alphabet, skew):
     values = symbols(1, alphabet, 100_001, skew)
-    block = read_back(Symbols(alphabet=alphabet, count=len(values)), values)
+    block = read_back(SymbolField(alphabet=alphabet, count=len(values)), values)
     table = 5 + 3 * (alphabet - 1)
     wanted = entropy.entropy_bits(np.bincount(values, minlength=alphabet)) / 8 + table
     assert block.coded or alphabet in (2, 257)
@@ -50,13 +50,13 @@ def test_coded_symbols_cost_their_entropy(alphabet, skew):
 )
 def test_flat_symbols_are_packed(alphabet, per_byte):
     values = np.random.default_rng(0).permutation(np.arange(7 * 512) % alphabet)
-    block = Symbols(alphabet=alphabet, count=len(values)).write(values)
+    block = SymbolField(alphabet=alphabet, count=len(values)).write(values)
     assert not block.coded
     assert len(block.content) == 1 + math.ceil(len(values) / per_byte)
 
 
 def test_constant_symbols_cost_nothing():
-    block = read_back(Symbols(alphabet=3, count=100_000), np.full(100_000, 2, dtype=np.uint8))
+    block = read_back(SymbolField(alphabet=3, count=100_000), np.full(100_000, 2, dtype=np.uint8))
     assert block.coded
     assert len(block.content) <= 1 + 2 * 3 + 4 + 4
 
@@ -117,12 +117,12 @@ FORGED = {
 @pytest.mark.parametrize("content", FORGED.values(), ids=FORGED)
 def test_forged_symbols(content):
     with pytest.raises(WireError):
-        Symbols(alphabet=3, count=6).read(Reader(content=content))
+        SymbolField(alphabet=3, count=6).read(Reader(content=content))
 
 
 def test_packed_symbols_above_the_alphabet():
     with pytest.raises(WireError, match="above 32"):
-        Symbols(alphabet=33, count=4).read(Reader(content=bytes([0, 0xFF, 0xFF, 0xFF])))
+        SymbolField(alphabet=33, count=4).read(Reader(content=bytes([0, 0xFF, 0xFF, 0xFF])))
 
 
 @pytest.mark.parametrize("values", [[3, 3], [4, 2], [1, 7]], ids=["twice", "unsorted", "beyond"])
@@ -134,14 +134,14 @@ def test_forged_indices(values):
 
 
 def test_a_bitmap_with_another_number_of_coordinates():
-    content = bytes([1]) + Symbols(alphabet=2, count=40).write(np.arange(40) % 2).content
+    content = bytes([1]) + SymbolField(alphabet=2, count=40).write(np.arange(40) % 2).content
     with pytest.raises(WireError, match="names 20"):
         Indices(size=40, count=19).read(Reader(content=content))
 
 
 @given(st.binary(max_size=60), st.sampled_from(ALPHABETS), st.integers(0, 40))
 def test_random_content(content, alphabet, count):
-    for field in (Symbols(alphabet=alphabet, count=count), Indices(size=alphabet, count=min(count, alphabet))):
+    for field in (SymbolField(alphabet=alphabet, count=count), Indices(size=alphabet, count=min(count, alphabet))):
         for front in (b"", b"\0", b"\1"):
             try:
                 values = field.read(Reader(content=front + content))

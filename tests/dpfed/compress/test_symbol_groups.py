@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpfed.compress import entropy
-from dpfed.compress.fields import Reader, Symbols
+from dpfed.compress.fields import Reader, SymbolField
 from dpfed.compress.symbol_groups import SymbolGroups
 from dpfed.errors import WireError
 
@@ -81,9 +81,9 @@ def test_weights_are_products_of_shares(counts):
 def test_a_far_symbol_costs_one_at_a_time_but_is_read_back():
     """One outlier among 33 makes groups of two; among 300 none."""
     for alphabet, together in ((33, 2), (300, 1)):
-        symbols = np.full(50_001, 2).astype(Symbols(alphabet=alphabet, count=1).dtype)
+        symbols = np.full(50_001, 2).astype(SymbolField(alphabet=alphabet, count=1).dtype)
         symbols[::3], symbols[777] = 1, alphabet - 1
-        field = Symbols(alphabet=alphabet, count=len(symbols))
+        field = SymbolField(alphabet=alphabet, count=len(symbols))
         block = field.write(symbols)
         assert SymbolGroups.of(np.bincount(symbols, minlength=alphabet)).together == together
         assert block.coded

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from accounting import Aborted, Ledger
 from accounting.errors import LedgerError
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed.aggregation.steps import Step
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError
@@ -206,7 +206,7 @@ def test_a_run_goes_on_with_its_own_ledger_and_a_project_with_its_own_clients(tm
     chosen = tables("dp-fedavg", privacy={**PRIVATE, "noise_multiplier": 1.0})
     with pytest.raises(RunError, match="is the ledger of another run"):
         serve(grid(chosen), chosen, tmp_path / "weak", resume=True)
-    project = Project.create(tmp_path / "p.jsonl", clients=20, epsilon=50.0, delta=1e-3)
+    project = ProjectLedger.create(tmp_path / "p.jsonl", clients=20, epsilon=50.0, delta=1e-3)
     for name, seed in (("first", "run.seed=0"), ("second", "run.seed=1")):
         chosen = tables("dp-fedavg", seed, privacy=PRIVATE)
         serve(grid(chosen), chosen, tmp_path / name, project=project)

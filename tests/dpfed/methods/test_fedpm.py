@@ -238,7 +238,7 @@ def test_resuming_a_private_run_gives_the_same_masks(tmp_path):
     ("settings", "complaint"),
     [
         (["privacy.noise_multiplier=1.0"], "the coins are the noise"),
-        (["privacy.placement=clients"], "they are tossed by the clients"),
+        (["privacy.placement=clients"], "the clients draw them"),
         (["privacy.adjacency=add-remove"], "zero-out"),
         (["privacy.adjacency=replace-one"], "pads"),
         (["privacy.release=uploads"], "no sum to pad"),

@@ -11,7 +11,7 @@ import pytest
 from accounting import Ledger
 from accounting.errors import LedgerError
 from accounting.ledger.hash_chain import sealed
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed import data
 from dpfed.cli import status
 from dpfed.errors import RunError
@@ -42,7 +42,7 @@ def two_rounds(tiny_config, tmp_path):
 
 @pytest.fixture
 def project(tmp_path):
-    return Project.create(tmp_path / "project.jsonl", clients=60, epsilon=50.0, delta=1e-3)
+    return ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=50.0, delta=1e-3)
 
 
 def resume(tiny_config, folder, *settings, without=(), **options):
@@ -223,7 +223,7 @@ def test_runs_on_the_same_clients_share_a_project(tiny_config, tmp_path, project
     assert len(lines) == 6
     assert len({line.detail["population"] for line in lines}) == 1
     headers = [Ledger.read(tmp_path / f"{seed}" / "ledger.jsonl").header for seed in (0, 1)]
-    assert headers[0].population == headers[1].population == Project.open(project.ledger.path).population
+    assert headers[0].population == headers[1].population == ProjectLedger.open(project.ledger.path).population
 
 
 @pytest.mark.slow_but_one_in(3)
@@ -250,7 +250,7 @@ def test_two_first_runs_at_once_cannot_both_say_who_the_clients_are(tiny_config,
         return False
 
     with pytest.raises(LedgerError, match="is for the clients of fingerprint"):
-        federation.run(late, tmp_path / "late", project=Project.open(project.ledger.path), stop=first)
+        federation.run(late, tmp_path / "late", project=ProjectLedger.open(project.ledger.path), stop=first)
     assert len(Ledger.read(project.ledger.path).releases) == 3
     assert not Ledger.read(tmp_path / "late" / "ledger.jsonl").releases
 
@@ -262,9 +262,9 @@ def test_a_project_that_was_cut_at_the_end_of_a_line_is_refused(tiny_config, tmp
     whole = path.read_bytes()
     path.write_bytes(b"".join(lines_of(path)[:2]))
     with pytest.raises(LedgerError, match=r"project\.jsonl: has no line of hash .*project\.jsonl\.head"):
-        Project.open(path)
+        ProjectLedger.open(path)
     path.write_bytes(whole)
-    assert len(Project.open(path).ledger.releases) == 3
+    assert len(ProjectLedger.open(path).ledger.releases) == 3
 
 
 def test_a_project_that_is_cut_while_a_run_goes_on_is_refused(tiny_config, tmp_path, project):
@@ -291,7 +291,7 @@ def test_an_old_copy_of_a_project_with_its_head_is_refused_by_who_saw_more(tiny_
     path.write_bytes(copies[0])
     head.write_bytes(copies[1])
     with pytest.raises(RunError, match=r"project\.jsonl: has no charge of round 2"):
-        resume(tiny_config, folder, project=Project.open(path))
+        resume(tiny_config, folder, project=ProjectLedger.open(path))
 
 
 def test_a_project_without_lines_that_a_run_has_seen_is_refused(tiny_config, tmp_path, two_rounds, project):
@@ -307,7 +307,7 @@ def test_a_project_without_lines_that_a_run_has_seen_is_refused(tiny_config, tmp
     path.write_bytes(content)
     head.write_text(chain)
     with pytest.raises(RunError, match=r"project\.jsonl: has no line of hash .* which this run has seen"):
-        resume(tiny_config, folder, project=Project.open(path))
+        resume(tiny_config, folder, project=ProjectLedger.open(path))
 
 
 def test_an_old_copy_of_a_run_folder_is_refused_by_its_project(tiny_config, tmp_path, two_rounds, project):
@@ -318,7 +318,7 @@ def test_an_old_copy_of_a_run_folder_is_refused_by_its_project(tiny_config, tmp_
     for one, content in copies.items():
         one.write_bytes(content)
     with pytest.raises(RunError, match=r"has no line for round 3, .*project\.jsonl was charged for it.*old copy"):
-        resume(tiny_config, folder, *settings, project=Project.open(project.ledger.path))
+        resume(tiny_config, folder, *settings, project=ProjectLedger.open(project.ledger.path))
 
 
 def test_a_crash_between_the_projects_line_and_its_head_is_none_of_this(tiny_config, tmp_path, two_rounds, project):
@@ -326,7 +326,7 @@ def test_a_crash_between_the_projects_line_and_its_head_is_none_of_this(tiny_con
     before = head.read_bytes()
     folder = two_rounds(project=project)
     head.write_bytes(before)
-    done = resume(tiny_config, folder, project=Project.open(project.ledger.path))
+    done = resume(tiny_config, folder, project=ProjectLedger.open(project.ledger.path))
     assert (done.summary["rounds"], done.summary["project_head"]) == (3, head.read_text().strip())
 
 
@@ -335,7 +335,7 @@ def test_a_project_for_the_clients_of_a_run(tiny_config, tmp_path, capsys):
     federation.run(build(tiny_config()), folder)
     create = ["ledger", "create", str(path), "--clients", "60", "--epsilon", "50", "--population", str(folder)]
     assert status(create) == 0
-    project = Project.open(path)
+    project = ProjectLedger.open(path)
     with pytest.raises(LedgerError, match="is for the clients of fingerprint"):
         federation.run(build(tiny_config("data.partition_seed=3")), tmp_path / "other", project=project)
     assert federation.run(build(tiny_config("run.seed=9")), tmp_path / "same", project=project).summary["rounds"] == 3

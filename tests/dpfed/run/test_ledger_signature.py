@@ -8,7 +8,7 @@ import pytest
 
 from accounting import Gaussian, Header, Ledger, Release
 from accounting.ledger.hash_chain import sealed
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
 
 ROUND = Gaussian(noise_multiplier=20.0, adjacency="add-remove")
@@ -68,7 +68,7 @@ def test_a_chain_and_a_head(ledger, capsys):
 
 
 def test_a_project_is_checked_against_its_head(tmp_path, capsys):
-    project = Project.create(tmp_path / "p.jsonl", clients=10, epsilon=3.0, delta=1e-5)
+    project = ProjectLedger.create(tmp_path / "p.jsonl", clients=10, epsilon=3.0, delta=1e-5)
     project.charge(release(0), run="a")
     code, shown = verify(project.ledger, capsys)
     assert (code, shown["kind"], shown["entries"]) == (0, "project", 1)

@@ -7,7 +7,7 @@ import pytest
 
 from accounting import Ledger
 from accounting.errors import BudgetSpent, LedgerError
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
 from dpfed.errors import RunError
 from dpfed.run import loop as federation
@@ -16,7 +16,7 @@ from dpfed.run.experiment import build
 
 @pytest.fixture
 def project(tmp_path):
-    return Project.create(tmp_path / "project.jsonl", clients=60, epsilon=4.0, delta=1e-3)
+    return ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=4.0, delta=1e-3)
 
 
 def run(tiny_config, project, folder, *settings, **options):
@@ -37,13 +37,13 @@ def test_two_runs_end_where_the_projects_budget_does(tiny_config, tmp_path, proj
 
 
 def test_a_round_that_another_run_forestalled_is_not_released(tiny_config, tmp_path, project, monkeypatch):
-    monkeypatch.setattr(Project, "with_also", lambda self, mechanism: 0.0)
+    monkeypatch.setattr(ProjectLedger, "with_also", lambda self, mechanism: 0.0)
 
     def charge(self, release, **how):
         if release.round == 2:
             raise BudgetSpent("nothing left")
 
-    monkeypatch.setattr(Project, "charge", charge)
+    monkeypatch.setattr(ProjectLedger, "charge", charge)
     outcome = run(tiny_config, project, tmp_path / "a")
     assert outcome.summary["stopped_by"] == "budget"
     assert outcome.summary["rounds"] == 2
@@ -71,7 +71,7 @@ def test_a_round_that_others_forestalled_names_the_project(tiny_config, tmp_path
     def charge(self, release, **how):
         raise BudgetSpent("nothing left")
 
-    monkeypatch.setattr(Project, "charge", charge)
+    monkeypatch.setattr(ProjectLedger, "charge", charge)
     with pytest.raises(RunError, match=r"project\.jsonl \(a project ledger\): not even one round fits.*allowed is 4"):
         run(tiny_config, project, tmp_path / "a")
 
@@ -112,4 +112,4 @@ def test_the_commands(tmp_path, capsys):
     assert shown["delta"] == pytest.approx(650**-1.1)
     assert status(["ledger", "show", str(tmp_path / "absent")]) == 1
     with pytest.raises(LedgerError):
-        Project.open(tmp_path / "run" / "ledger.jsonl")
+        ProjectLedger.open(tmp_path / "run" / "ledger.jsonl")

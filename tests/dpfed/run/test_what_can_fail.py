@@ -11,7 +11,7 @@ import torch
 
 from accounting import Ledger
 from accounting.errors import AccountingError
-from accounting.ledger.project import Project
+from accounting.ledger.project import ProjectLedger
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, RunError, TrainingFailed
 from dpfed.report.run import write_report
@@ -307,7 +307,8 @@ def test_a_ledger_that_was_tampered_with_is_found(interrupted, tmp_path, edit):
 def test_a_run_of_a_project_goes_on_with_that_project_or_not_at_all(tmp_path):
     experiment, folder = tiny("federation.rounds=3"), tmp_path / "run"
     project, other = (
-        Project.create(tmp_path / f"{name}.jsonl", clients=24, epsilon=50.0, delta=1e-3) for name in ("one", "other")
+        ProjectLedger.create(tmp_path / f"{name}.jsonl", clients=24, epsilon=50.0, delta=1e-3)
+        for name in ("one", "other")
     )
     with pytest.raises(RunError, match="interrupted"):
         federation.run(experiment, folder, stop=iter([False, True]).__next__, project=project)
@@ -325,9 +326,9 @@ def test_a_run_of_a_project_goes_on_with_that_project_or_not_at_all(tmp_path):
 def test_the_last_round_that_a_project_pays_for_is_not_paid_twice(tmp_path, monkeypatch):
     """Killed between the project's line and the run's own, with nothing left for another."""
     experiment = tiny()
-    first = Project.create(tmp_path / "first.jsonl", clients=24, epsilon=50.0, delta=1e-3)
+    first = ProjectLedger.create(tmp_path / "first.jsonl", clients=24, epsilon=50.0, delta=1e-3)
     spent = federation.run(experiment, tmp_path / "whole", project=first).summary["project_epsilon"]
-    project = Project.create(tmp_path / "second.jsonl", clients=24, epsilon=spent * 1.0001, delta=1e-3)
+    project = ProjectLedger.create(tmp_path / "second.jsonl", clients=24, epsilon=spent * 1.0001, delta=1e-3)
     real = Ledger.record
 
     def record(self, entry):
@@ -339,7 +340,7 @@ def test_the_last_round_that_a_project_pays_for_is_not_paid_twice(tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         federation.run(experiment, tmp_path / "run", project=project)
     monkeypatch.undo()
-    outcome = federation.run(experiment, tmp_path / "run", resume=True, project=Project.open(project.ledger.path))
+    outcome = federation.run(experiment, tmp_path / "run", resume=True, project=ProjectLedger.open(project.ledger.path))
     assert (outcome.summary["rounds"], outcome.summary["stopped_by"]) == (2, "rounds")
     assert len(Ledger.read(project.ledger.path).releases) == 2
 
