@@ -59,9 +59,7 @@ def _ending(files: RunFiles, done: int) -> str | None:
     epsilon = _with_one_more(files)
     if epsilon * (1 + _STREAMED) > budget:
         return None
-    return (
-        f"the run says that its budget ended it, but with round {done + 1} epsilon were {epsilon:.6g} of {budget:.6g}."
-    )
+    return f"the run says that its budget ended it, with round {done + 1} epsilon were {epsilon:.6g} of {budget:.6g}."
 
 
 def _with_one_more(files: RunFiles) -> float:

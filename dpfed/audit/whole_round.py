@@ -99,9 +99,9 @@ class WholeRounds:
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
         """One round in which these clients, having learnt `moves` [clients, d], take part."""
         one, method = self.one, self.one.method
-        stages, rule, last, book = self._stages, RecordedRule(method.server), LastState(), KeptEntries()
+        (stages, last), rule, book = self._recorded, RecordedRule(method.server), KeptEntries()
         seen = SeenRows(stages)
-        watched = replace(method, clients=cast(LocalTraining, Given(moves)), server=rule, stages=Stages(*stages, last))
+        watched = replace(method, clients=cast(LocalTraining, Given(moves)), server=rule, stages=stages)
         state, _ = watched_round(one.state, watched, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
         moved = None if rule.move is None else rule.move * rule.count
         return RoundOutcome(
@@ -116,12 +116,13 @@ class WholeRounds:
         )
 
     @cached_property
-    def _stages(self) -> Stages:
-        """The chain, with the map made once: it is public, and the same in every trial."""
-        one = self.one
-        return one.method.stages.replaced(
+    def _recorded(self) -> tuple[Stages, LastState]:
+        """The chain with a stage more that records, and with the map made once: it is public and always the same."""
+        one, last = self.one, LastState()
+        stages = one.method.stages.replaced(
             Project, lambda stage: replace(stage, choice=_Made(choice=stage.choice, projection=one.projection))
         )
+        return Stages(*stages, last), last
 
     def released(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
         """The sum [sent] as the new state shows it, float64; zeros where the round has no result."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,12 +55,12 @@ class Stages:
         assert isinstance(first, Project)
         return first
 
-    @property
+    @cached_property
     def private(self) -> Private | None:
         """What makes a round private, and is charged."""
         return next((stage for stage in self if isinstance(stage, Private)), None)
 
-    @property
+    @cached_property
     def wire(self) -> Wire:
         return next(stage for stage in self if isinstance(stage, Wire))
 
@@ -73,7 +74,7 @@ class Stages:
         """Stages whose client halves run where uploads are read."""
         return self._stages[self._wire_at + 1 :]
 
-    @property
+    @cached_property
     def _wire_at(self) -> int:
         return next(place for place, stage in enumerate(self) if isinstance(stage, Wire))
 
@@ -101,13 +102,13 @@ class Stages:
         wire = self.wire
         return isinstance(wire, Encode) and wire.lossless
 
-    @property
+    @cached_property
     def summed_as(self) -> torch.dtype:
         """What rows are made of when they are summed."""
         kinds = [stage.summed_as for stage in self if isinstance(stage, Whole)]
         return kinds[-1] if kinds else torch.float32
 
-    @property
+    @cached_property
     def width(self) -> int:
         """How many numbers an upload has."""
         size = self.project.sent
