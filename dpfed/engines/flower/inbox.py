@@ -100,14 +100,20 @@ class Inbox:
         if not _arrives_without_noise(stages):
             return
         if (integers := stages.find(Integers)) is not None:
-            squared = int((rows * rows).sum())
-            if squared > integers.fixed_point.largest_squared_norm(integers.clip_norm):
-                raise WireError(f"integers of squared norm {squared}: longer than a clipped row can be.")
+            require_short(rows, integers.fixed_point.largest_squared_norm(integers.clip_norm))
         elif stages.lossless:
             length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
             if length > norm:
                 raise WireError(f"a row of norm {length:.6g}: longer than the clip norm {norm:.6g}.")
             watch.largest_norm = max(watch.largest_norm or 0.0, length / norm)
+
+
+def require_short(rows: Tensor, largest: int) -> None:
+    """WireError for integers, int64, whose squared norm is above `largest`, which is below 2^62; longer ones, whose
+    sum of squares 64 bits do not hold, are found in floats."""
+    squared = float(rows.double().square().sum())
+    if squared > 1.5 * largest or int((rows * rows).sum()) > largest:
+        raise WireError(f"integers of squared norm {squared:.6g}: longer than a clipped row can be.")
 
 
 def _arrives_without_noise(stages: Stages) -> bool:

@@ -110,6 +110,16 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
         torch.testing.assert_close(others[name], values, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("row", [[2**27] * 1024, [2**31 - 1] * 3, [3, 4, 1], [-5, 1]])
+def test_integers_beyond_the_bound_are_refused_also_where_their_squares_overflow(grid, row):
+    """1024 squares of 2^27 are 2^64, zero in 64 bits."""
+    from dpfed.engines.flower.inbox import require_short
+
+    require_short(torch.tensor([[3, -4, 0]]), 25)
+    with pytest.raises(WireError, match="longer than a clipped row"):
+        require_short(torch.tensor([row]), 25)
+
+
 def test_too_few_shares_of_noise_end_the_round_without_a_result(tmp_path, grid, tables):
     """No release, no charge, the model stays; the ledger says so."""
     chosen = tables("dp-fedavg", "aggregation.tolerance=0.1", privacy=SHARES)

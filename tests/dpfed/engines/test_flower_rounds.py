@@ -17,6 +17,7 @@ METHODS = {
     "fedavg": ("fedavg", (), None),
     "dp-fedavg": ("dp-fedavg", (), PRIVATE),
     "adaptive": ("dp-fedavg", ("privacy.adaptive.count_noise_std=2.0",), PRIVATE),
+    "canaries": ("dp-fedavg", ("audit.canaries=4",), PRIVATE),
     "gaussian shares": ("dp-fedavg", FIXED, {**PRIVATE, "placement": "clients"}),
     "uploads seen": ("qsgd", (), {**PRIVATE, "release": "uploads"}),
     "decoded first": ("qsgd", (), PRIVATE),
@@ -85,6 +86,13 @@ def test_nodes_do_what_one_process_does(tmp_path, grid, tables, checked, case):
     for before, after in zip(*(lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")), strict=True):
         for key in ("cohort", "participants", "arrived", "uplink_bytes", "divisor", "not_finite"):
             assert after[key] == before[key], key
+        for key in ("counted", "clipped", "longest_added"):
+            assert after[key] is None or after[key] == pytest.approx(before[key], rel=1e-5), key
+    if "canaries" in case:
+        scores = [lines(tmp_path / one, "canaries.jsonl") for one in ("here", "there")]
+        assert len(scores[0]) == len(scores[1]) > 0
+        for before, after in zip(*scores, strict=True):
+            assert after == pytest.approx(before, abs=1e-4)
     weights, others = (load_file(tmp_path / one / "model.safetensors") for one in ("here", "there"))
     for name, values in weights.items():
         torch.testing.assert_close(others[name], values, atol=2e-5, rtol=2e-5)
