@@ -83,7 +83,7 @@ def trained(clients: int, device: torch.device) -> tuple[torch.Tensor, float]:
     start, rows, seconds = model.initial(0).to(device), [], []
     for client in range(clients):
         began = time.perf_counter()
-        rows.append(local.train(start, np.array([client]), round=0, seeds=seeds))
+        rows.append(local.train(start, np.array([client]), number=0, seeds=seeds))
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)

@@ -52,9 +52,9 @@ def dpfed_rounds(task: Task, device: str) -> list[float]:
         batch_size=task.batch_size,
     )
 
-    def train(weights: Tensor, round: int) -> Iterator[Tensor]:
+    def train(weights: Tensor, number: int) -> Iterator[Tensor]:
         for group in np.arange(task.clients).reshape(-1, task.group):
-            yield trainer.train(weights, group, round=round, seeds=seeds)
+            yield trainer.train(weights, group, number=number, seeds=seeds)
 
     return timed(task, model.initial(0).to(device), train)
 
@@ -64,7 +64,7 @@ def plain_rounds(task: Task, device: str) -> list[float]:
     inputs, labels = (torch.from_numpy(array).to(device) for array in client_data(task))
     module = network(task).to(device)
 
-    def train(weights: Tensor, round: int) -> Iterator[Tensor]:
+    def train(weights: Tensor, number: int) -> Iterator[Tensor]:
         for client in range(task.clients):
             with torch.no_grad():
                 nn.utils.vector_to_parameters(weights.clone(), module.parameters())

@@ -41,6 +41,7 @@ from dpfed.run.book import Book
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 from dpfed.run.loop import Run
+from dpfed.run.watched import open_watched, take_part_watched
 
 MODELS = {"CNN 0.58M": "fed-smp-cnn-unpadded", "CNN 1.66M": "fed-smp-cnn"}
 PARTS = (
@@ -152,7 +153,7 @@ PART_OF = {
 def profiled(run: Run, profile: Profile) -> Iterator[None]:
     """The functions of a run, wrapped."""
     method = run.experiment.method
-    total = method.aggregation.open(np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), round=0)
+    total = method.aggregation.open(np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), number=0)
     found: list[tuple[str, Any, str]] = [
         ("train", LocalTraining, "train"),
         ("map", type(method.stages.project.choice), "for_round"),
@@ -191,8 +192,8 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
                 now = run.next_round()
                 if now is None:
                     break
-                opened = dpfed.run.loop.open_round(now, run.experiment.method, run.experiment.method.aggregation)
-                dpfed.run.loop.take_part(opened, seeds=run.experiment.seeds)
+                opened = open_watched(now, run.experiment.method, run.experiment.method.aggregation)
+                take_part_watched(opened, seeds=run.experiment.seeds)
                 run.finish_round(opened)
             clients = len(now.task.cohort)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})

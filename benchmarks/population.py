@@ -36,9 +36,10 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     from dpfed import data
     from dpfed.config.tables import parse
     from dpfed.data.dataset import Dataset
-    from dpfed.round import cohort_of, open_round, take_part
+    from dpfed.round import cohort_of
     from dpfed.run.experiment import build
     from dpfed.run.loop import Run
+    from dpfed.run.watched import open_watched, take_part_watched
 
     generator = np.random.default_rng(0)
     random = Dataset(
@@ -60,8 +61,8 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
         now = run.next_round()
         started = time.process_time()
         while now is not None:
-            opened = open_round(now, experiment.method, experiment.method.aggregation)
-            take_part(opened, seeds=experiment.seeds)
+            opened = open_watched(now, experiment.method, experiment.method.aggregation)
+            take_part_watched(opened, seeds=experiment.seeds)
             record: Any = run.finish_round(opened)
             now = run.next_round()
         ended = time.process_time()

@@ -65,7 +65,7 @@ def milliseconds(training: LocalTraining, clients: int, rounds: int) -> float:
     seconds = []
     for round in range(_WARM_UP + rounds):
         began = time.perf_counter()
-        training.train(weights, np.arange(clients), round=round, seeds=Seeds(root=0))
+        training.train(weights, np.arange(clients), number=round, seeds=Seeds(root=0))
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - began)

@@ -76,7 +76,7 @@ class Method:
 
     def release_of_uploads(self, now: Round) -> Release | LocalRelease | None:
         """The release that uploads are by themselves: of their clients' records, or where every upload may be seen."""
-        of_records = self.clients.release(now.task.cohort, round=now.number)
+        of_records = self.clients.release(now.task.cohort, number=now.number)
         if of_records is not None:
             return of_records
         private = self.stages.private
@@ -100,7 +100,7 @@ class Method:
         """Clients and what they have learnt, rows [c, d]: trained in groups, and passed on `at_once` numbers at a
         time (None: whole groups)."""
         for group in groups(ids, self.group):
-            moves = self.clients.train(now.broadcast, group, round=now.number, seeds=seeds)
+            moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds)
             height = len(group) if at_once is None else max(1, at_once // moves.shape[1])
             for start in range(0, len(group), height):
                 yield group[start : start + height], moves[start : start + height]
@@ -190,7 +190,7 @@ def open_round(
         size=method.stages.width,
         dtype=method.stages.summed_as,
         device=now.broadcast.device,
-        round=now.number,
+        number=now.number,
     )
     return OpenRound(method=method, now=replace(now, observer=observer), total=total)
 

@@ -49,14 +49,14 @@ class Seeds:
         """A 63-bit seed for a library that asks for an integer (`FlatModel.initial`)."""
         return self._bits(63, "integer", purpose, path)
 
-    def keys(self, purpose: str, round: int, ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.uint64]:
+    def keys(self, purpose: str, number: int, ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.uint64]:
         """Uniform 64-bit keys [len(ids), *shape]: their argsort along the last axis is a shuffle.
 
         A key depends on (root, purpose, round, its client's id, its position) and on nothing else: not on the
         other ids, nor on chunking, and enlarging `shape` along any axis keeps the keys that were there.
         Splitmix64 in counter mode: statistically sound, not cryptographic.
         """
-        stream = np.array([self._bits(64, "keys", purpose, (round,))], dtype=np.uint64)
+        stream = np.array([self._bits(64, "keys", purpose, (number,))], dtype=np.uint64)
         keys: NDArray[np.uint64] = _absorb(stream, ids.astype(np.uint64))[0]
         for length in shape:
             keys = _absorb(keys, np.arange(length, dtype=np.uint64))

@@ -25,9 +25,9 @@ class Dropouts:
     at: Step | None = None
     lost: Mapping[Step, int] = field(default_factory=dict)
 
-    def draw(self, participants: NDArray[np.int64], round: int) -> dict[int, Step]:
+    def draw(self, participants: NDArray[np.int64], number: int) -> dict[int, Step]:
         """The clients that are lost in this round, and before which step."""
-        generator = self.seeds.generator("dropouts", round)
+        generator = self.seeds.generator("dropouts", number)
         if self.lost:
             steps = [step for step, count in self.lost.items() for _ in range(count)]
             unlucky = generator.permutation(participants)[: len(steps)]

@@ -28,10 +28,10 @@ class PlainSums:
     tolerance: float | None = None
 
     def open(
-        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, number: int
     ) -> PlainSum:
         total = torch.zeros(size, dtype=dtype, device=device)
-        lost = {} if self.dropouts is None else self.dropouts.draw(participants, round)
+        lost = {} if self.dropouts is None else self.dropouts.draw(participants, number)
         return PlainSum(participants, lost, total=total, tolerance=self.tolerance)
 
     def overhead_bits(self, participants: int) -> int:

@@ -44,9 +44,9 @@ class SecureSums:
     least_participants: int = FEWEST
 
     def open(
-        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, number: int
     ) -> SecureSum:
-        lost = self.dropouts.draw(participants, round)
+        lost = self.dropouts.draw(participants, number)
         make = MaskedSum if self.kind == "masked" else ProtocolSum
         agreement = agree(
             participants,
@@ -54,7 +54,7 @@ class SecureSums:
             bits=self.bits,
             threshold=self.threshold,
             neighbours=self.neighbours,
-            graph_seed=self.seeds.integer("secagg.graph", round),
+            graph_seed=self.seeds.integer("secagg.graph", number),
             least=self.least_participants,
         )
         running = make(agreement, dropouts=lost)

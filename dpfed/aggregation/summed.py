@@ -60,7 +60,7 @@ class Sums(Protocol[Opened]):
     """How the uploads of every round are summed."""
 
     def open(
-        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, number: int
     ) -> Opened: ...
 
     def overhead_bits(self, participants: int) -> int:

@@ -83,7 +83,7 @@ def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) ->
         raise Unavailable(f"the run cannot be built again here ({error}).") from None
     local, start, at = experiment.method.clients, experiment.start, experiment.device
     update = local.train_on(
-        inputs.to(at), labels.to(at), start.broadcast, round=0, seeds=experiment.seeds, purpose="public.shuffle"
+        inputs.to(at), labels.to(at), start.broadcast, number=0, seeds=experiment.seeds, purpose="public.shuffle"
     )
     again = shown(top_indices(update[None], chosen.kept)[0], len(update))
     try:

@@ -24,11 +24,11 @@ class SeededNoise(Protocol):
         """Seeds int64 [c] -> float32 [c, count], without zeros."""
 
 
-def noise_seeds(seeds: Seeds, round: int, clients: NDArray[np.int64], *, shared: bool) -> list[int]:
+def noise_seeds(seeds: Seeds, number: int, clients: NDArray[np.int64], *, shared: bool) -> list[int]:
     """The noise seeds of a round: one for each of `clients`, or one in all. The code must be given the same."""
     if shared:
-        return [seeds.integer(NOISE_PURPOSE, round)]
-    return [seeds.integer(NOISE_PURPOSE, round, int(client)) for client in clients]
+        return [seeds.integer(NOISE_PURPOSE, number)]
+    return [seeds.integer(NOISE_PURPOSE, number, int(client)) for client in clients]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,9 +81,9 @@ class MaskedNoise:
             raise ConfigError(f"masked: {len(self.masked)} entries; must be at least one of 0..{self.size - 1}.")
 
     def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
     ) -> MaskedNoiseWalk:
-        return MaskedNoiseWalk(self, broadcast, clients, steps, round, seeds)
+        return MaskedNoiseWalk(self, broadcast, clients, steps, number, seeds)
 
 
 class MaskedNoiseWalk:
@@ -97,22 +97,22 @@ class MaskedNoiseWalk:
         broadcast: Tensor,
         clients: NDArray[np.int64],
         steps: NDArray[np.int64],
-        round: int,
+        number: int,
         seeds: Seeds,
     ) -> None:
         device = broadcast.device
         self._course, self._start = course, broadcast
         self._frozen = broadcast[course.masked]
-        self._rate = course.learning_rate * course.learning_rate_decay**round
+        self._rate = course.learning_rate * course.learning_rate_decay**number
         self.room = broadcast.repeat(len(clients), 1)
         self._updates = torch.zeros(len(clients), len(course.masked), device=device)
         self._velocity = torch.zeros_like(self.room) if course.momentum else None
-        words = noise_seeds(seeds, round, clients, shared=course.shared_noise)
+        words = noise_seeds(seeds, number, clients, shared=course.shared_noise)
         noise = course.noise(torch.tensor(words, dtype=torch.int64, device=device), count=len(course.masked))
         self._noise = noise.expand_as(self._updates)
         self._steps = torch.from_numpy(steps).to(device)
         self._coins = [
-            seeds.tensors("local.masked_noise", round, int(client), device=str(device)) for client in clients
+            seeds.tensors("local.masked_noise", number, int(client), device=str(device)) for client in clients
         ]
 
     def place(self, active: int, step: int) -> None:

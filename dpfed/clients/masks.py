@@ -65,9 +65,9 @@ class MaskTraining:
         return self.network.size
 
     def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
     ) -> MaskWalk:
-        return MaskWalk(self, broadcast, clients, steps, round, seeds)
+        return MaskWalk(self, broadcast, clients, steps, number, seeds)
 
 
 class MaskWalk:
@@ -81,16 +81,16 @@ class MaskWalk:
         broadcast: Tensor,
         clients: NDArray[np.int64],
         steps: NDArray[np.int64],
-        round: int,
+        number: int,
         seeds: Seeds,
     ) -> None:
         self._course, self._start = course, broadcast
-        self._rate = course.learning_rate * course.learning_rate_decay**round
+        self._rate = course.learning_rate * course.learning_rate_decay**number
         device = broadcast.device
         scores = torch.logit(broadcast.clamp(course.edge, 1 - course.edge))
         self._scores = scores.repeat(len(clients), 1)
         self._probabilities = torch.sigmoid(self._scores)
-        self._coins = [seeds.tensors("local.coins", round, int(client), device=str(device)) for client in clients]
+        self._coins = [seeds.tensors("local.coins", number, int(client), device=str(device)) for client in clients]
         self._moments: list[Tensor] | None = None
         self._idle = torch.from_numpy(steps == 0).to(device)
         self.room = torch.empty(len(clients), course.network.model.size, device=device)

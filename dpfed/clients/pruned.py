@@ -48,19 +48,19 @@ class PrunedSgd:
         return self.sgd.size
 
     def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
     ) -> PrunedWalk:
-        walk = self.sgd.begin(broadcast, clients, steps=steps, round=round, seeds=seeds)
-        return PrunedWalk(self, walk, broadcast, steps, round)
+        walk = self.sgd.begin(broadcast, clients, steps=steps, number=number, seeds=seeds)
+        return PrunedWalk(self, walk, broadcast, steps, number)
 
 
 class PrunedWalk:
     """Clients under way: SGD with entries held at zero."""
 
     def __init__(
-        self, course: PrunedSgd, walk: SgdWalk, broadcast: Tensor, steps: NDArray[np.int64], round: int
+        self, course: PrunedSgd, walk: SgdWalk, broadcast: Tensor, steps: NDArray[np.int64], number: int
     ) -> None:
-        self._course, self._walk, self._start, self._round = course, walk, broadcast, round
+        self._course, self._walk, self._start, self._round = course, walk, broadcast, number
         self._trained = steps > 0
         self._purged = course.prunable[broadcast[course.prunable] == 0]
 

@@ -55,11 +55,11 @@ class RecordLevel:
             raise ConfigError(f"local.record.noise_multiplier={self.noise_multiplier}: must be positive and finite.")
 
     def release(
-        self, sizes: NDArray[np.int64], clients: NDArray[np.int64], batches: PoissonBatches, *, round: int
+        self, sizes: NDArray[np.int64], clients: NDArray[np.int64], batches: PoissonBatches, *, number: int
     ) -> LocalRelease:
         """What a round of `clients`, who hold `sizes` records, tells of them."""
         return LocalRelease(
-            round=round,
+            round=number,
             steps=tuple(
                 Steps(
                     mechanism=step_of(self.noise_multiplier, batches, int(size)),

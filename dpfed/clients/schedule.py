@@ -59,9 +59,9 @@ class PoissonBatches:
             return 0
         return self.steps if self.steps is not None else -(-(self.epochs or 0) * size // self.expected(size))
 
-    def draw(self, partition: Holdings, clients: NDArray[np.int64], randomness: Randomness, *, round: int) -> Schedule:
+    def draw(self, partition: Holdings, clients: NDArray[np.int64], randomness: Randomness, *, number: int) -> Schedule:
         """The batches of `clients` [c] in a round. A client's coins are named by (round, its id)."""
-        drawn = [self._client(partition.of(int(client)), int(client), randomness, round) for client in clients]
+        drawn = [self._client(partition.of(int(client)), int(client), randomness, number) for client in clients]
         counts = np.array([len(batches) for batches in drawn], dtype=np.int64)
         width = max((len(batch) for batches in drawn for batch in batches), default=0)
         shape = (len(clients), int(counts.max(initial=0)), max(width, 1))
@@ -75,12 +75,12 @@ class PoissonBatches:
         return Schedule(samples=samples, real=real, steps=counts, expected=expected)
 
     def _client(
-        self, rows: NDArray[np.int64], client: int, randomness: Randomness, round: int
+        self, rows: NDArray[np.int64], client: int, randomness: Randomness, number: int
     ) -> list[NDArray[np.int64]]:
         size, count = len(rows), self.count(len(rows))
         if count == 0:
             return []
-        coins = randomness.uniform(count * size, "local.records", round, client).reshape(count, size)
+        coins = randomness.uniform(count * size, "local.records", number, client).reshape(count, size)
         return [rows[heads] for heads in coins < self.probability(size)]
 
 
@@ -100,7 +100,7 @@ def draw_schedule(
     batch_size: int,
     epochs: int | None,
     steps: int | None,
-    round: int,
+    number: int,
     seeds: Seeds,
     purpose: str,
 ) -> Schedule:
@@ -117,19 +117,19 @@ def draw_schedule(
     for size in np.unique(sizes[sizes > 0]):
         rows = np.flatnonzero(sizes == size)
         count = int(counts[rows[0]])
-        places, filled = _batches(seeds, purpose, round, clients[rows], int(size), count, width)
+        places, filled = _batches(seeds, purpose, number, clients[rows], int(size), count, width)
         samples[rows, :count] = partition.at(clients[rows], places)
         real[rows, :count] = filled
     return Schedule(samples=samples, real=real, steps=counts)
 
 
 def _batches(
-    seeds: Seeds, purpose: str, round: int, ids: NDArray[np.int64], size: int, count: int, width: int
+    seeds: Seeds, purpose: str, number: int, ids: NDArray[np.int64], size: int, count: int, width: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Places within clients of equal size, and which of them are real: both [len(ids), count, width]."""
     batches = -(-size // width)
     epochs = -(-count // batches)
-    order = np.argsort(seeds.keys(purpose, round, ids, (epochs, size)), axis=-1, kind="stable")
+    order = np.argsort(seeds.keys(purpose, number, ids, (epochs, size)), axis=-1, kind="stable")
     places = np.zeros((len(ids), epochs, batches * width), dtype=np.int64)
     places[..., :size] = order
     places = places.reshape(len(ids), epochs * batches, width)[:, :count]

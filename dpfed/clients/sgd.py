@@ -35,9 +35,9 @@ class Sgd:
             raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
 
     def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
     ) -> SgdWalk:
-        rate = self.learning_rate * self.learning_rate_decay**round
+        rate = self.learning_rate * self.learning_rate_decay**number
         return SgdWalk(broadcast, len(clients), learning_rate=rate, momentum=self.momentum)
 
 

@@ -59,7 +59,7 @@ class Course(Protocol):
         """n, the entries of what is broadcast and of what training returns."""
 
     def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], round: int, seeds: Seeds
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
     ) -> Walk:
         """`clients` [c] at the start of a round from broadcast [n]; client i will take steps[i] batches."""
 
@@ -93,7 +93,7 @@ class LocalTask:
     def begin(self, rows: NDArray[np.int64]) -> Walk:
         """The clients in places `rows` of the schedule, at the start."""
         return self.course.begin(
-            self.broadcast, self.clients[rows], steps=self.schedule.steps[rows], round=self.round, seeds=self.seeds
+            self.broadcast, self.clients[rows], steps=self.schedule.steps[rows], number=self.round, seeds=self.seeds
         )
 
 

@@ -76,11 +76,11 @@ class LocalTraining:
         """The batches where records are private."""
         return PoissonBatches(batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)
 
-    def release(self, clients: NDArray[np.int64], *, round: int) -> LocalRelease | None:
+    def release(self, clients: NDArray[np.int64], *, number: int) -> LocalRelease | None:
         """What training `clients` [c] in a round tells of their records; None where records are not private."""
         if self.record is None:
             return None
-        return self.record.release(self.partition.sizes[clients], clients, self.poisson_batches, round=round)
+        return self.record.release(self.partition.sizes[clients], clients, self.poisson_batches, number=number)
 
     @property
     def period(self) -> int:
@@ -93,16 +93,16 @@ class LocalTraining:
         sizes = np.array([self.partition.sizes.max()])
         return int(count_steps(sizes, batch_size=self.batch_size, epochs=self.epochs, steps=None)[0])
 
-    def train(self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds) -> Tensor:
+    def train(self, broadcast: Tensor, clients: NDArray[np.int64], *, number: int, seeds: Seeds) -> Tensor:
         """Moves [c, n], float32, of `clients` [c] from broadcast [n].
 
         A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the
         call, up to float rounding under vmap and exactly in a loop.
         """
-        return self._train(broadcast, clients, round=round, seeds=seeds, purpose="local.shuffle")
+        return self._train(broadcast, clients, number=number, seeds=seeds, purpose="local.shuffle")
 
     def train_on(
-        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, round: int, seeds: Seeds, purpose: str
+        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
     ) -> Tensor:
         """The move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
 
@@ -121,14 +121,14 @@ class LocalTraining:
             strategy="loop",
             record=None,
         )
-        return trainer._train(broadcast, np.zeros(1, dtype=np.int64), round=round, seeds=seeds, purpose=purpose)[0]
+        return trainer._train(broadcast, np.zeros(1, dtype=np.int64), number=number, seeds=seeds, purpose=purpose)[0]
 
     def _train(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, round: int, seeds: Seeds, purpose: str
+        self, broadcast: Tensor, clients: NDArray[np.int64], *, number: int, seeds: Seeds, purpose: str
     ) -> Tensor:
         _check_call(self, broadcast, clients)
         if self.record is not None:
-            schedule = self.poisson_batches.draw(self.partition, clients, self.record.randomness, round=round)
+            schedule = self.poisson_batches.draw(self.partition, clients, self.record.randomness, number=number)
         else:
             schedule = draw_schedule(
                 self.partition,
@@ -136,7 +136,7 @@ class LocalTraining:
                 batch_size=self.batch_size,
                 epochs=self.epochs,
                 steps=self.steps,
-                round=round,
+                number=number,
                 seeds=seeds,
                 purpose=purpose,
             )
@@ -148,7 +148,7 @@ class LocalTraining:
             labels=self.labels,
             clients=clients,
             schedule=schedule,
-            round=round,
+            round=number,
             seeds=seeds,
             record=self.record,
             channels_last=self._channels_last,

@@ -91,7 +91,7 @@ class FixedPoint:
         rotation_seed: int,
         randomness: Randomness,
         clients: NDArray[np.int64],
-        round: int,
+        number: int,
     ) -> Encoded:
         """Rows [c, size] of norm at most `clip_norm` to integers whose mean over the draws is s R x.
 
@@ -111,7 +111,7 @@ class FixedPoint:
         for row, out, client in zip(rows, integers, clients, strict=True):
             rotated = self._rotated(row, signs)
             steps = self._steps(rotated, clip_norm)
-            values, path = rotated.cpu().numpy(), ("fixed-point.rounding", round, int(client))
+            values, path = rotated.cpu().numpy(), ("fixed-point.rounding", number, int(client))
             gave_up += steps is None or not _round_within(values, largest, out, randomness, *path, steps=steps)
         return Encoded(integers=torch.from_numpy(integers), gave_up=gave_up)
 

@@ -61,7 +61,7 @@ class FedSparsify:
 
 
 def cubic_sparsity(
-    round: int, *, final: float, rounds: int, initial: float = 0.0, first: int = 0, every: int = 1
+    number: int, *, final: float, rounds: int, initial: float = 0.0, first: int = 0, every: int = 1
 ) -> float:
     """The sparsity of a round: s_f + (s_i - s_f) (1 - (round - first) / rounds)³.
 
@@ -72,9 +72,9 @@ def cubic_sparsity(
         raise ConfigError(f"initial={initial}, final={final}: sparsities must be 0 <= initial <= final < 1.")
     if rounds < 1 or every < 1:
         raise ConfigError(f"rounds={rounds}, every={every}: both must be at least 1.")
-    if round <= first:
+    if number <= first:
         return initial
-    if round >= first + rounds:
+    if number >= first + rounds:
         return final
-    step = (round - first) // every * every
+    step = (number - first) // every * every
     return final + (initial - final) * (1 - step / rounds) ** 3

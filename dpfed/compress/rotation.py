@@ -172,5 +172,5 @@ def _hadamards(rows: Tensor, block: RotatedBlock) -> Tensor:
     return hadamard(rows.view(-1, block.size), scale=block.size**-0.5).view(rows.shape)
 
 
-def _with_signs(rows: Tensor, seeds: Tensor, block: RotatedBlock, round: int) -> Tensor:
-    return counter.with_signs(rows, seeds, f"rotation.{round}", start=block.first)
+def _with_signs(rows: Tensor, seeds: Tensor, block: RotatedBlock, number: int) -> Tensor:
+    return counter.with_signs(rows, seeds, f"rotation.{number}", start=block.first)

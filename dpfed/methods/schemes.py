@@ -46,6 +46,6 @@ def sparsity_schedule(config: Config) -> Callable[[int], float]:
     return partial(cubic_sparsity, final=float(final), rounds=config.federation.rounds)
 
 
-def sparse_scheme(config: Config, round: int) -> compress.Scheme:
+def sparse_scheme(config: Config, number: int) -> compress.Scheme:
     """What FedSparsify's clients send in this round: the nonzero weights, whose number both sides know."""
-    return FedSparsify(sparsity=sparsity_schedule(config)(round + 1 if config.method.purge == "clients" else round))
+    return FedSparsify(sparsity=sparsity_schedule(config)(number + 1 if config.method.purge == "clients" else number))

@@ -30,17 +30,17 @@ class Canaries:
     size: int
     seeds: Seeds
 
-    def of_round(self, round: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def of_round(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Ids that take part in this round, and those that might have and stay away."""
         generator = self.seeds.generator("canaries")
         rounds = generator.permutation(np.arange(self.count) % self.rounds)
         heads = generator.random(self.count) < 0.5
         ids = self.first + np.arange(self.count)
-        return ids[(rounds == round) & heads], ids[(rounds == round) & ~heads]
+        return ids[(rounds == number) & heads], ids[(rounds == number) & ~heads]
 
-    def present_in(self, round: int) -> int:
+    def present_in(self, number: int) -> int:
         """How many take part in this round."""
-        return len(self.of_round(round)[0])
+        return len(self.of_round(number)[0])
 
     def updates(self, ids: NDArray[np.int64], device: torch.device) -> Tensor:
         """[c, size], uniform directions of norm LOUD."""

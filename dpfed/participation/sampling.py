@@ -29,7 +29,7 @@ class Sampler(Protocol):
     @property
     def expected(self) -> float: ...
 
-    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
         """Sorted client ids, without repeats; may be empty under Poisson sampling."""
 
 
@@ -48,14 +48,14 @@ class PoissonCohorts:
     def expected(self) -> float:
         return float(self.cohort)
 
-    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
         blocks = range(-(-self.clients // _BLOCK))
-        return np.concatenate([self._of_block(randomness, round, block) for block in blocks])
+        return np.concatenate([self._of_block(randomness, number, block) for block in blocks])
 
-    def _of_block(self, randomness: Randomness, round: int, block: int) -> NDArray[np.int64]:
+    def _of_block(self, randomness: Randomness, number: int, block: int) -> NDArray[np.int64]:
         """Who is drawn of one block of clients: the coins of a large population need no memory for all of it."""
         first = block * _BLOCK
-        name = ("cohort", round, block) if block else ("cohort", round)
+        name = ("cohort", number, block) if block else ("cohort", number)
         uniforms = randomness.uniform(min(_BLOCK, self.clients - first), *name)
         return first + np.flatnonzero(uniforms < self.law.probability)
 
@@ -75,8 +75,8 @@ class FixedSizeCohorts:
     def expected(self) -> float:
         return float(self.cohort)
 
-    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
-        return randomness.subset(self.cohort, self.clients, "cohort", round)
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
+        return randomness.subset(self.cohort, self.clients, "cohort", number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class AllClients:
     def expected(self) -> float:
         return float(self.clients)
 
-    def sample(self, randomness: Randomness, round: int) -> NDArray[np.int64]:
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
         return np.arange(self.clients)
 
 

@@ -142,9 +142,9 @@ class Book:
         """Releases that count before the next round: an interrupted simulated round is charged once."""
         return [one for one in self.ledger.releases if not self._repeatable or one.round < rounds_done]
 
-    def paid(self, round: int) -> bool:
+    def paid(self, number: int) -> bool:
         """Whether the project was charged for this very round before an interruption."""
-        return self._repeatable and round in self._of_project
+        return self._repeatable and number in self._of_project
 
     def interrupted(self, rounds_done: int) -> int:
         """How many charges, in the ledger or the project, no finished round has: of rounds that were interrupted after

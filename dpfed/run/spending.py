@@ -23,7 +23,7 @@ from dpfed.run.experiment import Experiment
 class Spending(Protocol):
     """Asked before a round, charged after it."""
 
-    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         """Epsilon if a round of this cohort is charged, at the most it may cost."""
 
     def charge(self, release: Release | LocalRelease | None) -> float:
@@ -47,7 +47,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
 class NotSpending:
     """Nothing is private."""
 
-    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         return math.nan
 
     def charge(self, release: Release | LocalRelease | None) -> float:
@@ -64,7 +64,7 @@ class OfEqualRounds:
         )
         self._charged = charged
 
-    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         return self._after(self._charged + 1)
 
     def charge(self, release: Release | LocalRelease | None) -> float:
@@ -86,7 +86,7 @@ class OfVariousRounds:
         for release in before:
             self._running.add(release)
 
-    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         return self._running.epsilon(self._worst)
 
     def charge(self, release: Release | LocalRelease | None) -> float:
@@ -104,8 +104,8 @@ class OfRecords:
             if isinstance(release, LocalRelease):
                 self._histories.add(release.steps)
 
-    def with_round(self, cohort: NDArray[np.int64], round: int) -> float:
-        release = self._local.release(cohort, round=round)
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
+        release = self._local.release(cohort, number=number)
         assert release is not None
         self._histories.add(release.steps)
         return self._epsilon()

@@ -74,8 +74,8 @@ class RoundFacts:
     aborted:               why the round has no result, if it has none; others get no more than `NO_RESULT`
     release:               what was charged
     divisor:               what the sum was divided by
-    noise:                 of the sum, in the units it was added in (`dpfed.stages.noise_facts`)
-    near_the_ends, longest_added, probes: what was added up and what became of it (`dpfed.stages.watch`)
+    noise:                 of the sum, in the units it was added in (`dpfed.run.noise_facts`)
+    near_the_ends, longest_added, probes: what was added up and what became of it (`dpfed.run.watch`)
     map:                   the coordinates of the round, where public data chose them (`dpfed.stages.maps.Map.facts`)
     """
 

@@ -46,7 +46,7 @@ class Integers:
             rotation_seed=self._rotation(now.number),
             randomness=self.randomness,
             clients=ids,
-            round=now.number,
+            number=now.number,
         )
         now.tally.not_finite += encoded.gave_up
         return encoded.integers.to(rows.device, torch.int64)

@@ -61,9 +61,9 @@ class PublicSigns:
     def downlink_bits(self) -> int:
         return FLOAT_BITS * self.size + (SEED_BITS if self.noise_purpose else 0)
 
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
+    def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
         signs = torch.ones(1, device=weights.device)
         if self.noise_purpose is not None:
-            own = client_seeds([seeds.integer(self.noise_purpose, round)], 1).to(weights.device)
+            own = client_seeds([seeds.integer(self.noise_purpose, number)], 1).to(weights.device)
             signs = random_noise(own, "bernoulli", 1.0, self.size)[0]
         return SignedProbabilities(size=self.size, signs=signs, bound=self.bound)

@@ -50,5 +50,5 @@ class SendAll:
     def downlink_bits(self) -> int:
         return FLOAT_BITS * self.size
 
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
+    def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
         return Identity(size=self.size)

@@ -23,7 +23,7 @@ class Trainer(Protocol):
     """Trains on samples that are given (`dpfed.clients.LocalTraining`)."""
 
     def train_on(
-        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, round: int, seeds: Seeds, purpose: str
+        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
     ) -> Tensor:
         """The update [d] from broadcast [d]."""
 
@@ -78,8 +78,8 @@ class RandomSharedMask:
     def downlink_bits(self) -> int:
         return FLOAT_BITS * self.size + SEED_BITS
 
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
-        indices = random_indices(self.size, self.kept, seeds, "mask.shared", round).to(weights.device)
+    def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
+        indices = random_indices(self.size, self.kept, seeds, "mask.shared", number).to(weights.device)
         return SharedMask(size=self.size, indices=indices, scale=self.size / self.kept)
 
 
@@ -101,9 +101,9 @@ class PublicTopMask:
     def downlink_bits(self) -> int:
         return FLOAT_BITS * self.size + min(self.size, self.kept * index_bits(self.size))
 
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
+    def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
         update = self.trainer.train_on(
-            self.inputs, self.labels, weights, round=round, seeds=seeds, purpose="public.shuffle"
+            self.inputs, self.labels, weights, number=number, seeds=seeds, purpose="public.shuffle"
         )
         indices = top_indices(update[None], self.kept)[0]
         used = fingerprint(self.inputs, self.labels)

@@ -37,8 +37,8 @@ class SharedProjection:
     def downlink_bits(self) -> int:
         return _FLOAT_BITS * self.size + _SEED_BITS
 
-    def for_round(self, weights: Tensor, round: int, seeds: Seeds) -> Map:
-        shared = replace(self.scheme, shared_seed=seeds.integer(self.purpose, round))
+    def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
+        shared = replace(self.scheme, shared_seed=seeds.integer(self.purpose, number))
         return _Directions(size=self.size, scheme=shared)
 
 

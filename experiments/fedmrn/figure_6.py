@@ -109,7 +109,7 @@ def measure(row: str, config: Config, times: int) -> dict[str, str | float]:
         moves: list[torch.Tensor] = []
 
         def train(number: int = number, moves: list[torch.Tensor] = moves) -> None:
-            moves.append(method.clients.train(weights, client, round=number, seeds=experiment.seeds))
+            moves.append(method.clients.train(weights, client, number=number, seeds=experiment.seeds))
 
         def encode(number: int = number, moves: list[torch.Tensor] = moves) -> None:
             rows = client_halves(method.stages.before_wire, moves[0], client, now)

@@ -55,7 +55,7 @@ def covariance_trace(updates: Tensor, vectors: str) -> float:
 def variance_rows(experiment: Experiment, weights: Tensor, draws: int) -> list[dict[str, Any]]:
     """Measured and exact variance of one round's step at `weights`, both kinds of directions on the same updates."""
     clients = np.arange(experiment.config.federation.clients)
-    updates = experiment.method.clients.train(weights, clients, round=0, seeds=experiment.seeds)
+    updates = experiment.method.clients.train(weights, clients, number=0, seeds=experiment.seeds)
     mean, rows = updates.mean(dim=0), []
     for name, vectors in DECODED_WITH.items():
         scheme = compress.get("fedscalar", vectors=vectors)

@@ -21,9 +21,9 @@ ROUND = Subsampled(
 STEPS = ("write", "read", "epsilon", "project")
 
 
-def release(round: int) -> Release:
+def release(number: int) -> Release:
     return Release(
-        round=round,
+        round=number,
         mechanism=ROUND,
         clip_norm=1.0,
         noise_std=20.0,

@@ -110,9 +110,9 @@ def test_guarantees_have_them_where_the_clients_are_known():
     assert said(guarantee(loud, delta=0.02, units=100).notes) == [DELTA_NOTE, EPSILON_NOTE]
 
 
-def release(noise_multiplier, round=0):
+def release(noise_multiplier, number=0):
     mechanism = Gaussian(noise_multiplier=noise_multiplier, adjacency="add-remove")
-    return Release(round=round, mechanism=mechanism, clip_norm=1.0, noise_std=1.0, noise_placement="server")
+    return Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=1.0, noise_placement="server")
 
 
 def test_ledgers_have_them(tmp_path):
@@ -140,6 +140,6 @@ def test_projects_have_them(tmp_path):
     project = ProjectLedger.create(tmp_path / "p.jsonl", clients=100, epsilon=30.0, delta=0.02)
     assert said(project.to_dict()["notes"]) == [DELTA_NOTE]
     project.charge(release(0.3), run="a")
-    project.charge(release(0.3, round=1), run="a")
+    project.charge(release(0.3, number=1), run="a")
     record = json.loads(json.dumps(project.to_dict()))
     assert said(record["notes"]) == [DELTA_NOTE, *([EPSILON_NOTE] if record["spent_epsilon"] > 20 else [])]

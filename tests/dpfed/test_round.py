@@ -27,10 +27,10 @@ def with_updates(experiment, updates):
     class Given:
         labels = experiment.method.clients.labels
 
-        def train(self, weights, clients, *, round, seeds):
+        def train(self, weights, clients, *, number, seeds):
             return updates[clients].clone()
 
-        def release(self, clients, *, round):
+        def release(self, clients, *, number):
             return None
 
     return replace(experiment.method, clients=Given())
@@ -184,10 +184,10 @@ def test_nan_in_one_clients_data_reaches_nobody_else(tiny_config, strategy):
     experiment = build(tiny_config(f"local.strategy={strategy}"))
     local = experiment.method.clients
     clients = np.arange(10)
-    before = local.train(experiment.start.broadcast, clients, round=0, seeds=experiment.seeds)
+    before = local.train(experiment.start.broadcast, clients, number=0, seeds=experiment.seeds)
     poisoned = local.inputs.clone()
     poisoned[torch.from_numpy(local.partition.of(4))] = float("nan")
-    after = replace(local, inputs=poisoned).train(experiment.start.broadcast, clients, round=0, seeds=experiment.seeds)
+    after = replace(local, inputs=poisoned).train(experiment.start.broadcast, clients, number=0, seeds=experiment.seeds)
     assert not torch.isfinite(after[4]).any()
     others = clients[clients != 4]
     torch.testing.assert_close(after[others], before[others])

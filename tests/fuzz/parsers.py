@@ -159,8 +159,8 @@ _INTEGERS = DiscreteGaussian(
 
 
 def _ledger_seeds() -> list[bytes]:
-    def release(round: int, mechanism: object) -> Release:
-        one = Release(round=round, mechanism=mechanism, clip_norm=1.0, noise_std=2.0, noise_placement="server")
+    def release(number: int, mechanism: object) -> Release:
+        one = Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=2.0, noise_placement="server")
         return replace(one, detail={"run": "a"})
 
     steps = Steps(mechanism=_SAMPLED, count=3, clients=(0, 4, 7))

@@ -38,11 +38,11 @@ class NodeSums:
     terms: SecureSums
 
     def open(
-        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, round: int
+        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, number: int
     ) -> NodeSum:
         terms = self.terms
-        agreement = agreed(terms, participants, size=size, number=round)
-        turns = Turns(agreement, terms.dropouts.draw(participants, round))
+        agreement = agreed(terms, participants, size=size, number=number)
+        turns = Turns(agreement, terms.dropouts.draw(participants, number))
         return NodeSum(agreement, turns, tolerance=terms.tolerance, device=device)
 
     def overhead_bits(self, participants: int) -> int:

@@ -14,8 +14,8 @@ ROUND = Gaussian(noise_multiplier=20.0, adjacency="add-remove")
 WHO, OTHERS = "a" * 64, "b" * 64
 
 
-def release(round):
-    return Release(round=round, mechanism=ROUND, clip_norm=1.0, noise_std=20.0, noise_placement="server")
+def release(number):
+    return Release(round=number, mechanism=ROUND, clip_norm=1.0, noise_std=20.0, noise_placement="server")
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ POISSON = Subsampled(
 )
 
 
-def release(round: int, mechanism=POISSON, noise_std=1.4) -> Release:
+def release(number: int, mechanism=POISSON, noise_std=1.4) -> Release:
     return Release(
-        round=round,
+        round=number,
         mechanism=mechanism,
         clip_norm=1.0,
         noise_std=noise_std,

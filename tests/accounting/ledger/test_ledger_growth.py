@@ -17,8 +17,8 @@ QUIET = Subsampled(
 LOUD = replace(QUIET, mechanism=Gaussian(noise_multiplier=10.0, adjacency="add-remove"))
 
 
-def release(round, mechanism=QUIET):
-    return Release(round=round, mechanism=mechanism, clip_norm=1.0, noise_std=20.0, noise_placement="server")
+def release(number, mechanism=QUIET):
+    return Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=20.0, noise_placement="server")
 
 
 def test_a_batch_is_the_same_file_as_its_records_one_by_one(tmp_path):

@@ -16,8 +16,8 @@ ROUND = Subsampled(
 )
 
 
-def release(round, mechanism=ROUND):
-    return Release(round=round, mechanism=mechanism, clip_norm=1.0, noise_std=1e6, noise_placement="server")
+def release(number, mechanism=ROUND):
+    return Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=1e6, noise_placement="server")
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def seen(monkeypatch):
                 seeds.append([])
                 rows.append([])
                 who = np.arange(CLIENTS)
-                one = sums.open(who, size=SIZE, dtype=torch.int64, device=torch.device("cpu"), round=number)
+                one = sums.open(who, size=SIZE, dtype=torch.int64, device=torch.device("cpu"), number=number)
                 one.add(who, torch.zeros(CLIENTS, SIZE, dtype=torch.int64))
                 assert not bool(one.close().total.any())
                 del rows[-1][CLIENTS:]  # the sum, from which masks come off again

@@ -229,7 +229,7 @@ class MaskOfPrivateSamples(PublicTopMask):
     def for_round(self, weights, number, seeds):
         size, own = len(self.labels), self.trainer
         update = own.train_on(
-            own.inputs[:size], own.labels[:size], weights, round=number, seeds=seeds, purpose="public.shuffle"
+            own.inputs[:size], own.labels[:size], weights, number=number, seeds=seeds, purpose="public.shuffle"
         )
         return SharedMask(size=self.size, indices=top_indices(update[None], self.kept)[0], scale=1.0)
 

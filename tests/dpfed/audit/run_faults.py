@@ -206,7 +206,7 @@ def mostly_the_same(self, randomness, number):
 def of_private_samples(self, weights, number, seeds):
     """Coordinates by the clients' samples, under the name of the public ones."""
     inputs, labels = self.trainer.inputs[:200], self.trainer.labels[:200]
-    update = self.trainer.train_on(inputs, labels, weights, round=number, seeds=seeds, purpose="public.shuffle")
+    update = self.trainer.train_on(inputs, labels, weights, number=number, seeds=seeds, purpose="public.shuffle")
     sound = REAL_MASK(self, weights, number, seeds)
     return replace(
         sound, indices=top_indices(update[None], self.kept)[0], chosen_by=fingerprint(self.inputs, self.labels)

@@ -15,9 +15,9 @@ from dpfed.cli import status
 DELTA = 1e-5
 
 
-def release(round, z):
+def release(number, z):
     mechanism = Gaussian(noise_multiplier=z, adjacency="add-remove")
-    return Release(round=round, mechanism=mechanism, clip_norm=1.0, noise_std=z, noise_placement="server")
+    return Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=z, noise_placement="server")
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def by_torch(training: LocalTraining, weights: Tensor, client: int, factory: Any
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
     schedule = draw_schedule(
         training.partition, np.array([client]), batch_size=training.batch_size, epochs=training.epochs,
-        steps=training.steps, round=1, seeds=SEEDS, purpose="local.shuffle",
+        steps=training.steps, number=1, seeds=SEEDS, purpose="local.shuffle",
     )  # fmt: skip
     for step in range(schedule.steps[0]):
         rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
@@ -83,7 +83,7 @@ def test_weights_and_statistics_equal_an_ordinary_module(strategy: str, factory:
     training = trainer(factory, strategy=strategy, **changes)
     weights = training.model.initial(0)
     weights[training.model.parameters_size :].add_(0.3)
-    moves = training.train(weights, CLIENTS, round=1, seeds=SEEDS)
+    moves = training.train(weights, CLIENTS, number=1, seeds=SEEDS)
     expected = torch.stack([by_torch(training, weights, int(client), factory) for client in CLIENTS])
     torch.testing.assert_close(moves, expected, rtol=1e-3, atol=2e-5)
     statistics = moves[:, training.model.parameters_size :]
@@ -96,11 +96,11 @@ def test_a_client_moves_alike_alone_and_in_any_chunk(strategy: str) -> None:
     training = trainer(convolutional, strategy=strategy)
     weights = training.model.initial(0)
     kept = weights.clone()
-    whole = training.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    whole = training.train(weights, CLIENTS, number=0, seeds=SEEDS)
     for chunk in (1, 2, 4):
-        again = replace(training, chunk=chunk).train(weights, CLIENTS, round=0, seeds=SEEDS)
+        again = replace(training, chunk=chunk).train(weights, CLIENTS, number=0, seeds=SEEDS)
         torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-6)
-    alone = training.train(weights, np.array([4]), round=0, seeds=SEEDS)[0]
+    alone = training.train(weights, np.array([4]), number=0, seeds=SEEDS)[0]
     torch.testing.assert_close(alone, whole[4], rtol=1e-4, atol=1e-6)
     assert torch.equal(weights, kept)
 
@@ -109,10 +109,10 @@ def test_a_client_moves_alike_alone_and_in_any_chunk(strategy: str) -> None:
 def test_a_diverging_client_spoils_its_own_statistics_only(strategy: str) -> None:
     training = trainer(strategy=strategy)
     weights = training.model.initial(0)
-    healthy = training.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    healthy = training.train(weights, CLIENTS, number=0, seeds=SEEDS)
     inputs = training.inputs.clone()
     inputs[training.partition.of(3)[0]] = float("inf")
-    moves = replace(training, inputs=inputs).train(weights, CLIENTS, round=0, seeds=SEEDS)
+    moves = replace(training, inputs=inputs).train(weights, CLIENTS, number=0, seeds=SEEDS)
     assert moves[3, -1].isnan()
     torch.testing.assert_close(moves[CLIENTS != 3], healthy[CLIENTS != 3])
 

@@ -94,7 +94,7 @@ def trainer(name: str, chunk: int | None = None, record: graphs.Recorder | None 
 def moves(training: LocalTraining, rounds: int = 2) -> list[Tensor]:
     """Of some rounds, each from other weights."""
     first = training.course.network.initial if isinstance(training.course, MaskTraining) else training.model.initial(0)
-    return [training.train(first * (1 - 0.1 * r), CLIENTS, round=r, seeds=SEEDS) for r in range(rounds)]
+    return [training.train(first * (1 - 0.1 * r), CLIENTS, number=r, seeds=SEEDS) for r in range(rounds)]
 
 
 def close(found: list[Tensor], expected: list[Tensor]) -> bool:
@@ -287,5 +287,5 @@ def test_a_gpu_gives_the_moves_of_a_loop(name: str) -> None:
         )
         assert training.plan.chunk is not None
         assert strategy == "vmap" or training.plan.chunk <= MOST_RECORDED
-        found.append(training.train(model.initial(0).cuda(), np.arange(8), round=0, seeds=SEEDS))
+        found.append(training.train(model.initial(0).cuda(), np.arange(8), number=0, seeds=SEEDS))
     assert close(found[:1], found[1:])

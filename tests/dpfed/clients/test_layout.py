@@ -55,7 +55,7 @@ def test_models_that_depend_on_the_layout_keep_it(factory: Any) -> None:
         batch_size=3,
         strategy="loop",
     )
-    assert trainer.train(model.initial(0), np.arange(2), round=0, seeds=Seeds(root=0)).all(dim=1).any()
+    assert trainer.train(model.initial(0), np.arange(2), number=0, seeds=Seeds(root=0)).all(dim=1).any()
 
 
 def test_convolutional_networks_take_it_and_texts_do_not() -> None:

@@ -68,7 +68,7 @@ def by_autograd(training: LocalTraining, weights: Tensor, client: int, factory: 
     statistics = {b.name: weights[b.start : b.stop].clone() for b in model.layout if b.kind == "statistic"}
     module, coins = factory(), SEEDS.tensors("local.masked_noise", 2, client)
     schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, round=2, seeds=SEEDS,
+        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, number=2, seeds=SEEDS,
         purpose="local.shuffle",
     )  # fmt: skip
     total = int(schedule.steps[0])
@@ -129,7 +129,7 @@ def by_autograd(training: LocalTraining, weights: Tensor, client: int, factory: 
 def test_moves_equal_autograd(strategy: str, factory: Any, course: dict[str, Any]) -> None:
     training = trainer(factory, strategy, **course)
     weights = training.model.initial(0)
-    moves = training.train(weights, CLIENTS, round=2, seeds=SEEDS)
+    moves = training.train(weights, CLIENTS, number=2, seeds=SEEDS)
     expected = torch.stack([by_autograd(training, weights, int(client), factory) for client in CLIENTS])
     torch.testing.assert_close(moves, expected, rtol=1e-3, atol=1e-5)
     assert expected[0].abs().max() > 0.01
@@ -140,7 +140,7 @@ def test_moves_equal_autograd(strategy: str, factory: Any, course: dict[str, Any
 def test_planted_faults_are_seen(fault: str) -> None:
     training = trainer(plain)
     weights = training.model.initial(0)
-    move = training.train(weights, CLIENTS[:1], round=2, seeds=SEEDS)[0]
+    move = training.train(weights, CLIENTS[:1], number=2, seeds=SEEDS)[0]
     torch.testing.assert_close(move, by_autograd(training, weights, 0, plain), rtol=1e-3, atol=1e-5)
     assert (move - by_autograd(training, weights, 0, plain, fault)).abs().max() > 1e-3
 
@@ -148,11 +148,11 @@ def test_planted_faults_are_seen(fault: str) -> None:
 def test_a_client_alone_or_in_any_chunk_moves_the_same() -> None:
     training = trainer(strategy="vmap")
     weights = training.model.initial(0)
-    whole = training.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    whole = training.train(weights, CLIENTS, number=0, seeds=SEEDS)
     for chunk in (1, 3):
-        again = replace(training, chunk=chunk).train(weights, CLIENTS, round=0, seeds=SEEDS)
+        again = replace(training, chunk=chunk).train(weights, CLIENTS, number=0, seeds=SEEDS)
         torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-6)
-    alone = training.train(weights, np.array([4]), round=0, seeds=SEEDS)[0]
+    alone = training.train(weights, np.array([4]), number=0, seeds=SEEDS)[0]
     torch.testing.assert_close(alone, whole[4], rtol=1e-4, atol=1e-6)
 
 
@@ -166,7 +166,7 @@ def test_what_a_batch_sees_has_the_law_of_progressive_stochastic_masking(signed:
         learning_rate=1.0, signed=signed, shared_noise=True,
     )  # fmt: skip
     walk = course.begin(
-        torch.zeros(count), np.arange(clients), steps=np.full(clients, 8, dtype=np.int64), round=0, seeds=SEEDS
+        torch.zeros(count), np.arange(clients), steps=np.full(clients, 8, dtype=np.int64), number=0, seeds=SEEDS
     )
     n = course.noise(torch.tensor([SEEDS.integer("fedmrn.noise", 0)]), count=count)[0]
     ratio = torch.linspace(-1.4, 1.4, count)
@@ -192,7 +192,7 @@ def test_deterministic_masks_pass_the_code_unchanged(scheme: FedMrn | FedMrnSign
     """Training and code draw one noise from one seed; with that of another client the code would garble it."""
     training = trainer(signed=scheme.name == "fedmrns", stochastic=False, train_masked=train_masked)
     clients = CLIENTS[CLIENTS != 1]
-    moves = training.train(training.model.initial(0), clients, round=3, seeds=SEEDS)[:, training.model.compressible]
+    moves = training.train(training.model.initial(0), clients, number=3, seeds=SEEDS)[:, training.model.compressible]
     words = noise_seeds(SEEDS, 3, clients, shared=False)
     assert torch.equal(scheme.decode(scheme.encode(moves, seed=words)), moves)
     assert not torch.equal(scheme.decode(scheme.encode(moves, seed=words[::-1])), moves)
@@ -202,7 +202,7 @@ def test_deterministic_masks_pass_the_code_unchanged(scheme: FedMrn | FedMrnSign
 def test_shared_noise_is_that_of_the_codes_shared_seed() -> None:
     training = trainer(stochastic=False, shared_noise=True)
     (word,) = noise_seeds(SEEDS, 3, CLIENTS, shared=True)
-    moves = training.train(training.model.initial(0), CLIENTS, round=3, seeds=SEEDS)[:, training.model.compressible]
+    moves = training.train(training.model.initial(0), CLIENTS, number=3, seeds=SEEDS)[:, training.model.compressible]
     scheme = FedMrn(alpha=ALPHA, shared_seed=word)
     assert torch.equal(scheme.decode(scheme.encode(moves, seed=5)), moves)
 
@@ -211,7 +211,7 @@ def test_masking_after_training_trains_as_sgd() -> None:
     training = trainer(train_masked=False, momentum=0.5)
     weights = training.model.initial(0)
     sgd = replace(training, course=Sgd(size=training.model.size, learning_rate=0.5, momentum=0.5))
-    moves, expected = (one.train(weights, CLIENTS, round=0, seeds=SEEDS) for one in (training, sgd))
+    moves, expected = (one.train(weights, CLIENTS, number=0, seeds=SEEDS) for one in (training, sgd))
     torch.testing.assert_close(moves, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -220,7 +220,7 @@ def test_a_diverging_client_shows_it_and_is_not_taken_for_idle(course: dict[str,
     training = trainer(plain, **course)
     inputs = training.inputs.clone()
     inputs[training.partition.of(2)[0]] = float("nan")
-    moves = replace(training, inputs=inputs).train(training.model.initial(0), CLIENTS, round=0, seeds=SEEDS)
+    moves = replace(training, inputs=inputs).train(training.model.initial(0), CLIENTS, number=0, seeds=SEEDS)
     assert moves.isfinite().all(dim=1).tolist() == [True, True, False, True, True]
     assert moves.any(dim=1).tolist() == [True, False, True, True, True]
 

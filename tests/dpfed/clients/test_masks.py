@@ -44,22 +44,22 @@ def trainer(frozen: FrozenNetwork, strategy: str = "loop", **course: Any) -> Loc
     )
 
 
-def by_autograd(training: LocalTraining, theta: Tensor, client: int, round: int) -> Tensor:
+def by_autograd(training: LocalTraining, theta: Tensor, client: int, number: int) -> Tensor:
     """One client with torch's own optimisers; the mask passes its gradient by the usual detach trick."""
     course = training.course
     assert isinstance(course, MaskTraining)
     schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, round=round, seeds=SEEDS,
+        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, number=number, seeds=SEEDS,
         purpose="local.shuffle",
     )  # fmt: skip
     scores = torch.logit(theta.clamp(course.edge, 1 - course.edge)).requires_grad_()
-    rate = course.learning_rate * course.learning_rate_decay**round
+    rate = course.learning_rate * course.learning_rate_decay**number
     optimiser = (
         torch.optim.Adam([scores], lr=rate)
         if course.optimizer == "adam"
         else torch.optim.SGD([scores], lr=rate, momentum=course.momentum)
     )
-    coins, uniforms = SEEDS.tensors("local.coins", round, client), torch.empty_like(theta)
+    coins, uniforms = SEEDS.tensors("local.coins", number, client), torch.empty_like(theta)
     for step in range(schedule.steps[0]):
         rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
         p = torch.sigmoid(scores)
@@ -93,7 +93,7 @@ def by_autograd(training: LocalTraining, theta: Tensor, client: int, round: int)
 def test_moves_equal_autograd(strategy: str, course: dict[str, Any]) -> None:
     training = trainer(network(), strategy, **course)
     theta = training.course.network.initial  # type: ignore[attr-defined]
-    moves = training.train(theta, CLIENTS, round=2, seeds=SEEDS)
+    moves = training.train(theta, CLIENTS, number=2, seeds=SEEDS)
     expected = torch.stack([by_autograd(training, theta, int(client), 2) for client in CLIENTS])
     torch.testing.assert_close(moves, expected, rtol=1e-3, atol=2e-5)
     assert expected[0].abs().max() > 0.01
@@ -105,17 +105,17 @@ def test_the_published_gradient_is_another() -> None:
     training = trainer(network())
     theta = training.course.network.initial  # type: ignore[attr-defined]
     published = trainer(network(), gradient="published")
-    plain, other = (t.train(theta, CLIENTS, round=0, seeds=SEEDS) for t in (training, published))
+    plain, other = (t.train(theta, CLIENTS, number=0, seeds=SEEDS) for t in (training, published))
     assert (plain - other).abs().max() > 0.01
 
 
 def test_a_client_alone_or_in_any_chunk_moves_the_same() -> None:
     training = trainer(network(), "vmap")
     theta = training.course.network.initial  # type: ignore[attr-defined]
-    whole = training.train(theta, CLIENTS, round=0, seeds=SEEDS)
+    whole = training.train(theta, CLIENTS, number=0, seeds=SEEDS)
     for chunk in (1, 3):
-        torch.testing.assert_close(replace(training, chunk=chunk).train(theta, CLIENTS, round=0, seeds=SEEDS), whole)
-    alone = training.train(theta, np.array([2]), round=0, seeds=SEEDS)[0]
+        torch.testing.assert_close(replace(training, chunk=chunk).train(theta, CLIENTS, number=0, seeds=SEEDS), whole)
+    alone = training.train(theta, np.array([2]), number=0, seeds=SEEDS)[0]
     torch.testing.assert_close(alone, whole[2])
 
 
@@ -123,7 +123,7 @@ def test_probabilities_at_the_ends_are_clipped_before_the_logit() -> None:
     training = trainer(network(), edge=0.01)
     theta = torch.zeros(training.course.size)
     theta[::2] = 1.0
-    moves = training.train(theta, CLIENTS, round=0, seeds=SEEDS)
+    moves = training.train(theta, CLIENTS, number=0, seeds=SEEDS)
     assert moves.isfinite().all()
     assert ((theta + moves)[0] > 0).all()
     assert ((theta + moves)[0] < 1).all()
@@ -148,7 +148,7 @@ def test_absent_biases_are_neither_masked_nor_used() -> None:
     assert weights.shape == (2, 59)
     assert not weights[:, 30:35].any()
     assert not weights[:, 55:].any()
-    assert trainer(frozen).train(frozen.initial, CLIENTS, round=0, seeds=SEEDS).shape == (4, 50)
+    assert trainer(frozen).train(frozen.initial, CLIENTS, number=0, seeds=SEEDS).shape == (4, 50)
 
 
 def test_initial_probabilities_are_the_sigmoid_of_normals() -> None:

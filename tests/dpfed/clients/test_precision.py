@@ -41,7 +41,7 @@ def with_batch_norm() -> FlatModel:
 
 
 def moves(training: LocalTraining) -> torch.Tensor:
-    return training.train(training.model.initial(0), np.arange(2), round=0, seeds=SEEDS)
+    return training.train(training.model.initial(0), np.arange(2), number=0, seeds=SEEDS)
 
 
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
@@ -67,7 +67,7 @@ def test_a_step_below_bf16s_resolution_of_the_weights_is_kept() -> None:
         precision="bf16",
         strategy="loop",
     )
-    found = training.train(torch.ones(model.size), np.array([0]), round=0, seeds=SEEDS)[0]
+    found = training.train(torch.ones(model.size), np.array([0]), number=0, seeds=SEEDS)[0]
     assert found.abs().max() < 2**-9
     assert (found != 0).float().mean() > 0.9
 

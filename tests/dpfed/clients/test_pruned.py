@@ -71,7 +71,7 @@ def by_torch(training: LocalTraining, broadcast: Tensor, client: int, fault: str
 
     optimiser = torch.optim.SGD(module.parameters(), lr=0.3 * 0.9**2, momentum=0.5)
     schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, round=2, seeds=SEEDS,
+        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, number=2, seeds=SEEDS,
         purpose="local.shuffle",
     )  # fmt: skip
     for step in range(schedule.steps[0]):
@@ -91,7 +91,7 @@ def by_torch(training: LocalTraining, broadcast: Tensor, client: int, fault: str
 def test_the_global_variant_equals_a_masked_module(strategy: str) -> None:
     training = trainer(strategy)
     broadcast = sparse_broadcast(training.model)
-    moves = training.train(broadcast, CLIENTS, round=2, seeds=SEEDS)
+    moves = training.train(broadcast, CLIENTS, number=2, seeds=SEEDS)
     expected = torch.stack([by_torch(training, broadcast, int(client)) for client in CLIENTS])
     torch.testing.assert_close(broadcast + moves, expected, rtol=1e-3, atol=1e-5)
     zeros = (broadcast == 0) & torch.zeros_like(broadcast).index_fill_(0, training.model.indices("weight"), 1).bool()
@@ -104,7 +104,7 @@ def test_the_global_variant_equals_a_masked_module(strategy: str) -> None:
 def test_planted_faults_are_seen(fault: str) -> None:
     training = trainer()
     broadcast = sparse_broadcast(training.model)
-    move = training.train(broadcast, CLIENTS[:1], round=2, seeds=SEEDS)[0]
+    move = training.train(broadcast, CLIENTS[:1], number=2, seeds=SEEDS)[0]
     assert (broadcast + move - by_torch(training, broadcast, 0, fault)).abs().max() > 1e-3
 
 
@@ -112,13 +112,13 @@ def test_planted_faults_are_seen(fault: str) -> None:
 def test_the_local_variant_purges_each_clients_own_weights(strategy: str) -> None:
     asked = []
 
-    def sparsity(round: int) -> float:
-        asked.append(round)
+    def sparsity(number: int) -> float:
+        asked.append(number)
         return 0.65
 
     training = trainer(strategy, sparsity)
     broadcast = sparse_broadcast(training.model)
-    models = broadcast + training.train(broadcast, CLIENTS, round=2, seeds=SEEDS)
+    models = broadcast + training.train(broadcast, CLIENTS, number=2, seeds=SEEDS)
     weights = training.model.indices("weight").numpy()
     for client in CLIENTS:
         expected = by_torch(training, broadcast, int(client)).numpy()
@@ -135,13 +135,13 @@ def test_the_local_variant_purges_each_clients_own_weights(strategy: str) -> Non
 
 
 def test_a_client_alone_or_in_any_chunk_moves_the_same() -> None:
-    training = trainer("vmap", lambda round: 0.65)
+    training = trainer("vmap", lambda number: 0.65)
     broadcast = sparse_broadcast(training.model)
-    whole = training.train(broadcast, CLIENTS, round=0, seeds=SEEDS)
+    whole = training.train(broadcast, CLIENTS, number=0, seeds=SEEDS)
     for chunk in (1, 3):
-        again = replace(training, chunk=chunk).train(broadcast, CLIENTS, round=0, seeds=SEEDS)
+        again = replace(training, chunk=chunk).train(broadcast, CLIENTS, number=0, seeds=SEEDS)
         torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-6)
-    alone = training.train(broadcast, np.array([4]), round=0, seeds=SEEDS)[0]
+    alone = training.train(broadcast, np.array([4]), number=0, seeds=SEEDS)[0]
     torch.testing.assert_close(alone, whole[4], rtol=1e-4, atol=1e-6)
 
 
@@ -160,7 +160,7 @@ def test_purging_keeps_what_the_code_keeps(sparsity: float) -> None:
 
 
 def test_the_server_purges_after_the_rule_and_keeps_the_zeros() -> None:
-    rule = Purging(rule=Averaging(momentum=0.9), prunable=torch.arange(1, 9), sparsity=lambda round: 0.25 * round)
+    rule = Purging(rule=Averaging(momentum=0.9), prunable=torch.arange(1, 9), sparsity=lambda number: 0.25 * number)
     state = ServerState(round=0, broadcast=torch.arange(1.0, 11.0), clip_norm=math.inf)
     first = rule.step(state, -torch.ones(10), count=1)
     assert first.broadcast.tolist() == [0, 0, 0, 3, 4, 5, 6, 7, 8, 9]
@@ -187,7 +187,7 @@ def test_a_model_learns_the_digits_while_it_is_pruned() -> None:
     rule = Purging(rule=Averaging(), prunable=prunable, sparsity=schedule)
     state = ServerState(round=0, broadcast=model.initial(0), clip_norm=math.inf)
     for round in range(rounds):
-        moves = training.train(state.broadcast, np.arange(20), round=round, seeds=SEEDS)
+        moves = training.train(state.broadcast, np.arange(20), number=round, seeds=SEEDS)
         state = rule.step(state, moves.mean(dim=0), count=20)
         assert (state.broadcast[prunable] == 0).sum() == purged_count(len(prunable), schedule(round + 1))
     predicted = model.forward(state.broadcast, torch.from_numpy(data.test_inputs)).argmax(dim=1).numpy()

@@ -67,11 +67,11 @@ def clipped(vector: Tensor, norm: float) -> Tensor:
     return vector * min(1.0, norm / max(float(vector.norm()), 1e-30))
 
 
-def by_autograd(training: LocalTraining, weights: Tensor, client: int, round: int) -> tuple[Tensor, list[bool]]:
+def by_autograd(training: LocalTraining, weights: Tensor, client: int, number: int) -> tuple[Tensor, list[bool]]:
     """One client's update with one backward pass a record and no noise, and whether each record was clipped."""
     assert isinstance(training.course, Sgd)
     assert training.record is not None
-    schedule = training.poisson_batches.draw(training.partition, np.array([client]), SIMULATED, round=round)
+    schedule = training.poisson_batches.draw(training.partition, np.array([client]), SIMULATED, number=number)
     now, velocity, seen = weights.clone(), torch.zeros_like(weights), []
     expected = min(training.batch_size, SIZES[client])
     for step in range(schedule.steps[0]):
@@ -94,10 +94,10 @@ def by_autograd(training: LocalTraining, weights: Tensor, client: int, round: in
 def test_updates_equal_autograd_record_by_record(model: FlatModel | None, norm: float, changes: dict[str, Any]) -> None:
     training = trainer(model, private=level(clip_norm=norm), **changes)
     weights = training.model.initial(0)
-    moves = training.train(weights, CLIENTS, round=2, seeds=SEEDS)
+    moves = training.train(weights, CLIENTS, number=2, seeds=SEEDS)
     seen: list[bool] = []
     for client in CLIENTS:
-        expected, some = by_autograd(training, weights, int(client), round=2)
+        expected, some = by_autograd(training, weights, int(client), number=2)
         torch.testing.assert_close(moves[client], expected, rtol=1e-4, atol=1e-5)
         seen += some
     assert 0.1 < np.mean(seen) < 0.9, "some records must be clipped and some not, or the test tells little"
@@ -113,10 +113,10 @@ def test_of_masks_the_slopes_of_the_scores_are_clipped(gradient: str, biases: st
     norm = 0.02
     training = trainer(frozen.model, course=course, steps=1, private=level(clip_norm=norm))
     theta = frozen.initial.clamp(0.01, 0.99)
-    moves = training.train(theta, CLIENTS, round=0, seeds=SEEDS)
+    moves = training.train(theta, CLIENTS, number=0, seeds=SEEDS)
     scores, outside = torch.logit(theta), 0
     for client in (0, 2, 3, 4):
-        schedule = training.poisson_batches.draw(training.partition, np.array([client]), SIMULATED, round=0)
+        schedule = training.poisson_batches.draw(training.partition, np.array([client]), SIMULATED, number=0)
         total = torch.zeros_like(theta)
         for row in schedule.samples[0, 0][schedule.real[0, 0]]:
             leaf = scores.clone().requires_grad_()
@@ -163,8 +163,8 @@ def test_a_bound_on_the_sum_instead_of_the_records_would_be_found(monkeypatch: p
     assert distance > 1.1 * allowed
     training = trainer()
     weights = training.model.initial(0)
-    move = training.train(weights, CLIENTS[:1], round=2, seeds=SEEDS)[0]
-    assert (move - by_autograd(training, weights, 0, round=2)[0]).norm() > 0.01 * move.norm()
+    move = training.train(weights, CLIENTS[:1], number=2, seeds=SEEDS)[0]
+    assert (move - by_autograd(training, weights, 0, number=2)[0]).norm() > 0.01 * move.norm()
 
 
 def test_a_step_equals_the_optimiser_of_opacus() -> None:
@@ -224,7 +224,7 @@ def test_training_takes_fresh_noise_in_every_step() -> None:
     training = trainer(steps=3, private=level(noise_multiplier=2.0))
     training = replace(training, inputs=torch.full_like(training.inputs, math.nan))
     weights = training.model.initial(0)
-    moves = training.train(weights, CLIENTS, round=5, seeds=SEEDS)
+    moves = training.train(weights, CLIENTS, number=5, seeds=SEEDS)
     for client in (0, 2, 3, 4):
         drawn = [SIMULATED.normal(training.model.size, "local.noise", 5, client, step) for step in range(3)]
         expected = -0.3 * 2.0 * 1.5 / min(4, SIZES[client]) * torch.stack(drawn).sum(dim=0)
@@ -233,12 +233,12 @@ def test_training_takes_fresh_noise_in_every_step() -> None:
 
 def test_steps_with_empty_batches_are_taken() -> None:
     training = trainer(batch_size=1, steps=8, private=level(noise_multiplier=0.5))
-    schedule = training.poisson_batches.draw(training.partition, CLIENTS, SIMULATED, round=0)
+    schedule = training.poisson_batches.draw(training.partition, CLIENTS, SIMULATED, number=0)
     sizes = schedule.real[0].sum(axis=-1)
     assert len(sizes) == 8
     assert (sizes == 0).any()
     assert schedule.steps.tolist() == [8, 0, 8, 8, 8]
-    moves = training.train(training.model.initial(0), CLIENTS, round=0, seeds=SEEDS)
+    moves = training.train(training.model.initial(0), CLIENTS, number=0, seeds=SEEDS)
     assert moves.isfinite().all()
     assert moves[0].any()
 
@@ -248,7 +248,7 @@ def test_batches_are_drawn_by_independent_coins() -> None:
     steps, size, batch = 4000, 50, 10
     partition = Partition(indices=np.arange(size)[::-1].copy(), offsets=np.array([0, size]))
     batches = PoissonBatches(batch_size=batch, steps=steps)
-    schedule = batches.draw(partition, np.array([0]), SIMULATED, round=0)
+    schedule = batches.draw(partition, np.array([0]), SIMULATED, number=0)
     held = np.zeros((steps, size), dtype=bool)
     for step in range(steps):
         rows = schedule.samples[0, step][schedule.real[0, step]]
@@ -274,9 +274,9 @@ def test_epochs_are_so_many_steps_that_each_record_is_expected_so_often(size: in
 
 def test_with_probability_one_the_batch_is_everything_and_the_mechanism_is_not_sampled() -> None:
     training = trainer(batch_size=7, steps=2)
-    schedule = training.poisson_batches.draw(training.partition, np.array([2, 3]), SIMULATED, round=0)
+    schedule = training.poisson_batches.draw(training.partition, np.array([2, 3]), SIMULATED, number=0)
     assert schedule.real.sum(axis=-1).tolist() == [[7, 7], [5, 5]]
-    release = training.release(CLIENTS, round=4)
+    release = training.release(CLIENTS, number=4)
     assert release is not None
     charged = {client: part for part in release.steps for client in part.clients}
     assert sorted(charged) == [0, 2, 3, 4], "a client without records releases nothing"
@@ -294,24 +294,24 @@ def test_a_record_that_is_not_finite_counts_as_zero() -> None:
     row = int(training.partition.of(0)[3])
     broken = training.inputs.clone()
     broken[row] = math.nan
-    moves = replace(training, inputs=broken).train(weights, CLIENTS, round=0, seeds=SEEDS)
+    moves = replace(training, inputs=broken).train(weights, CLIENTS, number=0, seeds=SEEDS)
     assert moves.isfinite().all()
-    assert not torch.equal(moves[0], training.train(weights, CLIENTS, round=0, seeds=SEEDS)[0])
+    assert not torch.equal(moves[0], training.train(weights, CLIENTS, number=0, seeds=SEEDS)[0])
 
 
 def test_a_client_is_bit_identical_whoever_else_trains_and_on_any_number_of_threads() -> None:
     training = trainer(convolutional(), private=level(noise_multiplier=1.0))
     weights = training.model.initial(0)
-    together = training.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    together = training.train(weights, CLIENTS, number=0, seeds=SEEDS)
     threads = torch.get_num_threads()
     try:
         for count in (1, 3):
             torch.set_num_threads(count)
-            again = training.train(weights, CLIENTS[::-1].copy(), round=0, seeds=SEEDS).flip(0)
+            again = training.train(weights, CLIENTS[::-1].copy(), number=0, seeds=SEEDS).flip(0)
             assert torch.equal(again, together)
     finally:
         torch.set_num_threads(threads)
-    assert torch.equal(training.train(weights, np.array([3]), round=0, seeds=SEEDS)[0], together[3])
+    assert torch.equal(training.train(weights, np.array([3]), number=0, seeds=SEEDS)[0], together[3])
 
 
 def test_gradients_that_opacus_did_not_take_are_an_error_and_not_zeros() -> None:
@@ -325,17 +325,17 @@ def test_gradients_that_opacus_did_not_take_are_an_error_and_not_zeros() -> None
 def test_a_batch_in_pieces_gives_the_same_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     training = trainer()
     weights = training.model.initial(0)
-    whole = training.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    whole = training.train(weights, CLIENTS, number=0, seeds=SEEDS)
     monkeypatch.setattr(records, "_MOST_NUMBERS", 2 * training.model.size)
-    torch.testing.assert_close(training.train(weights, CLIENTS, round=0, seeds=SEEDS), whole, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(training.train(weights, CLIENTS, number=0, seeds=SEEDS), whole, rtol=1e-4, atol=1e-6)
 
 
 def test_public_data_is_trained_on_without_noise() -> None:
     training = trainer(private=level(noise_multiplier=100.0))
     plain = replace(training, record=None, strategy="loop")
     weights, inputs, labels = training.model.initial(0), training.inputs[:8], training.labels[:8]
-    private = training.train_on(inputs, labels, weights, round=0, seeds=SEEDS, purpose="public")
-    assert torch.equal(private, plain.train_on(inputs, labels, weights, round=0, seeds=SEEDS, purpose="public"))
+    private = training.train_on(inputs, labels, weights, number=0, seeds=SEEDS, purpose="public")
+    assert torch.equal(private, plain.train_on(inputs, labels, weights, number=0, seeds=SEEDS, purpose="public"))
 
 
 def test_what_cannot_be_private_is_refused() -> None:

@@ -26,7 +26,7 @@ def draw(
     *,
     epochs: int | None = None,
     steps: int | None = None,
-    round: int = 0,
+    number: int = 0,
     purpose: str = "local.shuffle",
 ) -> Schedule:
     return draw_schedule(
@@ -35,7 +35,7 @@ def draw(
         batch_size=batch_size,
         epochs=epochs,
         steps=steps,
-        round=round,
+        number=number,
         seeds=Seeds(root=1),
         purpose=purpose,
     )

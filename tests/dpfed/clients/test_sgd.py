@@ -39,7 +39,7 @@ def trainer(**changes: Any) -> LocalTraining:
     return LocalTraining(**(defaults | changes), course=Sgd(size=model.size, **optimiser))
 
 
-def reference(sgd: LocalTraining, weights: Tensor, client: int, round: int) -> Tensor:
+def reference(sgd: LocalTraining, weights: Tensor, client: int, number: int) -> Tensor:
     """One client trained by torch.optim.SGD on an ordinary module, batch after batch."""
     schedule = draw_schedule(
         sgd.partition,
@@ -47,7 +47,7 @@ def reference(sgd: LocalTraining, weights: Tensor, client: int, round: int) -> T
         batch_size=sgd.batch_size,
         epochs=sgd.epochs,
         steps=sgd.steps,
-        round=round,
+        number=number,
         seeds=SEEDS,
         purpose="local.shuffle",
     )
@@ -56,7 +56,7 @@ def reference(sgd: LocalTraining, weights: Tensor, client: int, round: int) -> T
     module = sgd.model.bind(torch.empty_like(weights))
     nn.utils.vector_to_parameters(weights.clone(), module.parameters())
     optimiser = torch.optim.SGD(
-        module.parameters(), lr=course.learning_rate * course.learning_rate_decay**round, momentum=course.momentum
+        module.parameters(), lr=course.learning_rate * course.learning_rate_decay**number, momentum=course.momentum
     )
     for step in range(schedule.steps[0]):
         rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
@@ -75,8 +75,8 @@ def reference(sgd: LocalTraining, weights: Tensor, client: int, round: int) -> T
 def test_updates_equal_torch_sgd(strategy: str, changes: dict[str, Any]) -> None:
     sgd = trainer(strategy=strategy, **changes)
     weights = sgd.model.initial(0)
-    updates = sgd.train(weights, CLIENTS, round=2, seeds=SEEDS)
-    expected = torch.stack([reference(sgd, weights, int(client), round=2) for client in CLIENTS])
+    updates = sgd.train(weights, CLIENTS, number=2, seeds=SEEDS)
+    expected = torch.stack([reference(sgd, weights, int(client), number=2) for client in CLIENTS])
     torch.testing.assert_close(updates, expected, rtol=1e-4, atol=1e-6)
     assert updates.dtype == torch.float32
     assert expected[0].norm() > 0.1
@@ -86,29 +86,29 @@ def test_updates_equal_torch_sgd(strategy: str, changes: dict[str, Any]) -> None
 def test_a_client_without_samples_does_not_move(strategy: str) -> None:
     sgd = trainer(strategy=strategy)
     weights = sgd.model.initial(0)
-    assert not sgd.train(weights, CLIENTS, round=0, seeds=SEEDS)[1].any()
-    assert not sgd.train(weights, np.array([1]), round=0, seeds=SEEDS).any()
-    assert sgd.train(weights, np.array([], dtype=np.int64), round=0, seeds=SEEDS).shape == (0, sgd.model.size)
+    assert not sgd.train(weights, CLIENTS, number=0, seeds=SEEDS)[1].any()
+    assert not sgd.train(weights, np.array([1]), number=0, seeds=SEEDS).any()
+    assert sgd.train(weights, np.array([], dtype=np.int64), number=0, seeds=SEEDS).shape == (0, sgd.model.size)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7])
 def test_chunks_do_not_change_the_updates(chunk: int) -> None:
     sgd = trainer(strategy="vmap")
     weights = sgd.model.initial(0)
-    whole = sgd.train(weights, CLIENTS, round=0, seeds=SEEDS)
-    torch.testing.assert_close(replace(sgd, chunk=chunk).train(weights, CLIENTS, round=0, seeds=SEEDS), whole)
+    whole = sgd.train(weights, CLIENTS, number=0, seeds=SEEDS)
+    torch.testing.assert_close(replace(sgd, chunk=chunk).train(weights, CLIENTS, number=0, seeds=SEEDS), whole)
 
 
 def test_a_loop_is_bit_identical_whoever_else_trains_and_on_any_number_of_threads() -> None:
     sgd = trainer(strategy="loop", model=build("mlp", (6,), 4, hidden=(300,)))
     weights = sgd.model.initial(0)
-    together = sgd.train(weights, CLIENTS[::-1].copy(), round=0, seeds=SEEDS).flip(0)
+    together = sgd.train(weights, CLIENTS[::-1].copy(), number=0, seeds=SEEDS).flip(0)
     threads = torch.get_num_threads()
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             for client in CLIENTS:
-                alone = sgd.train(weights, np.array([client]), round=0, seeds=SEEDS)[0]
+                alone = sgd.train(weights, np.array([client]), number=0, seeds=SEEDS)[0]
                 assert torch.equal(alone, together[client])
             assert torch.get_num_threads() == count
     finally:
@@ -125,8 +125,8 @@ def test_strategies_agree_on_a_convolutional_network() -> None:
         strategy="loop",
     )
     weights = sgd.model.initial(0)
-    loop = sgd.train(weights, CLIENTS[:3], round=0, seeds=SEEDS)
-    vmap = replace(sgd, strategy="vmap").train(weights, CLIENTS[:3], round=0, seeds=SEEDS)
+    loop = sgd.train(weights, CLIENTS[:3], number=0, seeds=SEEDS)
+    vmap = replace(sgd, strategy="vmap").train(weights, CLIENTS[:3], number=0, seeds=SEEDS)
     torch.testing.assert_close(loop, vmap, rtol=1e-3, atol=1e-6)
 
 
@@ -135,22 +135,22 @@ def test_training_leaves_its_arguments_and_the_global_generator_alone(strategy: 
     sgd = trainer(strategy=strategy)
     weights, state = sgd.model.initial(0), torch.get_rng_state()
     kept = weights.clone()
-    first = sgd.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    first = sgd.train(weights, CLIENTS, number=0, seeds=SEEDS)
     assert torch.equal(weights, kept)
     assert torch.equal(state, torch.get_rng_state())
     with torch.no_grad():
-        assert torch.equal(first, sgd.train(weights, CLIENTS, round=0, seeds=SEEDS))
-    assert not torch.equal(first, sgd.train(weights, CLIENTS, round=1, seeds=SEEDS))
+        assert torch.equal(first, sgd.train(weights, CLIENTS, number=0, seeds=SEEDS))
+    assert not torch.equal(first, sgd.train(weights, CLIENTS, number=1, seeds=SEEDS))
 
 
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 def test_a_diverging_client_spoils_its_own_update_only(strategy: str) -> None:
     sgd = trainer(strategy=strategy)
     weights = sgd.model.initial(0)
-    healthy = sgd.train(weights, CLIENTS, round=0, seeds=SEEDS)
+    healthy = sgd.train(weights, CLIENTS, number=0, seeds=SEEDS)
     inputs = sgd.inputs.clone()
     inputs[sgd.partition.of(3)[0]] = float("inf")
-    updates = replace(sgd, inputs=inputs).train(weights, CLIENTS, round=0, seeds=SEEDS)
+    updates = replace(sgd, inputs=inputs).train(weights, CLIENTS, number=0, seeds=SEEDS)
     assert updates[3].isnan().any()
     others = CLIENTS != 3
     torch.testing.assert_close(updates[others], healthy[others])
@@ -160,13 +160,13 @@ def test_a_diverging_client_spoils_its_own_update_only(strategy: str) -> None:
 def test_train_on_equals_a_client_with_those_samples(strategy: str) -> None:
     sgd = trainer(strategy=strategy, learning_rate_decay=1.0)
     weights, rows = sgd.model.initial(0), torch.from_numpy(sgd.partition.of(5))
-    update = sgd.train_on(sgd.inputs[rows], sgd.labels[rows], weights, round=0, seeds=SEEDS, purpose="server.public")
+    update = sgd.train_on(sgd.inputs[rows], sgd.labels[rows], weights, number=0, seeds=SEEDS, purpose="server.public")
     alone = Partition(indices=np.arange(23), offsets=np.array([0, 23]))
     twin = replace(sgd, inputs=sgd.inputs[rows], labels=sgd.labels[rows], partition=alone)
     full_batch: dict[str, Any] = {"batch_size": 23, "epochs": None, "steps": 4}
-    expected = replace(twin, **full_batch).train(weights, np.array([0]), round=0, seeds=SEEDS)[0]
+    expected = replace(twin, **full_batch).train(weights, np.array([0]), number=0, seeds=SEEDS)[0]
     given = replace(sgd, **full_batch).train_on(
-        sgd.inputs[rows], sgd.labels[rows], weights, round=0, seeds=SEEDS, purpose="server.public"
+        sgd.inputs[rows], sgd.labels[rows], weights, number=0, seeds=SEEDS, purpose="server.public"
     )
     assert sgd.period == 3 * 5
     assert update.shape == (sgd.model.size,)
@@ -187,7 +187,7 @@ def test_federated_averaging_learns_the_digits() -> None:
     )
     weights = model.initial(SEEDS.integer("model"))
     for round in range(15):
-        weights = weights + sgd.train(weights, np.arange(50), round=round, seeds=SEEDS).mean(dim=0)
+        weights = weights + sgd.train(weights, np.arange(50), number=round, seeds=SEEDS).mean(dim=0)
     predicted = model.forward(weights, torch.from_numpy(data.test_inputs)).argmax(dim=1).numpy()
     assert (predicted == data.test_labels).mean() > 0.9
 
@@ -219,7 +219,7 @@ def test_train_raises_on_wrong_weights_and_clients() -> None:
     weights = sgd.model.initial(0)
     for wrong in (weights[:-1], weights.double(), weights[None]):
         with pytest.raises(ConfigError, match="must be float32"):
-            sgd.train(wrong, CLIENTS, round=0, seeds=SEEDS)
+            sgd.train(wrong, CLIENTS, number=0, seeds=SEEDS)
     for ids in ([7], [-1]):
         with pytest.raises(ConfigError, match=r"the partition has 0\.\.6"):
-            sgd.train(weights, np.array(ids), round=0, seeds=SEEDS)
+            sgd.train(weights, np.array(ids), number=0, seeds=SEEDS)

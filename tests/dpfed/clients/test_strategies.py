@@ -46,7 +46,7 @@ def course(name: str, model: FlatModel) -> Course:
     if name == "masks":
         return MaskTraining(network=freeze(model, SEEDS), **rate, momentum=0.5)
     if name == "pruned":
-        return PrunedSgd(sgd=Sgd(size=size, **rate), prunable=model.indices("weight"), sparsity=lambda round: 0.3)
+        return PrunedSgd(sgd=Sgd(size=size, **rate), prunable=model.indices("weight"), sparsity=lambda number: 0.3)
     return Sgd(size=size, **rate, momentum=0.6 if name == "momentum" else 0.0)
 
 
@@ -77,7 +77,7 @@ def start(training: LocalTraining) -> Tensor:
 
 
 def moves(training: LocalTraining) -> Tensor:
-    return training.train(start(training), CLIENTS, round=1, seeds=SEEDS)
+    return training.train(start(training), CLIENTS, number=1, seeds=SEEDS)
 
 
 @pytest.mark.slow_but_one_in(3)

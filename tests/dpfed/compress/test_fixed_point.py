@@ -19,9 +19,9 @@ from dpfed.stages.integer_laws import DiscreteGaussianLaw
 SIMULATED = Simulated(seeds=Seeds(root=3))
 
 
-def encode(code, rows, *, clip_norm=1.0, seed=7, randomness=SIMULATED, round=0, clients=None):
+def encode(code, rows, *, clip_norm=1.0, seed=7, randomness=SIMULATED, number=0, clients=None):
     ids = np.arange(len(rows)) if clients is None else np.array(clients)
-    return code.encode(rows, clip_norm=clip_norm, rotation_seed=seed, randomness=randomness, clients=ids, round=round)
+    return code.encode(rows, clip_norm=clip_norm, rotation_seed=seed, randomness=randomness, clients=ids, number=number)
 
 
 def random_rows(count, size, norm=1.0, seed=0):
@@ -73,7 +73,7 @@ def test_no_row_is_ever_longer_than_the_accountant_is_told(size, steps, rotate):
     code = FixedPoint(size=size, steps_per_unit=steps, rotate=rotate)
     told = Fraction(rounded_l2(steps, code.padded)) ** 2
     for round in range(20):
-        encoded = encode(code, adversarial_rows(size, steps), round=round)
+        encoded = encode(code, adversarial_rows(size, steps), number=round)
         for row in encoded.integers.tolist():
             assert sum(entry**2 for entry in row) <= told
     assert encoded.integers.dtype == torch.int32
@@ -266,7 +266,7 @@ def test_a_client_rounds_alike_whoever_else_is_in_the_group_and_anew_in_another_
     together = encode(code, rows, clients=[4, 8, 6]).integers
     assert torch.equal(encode(code, rows[1:2], clients=[8]).integers[0], together[1])
     assert not torch.equal(encode(code, rows[1:2], clients=[9]).integers[0], together[1])
-    assert not torch.equal(encode(code, rows[1:2], clients=[8], round=1).integers[0], together[1])
+    assert not torch.equal(encode(code, rows[1:2], clients=[8], number=1).integers[0], together[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])

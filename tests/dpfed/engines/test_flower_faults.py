@@ -92,7 +92,7 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
     client = int(experiment.method.sampler.sample(experiment.method.randomness, 0)[2])
 
     class Lost:
-        def draw(self, participants, round):
+        def draw(self, participants, number):
             return {client: Step.UPLOAD} if client in participants else {}
 
     sums = replace(experiment.method.aggregation, dropouts=Lost())

@@ -201,8 +201,8 @@ app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data)
 class LostOnce:
     """In process: client 1 in the second round."""
 
-    def draw(self, participants, round):
-        return {1: Step.UPLOAD} if round == 1 else {}
+    def draw(self, participants, number):
+        return {1: Step.UPLOAD} if number == 1 else {}
 
 
 def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopback, tables, same_run):

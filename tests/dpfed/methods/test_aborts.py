@@ -200,9 +200,9 @@ def test_what_the_number_of_aborts_would_have_told():
 # Rounds that run
 
 
-def one_round(experiment, cohort, round=0):
+def one_round(experiment, cohort, number=0):
     book = Book()
-    state = replace(experiment.start, round=round)
+    state = replace(experiment.start, round=number)
     after, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort))
     return after, facts, book.releases
 
@@ -343,7 +343,7 @@ def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
 
 def test_more_clients_than_slots_are_cut_down_to_them():
     experiment = build(config_with("aggregation.kind=masked"))
-    everybody = SimpleNamespace(clients=60, sample=lambda randomness, round: np.arange(60))
+    everybody = SimpleNamespace(clients=60, sample=lambda randomness, number: np.arange(60))
     crowded = replace(experiment.method, sampler=everybody)
     drawn = cohort_of(crowded, 0)
     assert len(drawn) == experiment.method.slots == experiment.method.fill < 60

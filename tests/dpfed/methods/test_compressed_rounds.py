@@ -84,19 +84,19 @@ def _sum(experiment, cohort):
     class Huge:
         labels = experiment.method.clients.labels
 
-        def train(self, broadcast, clients, *, round, seeds):
+        def train(self, broadcast, clients, *, number, seeds):
             generator = torch.Generator().manual_seed(4)
             rows = torch.randn(60, len(broadcast), generator=generator)[clients]
             rows[clients == 4] *= 1e6
             return rows
 
-        def release(self, clients, *, round):
+        def release(self, clients, *, number):
             return None
 
     class Given:
         law, expected, clients = experiment.method.sampler.law, 12.0, experiment.method.sampler.clients
 
-        def sample(self, randomness, round):
+        def sample(self, randomness, number):
             return np.array(cohort)
 
     method = replace(experiment.method, clients=Huge(), sampler=Given(), server=Averaging())
@@ -276,16 +276,16 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
     class Given:
         labels = experiment.method.clients.labels
 
-        def train(self, broadcast, clients, *, round, seeds):
+        def train(self, broadcast, clients, *, number, seeds):
             return updates[clients].clone()
 
-        def release(self, clients, *, round):
+        def release(self, clients, *, number):
             return None
 
     class Twelve:
         law, expected, clients = experiment.method.sampler.law, 12.0, experiment.method.sampler.clients
 
-        def sample(self, randomness, round):
+        def sample(self, randomness, number):
             return np.arange(12)
 
     method = replace(experiment.method, clients=Given(), sampler=Twelve())

@@ -152,7 +152,7 @@ def test_what_a_client_does_changes_the_sum_of_probabilities_by_no_more_than_the
     """The sensitivity of what the coins are tossed for, through the real local training, map and bound."""
     experiment = build(config("local.learning_rate=1000.0", "federation.sampling=all", "federation.cohort=60"))
     state = experiment.start
-    moves = experiment.method.clients.train(state.broadcast, np.arange(60), round=0, seeds=experiment.seeds)
+    moves = experiment.method.clients.train(state.broadcast, np.arange(60), number=0, seeds=experiment.seeds)
     assert float(torch.linalg.vector_norm(moves, dim=1).max()) > 0.8  # the clip is needed
     bounded = bound(experiment, moves, state.clip_norm).double()
     ends = (state.broadcast.double() + bounded).clamp(0.2, 0.8)
@@ -165,7 +165,7 @@ class Drawn:
     def __init__(self, inner, ids):
         self.law, self.expected, self.clients, self.ids = inner.law, inner.expected, inner.clients, ids
 
-    def sample(self, randomness, round):
+    def sample(self, randomness, number):
         return np.array(self.ids)
 
 

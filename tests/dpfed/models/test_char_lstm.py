@@ -91,7 +91,7 @@ def training(model: FlatModel, strategy: str, record: RecordLevel | None = None)
 
 def train(trainer: LocalTraining) -> torch.Tensor:
     broadcast = trainer.model.initial(1)
-    return trainer.train(broadcast, np.arange(4), round=2, seeds=Seeds(root=0))
+    return trainer.train(broadcast, np.arange(4), number=2, seeds=Seeds(root=0))
 
 
 def test_clients_train_alike_in_a_loop_and_side_by_side() -> None:

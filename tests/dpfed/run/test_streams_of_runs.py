@@ -111,8 +111,8 @@ def test_noise_that_forgets_who_and_when_is_found(tmp_path, drawn, monkeypatch, 
 def test_integer_noise_that_forgets_the_client_is_found(tmp_path, drawn, monkeypatch):
     whole = DiscreteGaussianLaw.sample
 
-    def sample(self, count, randomness, purpose, round, *_):
-        return whole(self, count, randomness, purpose, round)
+    def sample(self, count, randomness, purpose, number, *_):
+        return whole(self, count, randomness, purpose, number)
 
     monkeypatch.setattr(DiscreteGaussianLaw, "sample", sample)
     assert len(drawn_twice(drawn(tmp_path, RUNS["integer shares"]))) >= 36

@@ -177,10 +177,10 @@ def test_a_gpu_that_is_lost_in_a_round_is_one_error_and_the_run_goes_on(tmp_path
     federation.run(experiment, tmp_path / "whole")
     real = type(experiment.method.clients).train
 
-    def train(self, broadcast, clients, *, round, seeds):
-        if round == 1:
+    def train(self, broadcast, clients, *, number, seeds):
+        if number == 1:
             raise error
-        return real(self, broadcast, clients, round=round, seeds=seeds)
+        return real(self, broadcast, clients, round=number, seeds=seeds)
 
     monkeypatch.setattr(type(experiment.method.clients), "train", train)
     with pytest.raises(TrainingFailed, match=r"round 2: training failed \(.*Nothing of it was released") as caught:
