@@ -38,6 +38,7 @@ from dpfed.server.purging import Purging
 from dpfed.server.readout import Masked, Readout, Weights
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
+from dpfed.stages.soundness import require_sound
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
@@ -147,8 +148,11 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
 def _charged(goal: PrivacyGoal | None, stages: Stages) -> PrivacyGoal | None:
     """The goal with the mechanism that the stage charges which makes rounds private: nothing else says what a run is
     charged for."""
-    private = stages.private
-    return None if goal is None or private is None else replace(goal, mechanism=private.mechanism(goal.least))
+    if goal is None:
+        return None
+    require_sound(stages)
+    assert stages.private is not None
+    return replace(goal, mechanism=stages.private.mechanism(goal.least))
 
 
 def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks: Ranks) -> Method:

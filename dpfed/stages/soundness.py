@@ -1,0 +1,57 @@
+"""Whether a chain does what its private stage charges: what is noised must be bounded, and be what is summed."""
+
+from __future__ import annotations
+
+from dpfed.errors import ConfigError
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.coins import PrivateCoins
+from dpfed.stages.gaussian_noise import GaussianNoise
+from dpfed.stages.integer_noise import IntegerNoise
+from dpfed.stages.integers import Integers
+from dpfed.stages.mask_wire import MaskWire
+from dpfed.stages.stage import Stage
+from dpfed.stages.words import Words
+
+_BEFORE: dict[type, tuple[type, ...]] = {
+    GaussianNoise: (Clip,),
+    IntegerNoise: (Clip, Integers),
+    PrivateCoins: (ClipMoves,),
+}
+"""What must stand right before a private stage: the bound that its account rests on, nothing in between."""
+
+
+def require_sound(stages: Stages) -> None:
+    """ConfigError for a chain whose charge would not cover what it does, or that charges nothing.
+
+    Claim: in an accepted chain, rows enter the private stage with the norm that it charges, and, unless each upload is
+    a release by itself, leave for the sum as they are: a stage behind it that changed rows would undo their bound.
+    Stages that are not known here are one's own; they may stand before the bound, or behind noised uploads.
+    """
+    order = tuple(stages)
+    private = stages.private
+    if private is None:
+        raise ConfigError(f"[privacy] with the chain {stages!r}: no stage makes it private. Add one that does.")
+    place = next(index for index, stage in enumerate(order) if stage is private)
+    known = next((kinds for kind, kinds in _BEFORE.items() if isinstance(private, kind)), None)
+    if known is None:
+        return
+    ahead = order[max(0, place - len(known)) : place]
+    if len(ahead) != len(known) or not all(isinstance(one, kind) for one, kind in zip(ahead, known, strict=True)):
+        words = " > ".join(kind.__name__ for kind in known)
+        raise ConfigError(
+            f"the chain {stages!r}: {type(private).__name__} charges for rows that {words} has bounded, right before "
+            f"it. Put {words} there."
+        )
+    changing = [stage for stage in order[place + 1 :] if not _passes_rows(stage, stages)]
+    if changing and not private.in_every_upload:
+        raise ConfigError(
+            f"the chain {stages!r}: {type(changing[0]).__name__} changes rows after they were bounded, so that their "
+            "sum has no bound. Put it before the clip, or make every upload a release."
+        )
+
+
+def _passes_rows(stage: Stage, stages: Stages) -> bool:
+    """Whether the client half leaves rows as they are."""
+    return isinstance(stage, Words | MaskWire) or (stage is stages.wire and stages.lossless)
