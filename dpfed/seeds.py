@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -99,12 +100,16 @@ class OnTheHost:
         self._generator = np.random.Generator(np.random.Philox(key=key))
 
     def normal(self, count: int) -> Tensor:
+        import torch
+
         return torch.from_numpy(self._generator.standard_normal(count).astype(np.float32)).to(self._device)
 
     def fill_uniform(self, row: Tensor) -> None:
         if row.device.type == "cpu":
             self._generator.random(dtype=np.float32, out=row.numpy())
         else:
+            import torch
+
             row.copy_(torch.from_numpy(self._generator.random(len(row), dtype=np.float32)))
 
 
@@ -112,9 +117,13 @@ class OnCuda:
     """Drawn on the GPU by torch's Philox: a seed of 64 bits is its key, beside a counter of 64 for each thread."""
 
     def __init__(self, device: str, *, key: int) -> None:
+        import torch
+
         self._generator = torch.Generator(device).manual_seed(key)
 
     def normal(self, count: int) -> Tensor:
+        import torch
+
         return torch.randn(count, generator=self._generator, device=self._generator.device)
 
     def fill_uniform(self, row: Tensor) -> None:

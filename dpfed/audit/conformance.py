@@ -221,7 +221,7 @@ def _promised_delta(files: RunFiles) -> float | None:
 def epsilon_is_possible(files: RunFiles) -> Finding:
     """What is stated is no less than what an explicit pair of neighbours shows (`accounting.compose.lower_bound`),
     at the delta that configuration and clients give: another way to the number than the account, where one is known."""
-    delta = _promised_delta(files)
+    delta = _promised_delta(files) if files.config.privacy or files.config.local.record else None
     least = None if delta is None else least_epsilon(files, delta)
     if least is None or delta is None:
         return True, "no lower bound is known for this mechanism; its account is all there is."

@@ -9,6 +9,7 @@ from accounting.compose import accountant
 from accounting.errors import AccountingError
 from accounting.ledger import Aborted, Release
 from accounting.mechanisms import Composed
+from accounting.rounding import upwards
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import JsonValues, Unavailable
 
@@ -59,7 +60,8 @@ def _ending(files: RunFiles, done: int) -> str | None:
     epsilon = _with_one_more(files)
     if epsilon * (1 + _STREAMED) > budget:
         return None
-    return f"the run says that its budget ended it, with round {done + 1} epsilon were {epsilon:.6g} of {budget:.6g}."
+    after, allowed = upwards(epsilon), upwards(budget)
+    return f"the run says that its budget ended it, with round {done + 1} epsilon were {after} of {allowed}."
 
 
 def _with_one_more(files: RunFiles) -> float:

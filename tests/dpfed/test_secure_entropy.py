@@ -132,7 +132,7 @@ def bytes_of_a_run(folder, asked, *settings):
     experiment = build(parse(override({name: dict(t) for name, t in TABLES.items()}, list(settings)), source="test"))
     asked.clear()
     federation.run(experiment, folder)
-    return sum(asked), 2 * 10 * experiment.method.code.width(experiment.method.map.sent)
+    return sum(asked), 2 * 10 * experiment.method.stages.width
 
 
 @pytest.mark.parametrize("kind", ["plain", "masked"])

@@ -246,7 +246,9 @@ _BINDING = Binding(configuration="a", population="b", start="c")
 
 
 def _checkpoint_seeds() -> list[bytes]:
-    saved = checkpoint.Checkpoint(state=_state(), clients={"kept": torch.ones(2, 3)}, told={"metrics": {"round": 0}})
+    saved = checkpoint.Checkpoint(
+        state=replace(_state(), stages={"kept": torch.ones(2, 3)}), report={"metrics": {"round": 0}}
+    )
     return [checkpoint.to_bytes(saved, binding=_BINDING)]
 
 

@@ -17,7 +17,7 @@ from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
 from dpfed.run.noise_facts import noise_facts
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_noise import SkellamLaw
+from dpfed.stages.integer_laws import SkellamLaw
 
 from . import run_folders
 from .run_folders import change, records

@@ -9,13 +9,13 @@ import torch
 from scipy.stats import binom, norm
 
 from dpfed.audit import cohort_members, count_evidence, noise_shape
-from dpfed.audit.cohort_members import Seen
+from dpfed.audit.cohort_members import SeenCohorts
 from dpfed.audit.noise_evidence import ChargedNoise
 from dpfed.participation import members
 from dpfed.randomness import Simulated
+from dpfed.run import noise_facts
 from dpfed.seeds import Seeds
-from dpfed.stages import noise_facts
-from dpfed.stages.integer_noise import DiscreteGaussianLaw, SkellamLaw
+from dpfed.stages.integer_laws import DiscreteGaussianLaw, SkellamLaw
 
 
 @pytest.mark.parametrize("ids", [[], [0], [5, 5, 9], [0, 299], list(range(300)), [7, 299_999], [1, 70_000, 2**33]])
@@ -47,7 +47,7 @@ def test_the_law_of_overlaps_is_that_of_enumeration():
 
 
 def seen(clients, rounds, draw):
-    found = Seen(clients=clients)
+    found = SeenCohorts(clients=clients)
     for number in range(rounds):
         found.take(number + 1, np.sort(draw(number)))
     return found

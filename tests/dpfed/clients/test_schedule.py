@@ -90,7 +90,7 @@ def test_padding_repeats_the_batchs_own_first_sample() -> None:
     np.testing.assert_array_equal(schedule.samples[padded], first[padded])
 
 
-@pytest.mark.parametrize("change", [{"round": 1}, {"purpose": "server.public"}])
+@pytest.mark.parametrize("change", [{"number": 1}, {"purpose": "server.public"}])
 def test_order_changes_with_round_and_purpose(change: dict[str, int | str]) -> None:
     partition = partition_of([20])
     assert batches(draw(partition, [0], 20, epochs=1), 0) != batches(

@@ -45,7 +45,7 @@ def test_places_are_those_of_the_clients_own_rows():
 
 
 def test_batches_are_made_of_the_clients_rows():
-    options = {"batch_size": 4, "epochs": 1, "steps": None, "round": 2, "seeds": Seeds(root=1), "purpose": "x"}
+    options = {"batch_size": 4, "epochs": 1, "steps": None, "number": 2, "seeds": Seeds(root=1), "purpose": "x"}
     schedule = draw_schedule(POOL, np.array([3, 500_000]), **options)
     for client, samples, real in zip((3, 500_000), schedule.samples, schedule.real, strict=True):
         assert sorted(samples[real]) == sorted(POOL.of(client))

@@ -180,7 +180,7 @@ def test_a_gpu_that_is_lost_in_a_round_is_one_error_and_the_run_goes_on(tmp_path
     def train(self, broadcast, clients, *, number, seeds):
         if number == 1:
             raise error
-        return real(self, broadcast, clients, round=number, seeds=seeds)
+        return real(self, broadcast, clients, number=number, seeds=seeds)
 
     monkeypatch.setattr(type(experiment.method.clients), "train", train)
     with pytest.raises(TrainingFailed, match=r"round 2: training failed \(.*Nothing of it was released") as caught:

@@ -41,6 +41,6 @@ def test_every_key_option_and_quantity_is_named():
             assert re.search(rf"\b{key}\b", GUIDE), key
     for key in QUANTITIES:
         assert re.search(rf"\b{key}\b", GUIDE), key
-    for option in ("profile", "out", "jobs", "only", "set", "dry_run", "json"):
+    for option in ("profile", "out", "jobs", "only", "settings", "dry_run", "json"):
         assert option in sweep.__annotations__
-        assert f"--{option.replace('_', '-')}" in GUIDE
+        assert f"--{'set' if option == 'settings' else option.replace('_', '-')}" in GUIDE
