@@ -101,6 +101,7 @@ def test_theorem_1_solves_its_own_equation():
     assert 7 * 1e-10 * 10 * (reading.epsilon + 2 * log_term) / reading.epsilon**2 == pytest.approx(25, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_comparison_marks_the_papers_own_readings_as_no_guarantee():
     plan = Plan(clients=CLIENTS, cohort=COHORT, sampling="fixed")
     rows = budget.compare(plan, noise_multiplier=SIGMA, rounds=ROUNDS)
@@ -146,6 +147,7 @@ def test_tight_fixed_size_account(clients, cohort, sigma, rounds, expected):
 
 
 @pytest.mark.parametrize(("adjacency", "expected"), [("replace-one", 3.5105), ("zero-out", 2.4974)])
+@pytest.mark.slow
 def test_publishing_the_size_of_a_poisson_cohort(adjacency, expected):
     """docs/theory.md, section 6: given its size the sampler is a fixed-size one; average the profiles."""
     sizes = np.arange(40, 170)

@@ -31,6 +31,7 @@ def test_the_golden_plan(mechanism, accounted, expected):
     assert opinion.version == "0.6.0" or opinion.version > "0.6"
 
 
+@pytest.mark.slow
 def test_both_are_above_what_is_proven_from_below():
     """40 random plans. Theirs is an upper bound as well, so neither can lie below the lower bound."""
     rng = np.random.default_rng(7)

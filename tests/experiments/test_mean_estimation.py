@@ -57,6 +57,7 @@ def test_the_exact_epsilon_of_five_coins_by_all_their_outcomes(run: ModuleType, 
     assert delta(epsilon + 1e-6) <= 1e-4 <= delta(epsilon - 1e-6)
 
 
+@pytest.mark.slow
 def test_smoke_profile_writes_its_curves(run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["run.py", "--profile", "smoke", "--out", str(tmp_path)])
     run.main()

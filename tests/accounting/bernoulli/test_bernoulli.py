@@ -66,8 +66,8 @@ def neighbours(rng, d, c, l2, linf):
     return theta, np.clip(theta + np.clip(move, -linf, linf), c, 1 - c)
 
 
-@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sigma", [0.0, 0.15, 0.6])
+@pytest.mark.slow
 def test_never_below_enumerated_neighbours(sigma):
     rng = np.random.default_rng(5)
     orders = np.array([1.3, 2.0, 8.0, 50.0])

@@ -101,6 +101,7 @@ def test_coins_have_no_noise_multiplier():
         budget.clip_norm(Plan(clients=50, cohort=5), epsilon=1.0, rounds=2)
 
 
+@pytest.mark.slow
 def test_the_largest_clip_within_a_budget():
     epsilon = 3.0
     plan = replace(MASKS, sampling="fixed", adjacency=None)

@@ -60,6 +60,7 @@ def test_stays_below_the_upper_bound_on_every_kind(mechanism, rounds, delta):
     delta=st.floats(1e-11, 0.5),
     adjacency=st.sampled_from(["add-remove", "replace-one"]),
 )
+@pytest.mark.slow
 def test_meets_the_upper_bound_for_poisson_sampling(q, sigma, rounds, delta, adjacency):
     composed = times(poisson(q, sigma, adjacency), rounds)
     low, high = lower_bound.epsilon(composed, delta=delta), pld.epsilon(composed, delta=delta)
@@ -76,8 +77,8 @@ def test_plain_gaussians_are_exact(mu, delta):
     assert found == pytest.approx(exact, rel=1e-9, abs=1e-13 * (1 - math.log(delta)))
 
 
-@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("delta", [2e-15, 1e-14, 1e-9])
+@pytest.mark.slow
 def test_many_parts_do_not_add_up_their_cut_tails(delta):
     """Every part's self-composition books 1e-15 as an infinite loss; thirty of them must not raise the bound."""
     parts = tuple((poisson(0.01, 2.0 + 0.01 * i), 1) for i in range(30))

@@ -46,6 +46,7 @@ def test_poisson_fails_with_a_one_directional_curve():
     assert poisson_trials(one) > TRIALS // 10
 
 
+@pytest.mark.slow
 def test_fixed_size_holds_for_random_mechanisms():
     """Given the others: the cohort holds the client (value a or b) or another in its place."""
     rng = np.random.default_rng(21)

@@ -92,6 +92,7 @@ def test_what_would_have_been_found_does_not_depend_on_what_was_seen():
     assert len(powers) == 1
 
 
+@pytest.mark.slow
 def test_too_few_trials_are_inconclusive_whatever_they_show(capsys):
     assert status(["audit", "upload", "dp-fedavg", "--trials", "5", "--set", SMALL, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
@@ -99,6 +100,7 @@ def test_too_few_trials_are_inconclusive_whatever_they_show(capsys):
     assert record["power"] == {"probability": 0.9, "noise_short": None, "too_far": None, "enough": False}
 
 
+@pytest.mark.slow
 def test_enough_trials_pass_and_say_what_they_would_have_found():
     done = audit_upload("dp-fedavg", settings=[SMALL], trials=6_000, draws=1_000)
     assert done.verdict == "pass"

@@ -30,6 +30,7 @@ def test_budget_prints_one_json_object_with_the_contracts_keys(capsys):
     assert (record["sampling"], record["adjacency"], record["sensitivity_in_clips"]) == ("poisson", "add-remove", 1.0)
 
 
+@pytest.mark.slow
 def test_compare_prints_the_readings_of_the_papers_setting(capsys):
     rows = json_of(capsys, *PAPER, "--rounds", "180", "--noise-multiplier", "1.4", "--compare")["results"]
     table = {
@@ -236,6 +237,7 @@ def test_the_page_of_methods_is_what_the_command_prints():
     ],
     ids=["coins", "noised coins", "uploads", "shares"],
 )
+@pytest.mark.slow
 def test_the_words_of_a_run_say_what_made_it_private(capsys, tmp_path, preset, settings, words, sampling):
     """Table and report of every way; the rest of the presets' settings does not matter."""
     size = ["model.hidden=[4]", "federation.rounds=1", "local.epochs=1", "federation.sampling=poisson"]

@@ -52,6 +52,7 @@ def test_where_there_is_none_the_reason_is_a_note(capsys):
     assert "note: no second opinion:" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_comparison_has_one_for_every_row(capsys):
     rows = record(capsys, *PLAN, "--compare", "--second-opinion")["results"]
     own = [row for row in rows if (row["sampling"], row["adjacency"]) == ("poisson", "add-remove")]

@@ -168,6 +168,7 @@ def test_the_bound_is_within_one_per_cent_of_what_rows_of_the_full_norm_have(ste
 
 @pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
 @pytest.mark.parametrize("source", [SIMULATED, Secure()], ids=lambda source: source.name)
+@pytest.mark.slow_but_one_in(4)
 def test_the_mean_over_draws_is_the_row(rotate, source):
     """Half the full norm, so that no draw is too long; every coordinate within 6.1 standard errors: 1e-9 each."""
     code = FixedPoint(size=11, steps_per_unit=3.0, rotate=rotate)
@@ -186,6 +187,7 @@ def test_rounding_to_nearest_is_caught_as_biased():
     assert (nearest - row).abs().max() > 6.1 * 0.5 / 3.0 / math.sqrt(20_000)
 
 
+@pytest.mark.slow
 def test_the_bias_of_drawing_again_is_within_its_bound():
     """At the full norm: sqrt(n) b / (1 - b) with b the part of draws that are too long, and 6.1 standard errors."""
     code = FixedPoint(size=36, steps_per_unit=3.0, rotate=False)

@@ -53,6 +53,7 @@ def test_every_process_of_a_sweep_knows_the_network(sweep, tmp_path, monkeypatch
     assert [run["summary"]["parameters"] for run in runs] == [64 * 5 + 5 + 5 * 10 + 10] * 2
 
 
+@pytest.mark.slow
 def test_a_worker_older_than_the_own_code_knows_it(tmp_path, monkeypatch):
     (tmp_path / "net_for_old_workers.py").write_text(NETWORK)
     config = tomllib.loads(EXPERIMENT)["base"]
@@ -65,6 +66,7 @@ def test_a_worker_older_than_the_own_code_knows_it(tmp_path, monkeypatch):
     assert [result.error for result in after] == [None, None]
 
 
+@pytest.mark.slow
 def test_no_worker_outlives_its_sweep(tmp_path):
     def processes() -> list[int]:
         jobs = [Job(number=i, config={}, folder=tmp_path, state="to run") for i in (0, 1)]

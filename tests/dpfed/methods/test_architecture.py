@@ -17,6 +17,7 @@ CHAINS = re.findall(r"^\| (`[^|]*-digits`[^|]*) \| ([^|]*) \|$", PAGE, flags=re.
 
 
 @pytest.mark.parametrize(("run", "chain"), CHAINS, ids=[run.replace("`", "") for run, _ in CHAINS])
+@pytest.mark.slow_but_one_in(3)
 def test_chains_are_as_the_page_says(run, chain):
     preset, *settings = re.findall(r"`([^`]*)`", run)
     experiment = build(parse(override(presets.tables(preset), settings), source="test"))

@@ -197,6 +197,7 @@ def test_only_selected_coordinates_send_coins_and_the_others_keep_the_broadcast_
     assert experiment.uplink_bits == 40 * 5  # sums up to 30
 
 
+@pytest.mark.slow
 def test_an_epsilon_alone_calibrates_the_clip():
     chosen = parse(override({**TABLES, "privacy": {"epsilon": 2.0, "slots": 30}}, []), source="test")
     experiment = build(chosen)

@@ -53,8 +53,8 @@ def register_alone():
     register()
 
 
-@pytest.mark.slow_but_one_in(14)
 @pytest.mark.parametrize("case", RUNS)
+@pytest.mark.slow
 def test_a_run_elsewhere_is_the_cpus(tmp_path, elsewhere, case):
     method, *settings = RUNS[case]
     arguments = (f"{method}-digits", [*TINY, *settings], tmp_path / "here", tmp_path / "there")

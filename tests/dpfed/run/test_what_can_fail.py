@@ -85,6 +85,7 @@ class Disk:
         return self.full
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_at_any_operation_is_one_error_and_the_run_goes_on(tmp_path):
     experiment = tiny("audit.canaries=4", "federation.rounds=1")
     whole = tmp_path / "whole"

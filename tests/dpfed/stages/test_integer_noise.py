@@ -272,6 +272,7 @@ def test_a_search_that_goes_one_step_and_no_further_is_seen():
     assert wrong_look_ups(faulty, 63) > 1000
 
 
+@pytest.mark.slow
 def test_a_variance_too_large_for_short_draws_has_words_from_the_start():
     law = DiscreteGaussianLaw(10**10)
     assert inversion._short_table(law) is None
@@ -298,6 +299,7 @@ def test_draws_follow_the_law(law, source, variance):
 
 
 @every_law
+@pytest.mark.slow
 def test_a_large_variance_is_normal_to_a_part_of_a_step(law):
     """At σ = 1e5 the distribution function is Φ((k + 1/2) / σ) to 1e-10, and draws are hardly ever equal."""
     draws = law(10**10).sample(COUNT, SIMULATED, "large")
