@@ -10,6 +10,7 @@ from dpfed.config.tables import override, parse
 from dpfed.methods.catalogue import METHODS
 from dpfed.methods.goals import goal_of
 from dpfed.run.experiment import build
+from dpfed.stages.shared_mask import PublicTopMask
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -65,3 +66,12 @@ def test_the_budget_plans_what_the_stage_charges(name, settings):
 
 def test_every_method_says_which_chain_it_is():
     assert all(callable(facts.stages) for facts in METHODS.values())
+
+
+@pytest.mark.parametrize("name", [name for name, facts in METHODS.items() if facts.scheme is not None])
+def test_the_table_of_methods_says_what_stages_say_of_themselves(name):
+    """Unbiased and linear are those of the scheme; a mask that public data choose is biased by itself."""
+    experiment = build(parse(presets.tables(f"{name}-digits"), source="test"))
+    scheme, choice = experiment.method.stages.wire.scheme, experiment.method.stages.project.choice
+    assert experiment.facts.linear == scheme.linear
+    assert experiment.facts.unbiased == (scheme.unbiased and not isinstance(choice, PublicTopMask))
