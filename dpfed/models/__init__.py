@@ -68,9 +68,14 @@ def check_name(name: str) -> None:
 def build(name: str, input_shape: tuple[int, ...], classes: int, **options: Any) -> FlatModel:
     """The model `name` for samples of `input_shape` in `classes` classes.
 
-    options: the model's own (`mlp`: hidden=(32,)). Raises ConfigError for an unknown name or option.
+    options: the model's own (`mlp`: hidden=(32,)). Raises ConfigError for an unknown name or option, and for
+    a shape or a number of classes that is not made of whole numbers from 1.
     """
     check_name(name)
+    if not all(isinstance(side, int) and side >= 1 for side in (*input_shape, classes)):
+        raise ConfigError(
+            f"samples of shape {tuple(input_shape)} in {classes} classes: must be whole numbers from 1. Check the data."
+        )
     maker = (MODELS | _own)[name]
     made = partial(_made, name, partial(maker, input_shape, classes, **options))
     allowed = [key for key in inspect.signature(maker).parameters if key not in ("input_shape", "classes")]

@@ -42,7 +42,13 @@ def empty_mat() -> bytes:
     return PARSERS["mat-deflated"].sealed(bytes(content))
 
 
+def mask_of_nothing() -> bytes:
+    """A mask over a network of samples without a pixel."""
+    return PARSERS["mask-file"].seeds()[0].replace(b"[1, 2, 2]", b"[0, 2, 2]")
+
+
 BROKE = {
+    "mask-file": [mask_of_nothing()],
     "mat-deflated": [empty_mat()],
     "config": [b"a = " + b"[" * 3000, b"a = " + b"9" * 5000, b"\xff"],
     "experiment": [b"a = " + b"[" * 3000, b"a = " + b"9" * 5000, b"a." * 3000 + b"a = 1"],
