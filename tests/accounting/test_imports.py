@@ -74,6 +74,7 @@ def test_a_composition_of_different_rounds_loads_no_library_of_accounts():
     assert not {"torch", "opacus", "dpfed"} & loaded
 
 
+@pytest.mark.slow
 def test_a_second_opinion_loads_the_library_where_it_is_asked_for():
     asked = (
         "from dpfed.cli import status\n"

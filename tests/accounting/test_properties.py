@@ -64,6 +64,7 @@ def test_a_larger_cohort_costs_more(kind, percents, sigma, count, delta):
 
 @settings(max_examples=10)
 @given(kind=kinds, percent=rates, sigma=noise, count=rounds, delta=deltas)
+@pytest.mark.slow
 def test_bounds_are_in_order(kind, percent, sigma, count, delta):
     mechanism = times(make(kind, percent, sigma), count)
     below = lower_bound.epsilon(mechanism, delta=delta)

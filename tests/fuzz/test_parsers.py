@@ -14,6 +14,8 @@ from fuzz.parsers import PARSERS, Parser, clean_up
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 NAMED = pytest.mark.parametrize("name", list(PARSERS))
 RARE = {"mask-file", "cifar", "payload", "shakespeare", "summary", "metrics", "diagnostics", "sweep"}
 """Parsers that take milliseconds."""

@@ -9,6 +9,8 @@ from accounting.bernoulli.cells import _Cells
 from accounting.bernoulli.majorant import above_chord
 from accounting.bernoulli.sum_laws import SumLaws
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 
 def boxes(rng, count, c):
     """Random boxes of all sizes, many of them at the ends."""

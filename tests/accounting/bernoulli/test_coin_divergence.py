@@ -9,6 +9,8 @@ from reference import coin
 from accounting.bernoulli import divergence, floor_of, worst_divergence
 from accounting.errors import InvalidParameter
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 ORDERS = [1.0, 1 + 1e-9, 1.5, 2.0, 64.0, 1e4, math.inf]
 PROBABILITIES = [0.0, 1e-300, 1e-12, 0.1, 0.5, 0.9, 1 - 1e-12, 1.0]
 

@@ -7,6 +7,8 @@ from reference import poisson_binomial
 
 from accounting.bernoulli.sum_laws import SumLaws, _moments
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 MASS = np.array([0.1, 0.25, 0.3, 0.2, 0.15])
 TILT = np.array([-0.9, -0.4, 0.1, 0.5, 0.0])
 TILT = TILT - MASS @ TILT  # sum of mass times tilt is 0

@@ -11,6 +11,8 @@ from accounting import budget, gaussian
 from accounting.budget import Plan
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 
 @pytest.mark.parametrize(
     ("sampling", "adjacency"), [("poisson", "add-remove"), ("fixed", "replace-one"), ("all", "add-remove")]

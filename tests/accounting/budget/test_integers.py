@@ -15,6 +15,8 @@ from accounting.integers.discrete_gaussian import shares_distortion
 from accounting.mechanisms.bernoulli import slots_for
 from accounting.rounding import upwards
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 COMMON = {"clients": 1000, "cohort": 100, "dimension": 1_600_000, "delta": 1e-5}
 LAWS = pytest.mark.parametrize("law", ["discrete-gaussian", "skellam"])
 

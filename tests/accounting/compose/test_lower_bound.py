@@ -17,6 +17,8 @@ from accounting.gaussian import poisson as poisson_profiles
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import Composed
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 ALL_KINDS = [
     poisson(0.1, 1.0),
     poisson(0.1, 1.0, "zero-out"),

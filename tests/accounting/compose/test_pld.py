@@ -19,6 +19,8 @@ from accounting.gaussian import fixed_size
 from accounting.gaussian import poisson as poisson_profiles
 from accounting.mechanisms import Composed, PoissonSampling
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 RELATIONS = {
     "add-remove": NeighborRel.ADD_OR_REMOVE_ONE,
     "zero-out": NeighborRel.REPLACE_SPECIAL,

@@ -27,6 +27,8 @@ from accounting.compose.twins import continuous
 from accounting.errors import AccountingError, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import fixed_size, poisson
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 PLAIN = Gaussian(noise_multiplier=1.4, adjacency=Adjacency.ADD_REMOVE)
 POISSON = Subsampled(mechanism=PLAIN, sampling=PoissonSampling(probability=1 / 60))
 FIXED = Subsampled(

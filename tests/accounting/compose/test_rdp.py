@@ -14,6 +14,8 @@ from accounting.compose import accountant, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import BernoulliAggregate, Composed, FixedSizeSampling, PoissonSampling, Subsampled
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 SETTINGS = [(1e-6, 0.5), (1e-4, 1.0), (0.01, 0.3), (0.1, 1.4), (0.5, 10.0), (0.5, 0.5), (0.99, 2.0), (0.01, 100.0)]
 
 

@@ -15,6 +15,8 @@ from reference.planar import planar_hockey_stick, points_in_the_unit_disc
 
 from accounting.gaussian import fixed_size
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 SETTINGS = [(1 / 60, 1.4), (0.1, 0.5), (0.5, 2.0), (0.5, 0.3), (0.9, 1.0), (1e-5, 1.0), (0.2, 30.0)]
 GAMMAS = [0.05, 0.5, 0.9, 1.0, 1.001, 1.3, 3.0, 50.0]
 NAMES = ["replacement", "zeroing", "restoring"]

@@ -18,6 +18,8 @@ from accounting.compose import rdp
 from accounting.errors import InvalidParameter
 from accounting.gaussian import fixed_size_rdp
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 PROBABILITIES = [1e-6, 1 / 60, 0.5, 0.99]
 
 

@@ -9,6 +9,8 @@ from reference import normal
 from accounting import gaussian
 from accounting.errors import InvalidParameter
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 SHIFTS = [1e-3, 0.03, 0.5, 1.0, 3.0, 30.0, 1e3]
 
 

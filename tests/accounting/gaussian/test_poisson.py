@@ -11,6 +11,8 @@ from reference.planar import planar_hockey_stick, points_in_the_unit_disc
 
 from accounting.gaussian import poisson
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 EPSILONS = [-30.0, -2.0, -0.3, -1e-3, 0.0, 1e-6, 0.05, 0.7, 3.0, 12.0]
 SETTINGS = [(1e-6, 0.5), (0.01, 0.4), (0.1, 1.4), (0.5, 3.0), (0.5, 0.2), (0.9, 1.0), (1 - 1e-9, 2.0), (0.3, 50.0)]
 

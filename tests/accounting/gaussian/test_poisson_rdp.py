@@ -15,6 +15,8 @@ from accounting.compose import rdp
 from accounting.errors import InvalidParameter
 from accounting.gaussian import poisson_rdp
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 
 def ours(order, q, sigma):
     return float(poisson_rdp.renyi(order, sampling_probability=q, noise_multiplier=sigma))

@@ -14,6 +14,8 @@ from accounting.compose import rdp
 from accounting.errors import InvalidParameter
 from accounting.gaussian import subsampling
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 TRIALS, ORDERS = 2000, np.array([2, 3, 5, 8])
 
 

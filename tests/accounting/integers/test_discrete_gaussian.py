@@ -23,6 +23,8 @@ from accounting.compose.accountant import epsilons
 from accounting.errors import UnsupportedMechanism
 from accounting.integers import discrete_gaussian
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 
 def noise(variance, shares, norm, dimension=1, adjacency="zero-out", **more):
     return DiscreteGaussian(

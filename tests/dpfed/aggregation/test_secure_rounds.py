@@ -16,6 +16,8 @@ from dpfed.run.watched import watched_round
 
 from ..test_round import Book, random_updates, with_updates
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 PRIVATE = ("privacy.clip_norm=1.0", "privacy.noise_multiplier=0.5")
 BOUNDED = ("aggregation.clip_norm=5.0",)
 COINS = ("privacy.clip_norm=1.0", "mask.edge=0.1", "privacy.adjacency=zero-out")

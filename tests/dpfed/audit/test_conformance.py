@@ -25,6 +25,8 @@ from .run_folders import (
     write_records,
 )
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 SEED = "cohorts are the seed's, or not"
 SHARES = ("privacy.placement=clients", "federation.sampling=all", "privacy.adjacency=zero-out")
 RECORDS = ("method.name=fedavg", "local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0")

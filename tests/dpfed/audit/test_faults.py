@@ -31,6 +31,7 @@ def test_its_twin_is_not_flagged(fault, layer):
     assert not layer.alarm(fault.make()[0], 1, min(layer.trials, few))
 
 
+@pytest.mark.slow
 def test_faults_cost_more_than_is_claimed():
     for fault in FAULTS:
         claimed, true = fault.epsilons()

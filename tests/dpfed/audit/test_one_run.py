@@ -13,6 +13,8 @@ from dpfed.audit import one_run
 from dpfed.audit.one_run import Guesses
 from dpfed.errors import ConfigError
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 ALPHA = 0.05
 
 

@@ -10,6 +10,8 @@ import pytest
 from accounting import Plan, budget
 from dpfed.cli import status
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 
 def printed(capsys, *arguments):
     assert status(["budget", *map(str, arguments)]) == 0

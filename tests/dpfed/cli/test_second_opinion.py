@@ -8,6 +8,8 @@ from accounting.compose.second_opinion import second_opinion
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
 from dpfed.cli import status
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 PLAN = ["budget", "--clients", "6000", "--cohort", "100", "--rounds", "180", "--noise-multiplier", "1.4"]
 COINS = [
     "budget", "--clients", "100", "--cohort", "10", "--rounds", "2", "--mechanism", "bernoulli-aggregate",

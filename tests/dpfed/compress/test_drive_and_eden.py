@@ -16,6 +16,8 @@ from dpfed.compress.eden import POSITIVE_CENTROIDS
 from dpfed.compress.wire import FrameHeader, write_frame
 from dpfed.errors import ConfigError, WireError
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 CLIENTS, DIMENSION = 10, 1 << 14
 X = torch.randn(CLIENTS, DIMENSION, generator=torch.Generator().manual_seed(0))
 SAME = X[:1].expand(CLIENTS, -1)

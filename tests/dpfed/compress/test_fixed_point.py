@@ -16,6 +16,8 @@ from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 from dpfed.stages.integer_laws import DiscreteGaussianLaw
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 SIMULATED = Simulated(seeds=Seeds(root=3))
 
 

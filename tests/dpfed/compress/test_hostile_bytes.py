@@ -16,6 +16,8 @@ import dpfed.compress
 from dpfed.compress.wire import FrameHeader, write_frame
 from dpfed.errors import WireError
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 ALL = pytest.mark.parametrize("setting", SETTINGS)
 
 

@@ -13,6 +13,8 @@ from reference.compressors import SETTINGS, make
 import dpfed.compress
 from dpfed.errors import ConfigError, WireError
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 ALL = pytest.mark.parametrize("setting", SETTINGS)
 
 

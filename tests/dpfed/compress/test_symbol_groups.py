@@ -11,6 +11,8 @@ from dpfed.compress.fields import Reader, SymbolField
 from dpfed.compress.symbol_groups import SymbolGroups
 from dpfed.errors import WireError
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 
 def groups_of(low, span, alphabet=300):
     counts = np.zeros(alphabet, dtype=np.int64)

@@ -12,6 +12,8 @@ from dpfed.cli import status
 from dpfed.sweep.one_run import Job, Result, build_job
 from dpfed.sweep.workers import workers
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 NETWORK = """
 from torch import nn
 from dpfed import models
@@ -45,6 +47,7 @@ def sweep(tmp_path):
     return ["sweep", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "out"), "--json"]
 
 
+@pytest.mark.slow
 def test_every_process_of_a_sweep_knows_the_network(sweep, tmp_path, monkeypatch, capsys):
     (tmp_path / "net_for_a_sweep.py").write_text(NETWORK)
     monkeypatch.setenv("DPFED_OWN_CODE", str(tmp_path / "net_for_a_sweep.py"))

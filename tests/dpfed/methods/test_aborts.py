@@ -30,6 +30,8 @@ from dpfed.seeds import Seeds
 from ..conftest import config_with
 from ..test_round import Book
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 NOISE = {
     "gaussian": (),
     "gaussian-shares": ("privacy.placement=clients",),

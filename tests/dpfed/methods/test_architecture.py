@@ -12,6 +12,8 @@ from dpfed.methods.goals import goal_of
 from dpfed.run.experiment import build
 from dpfed.stages.shared_mask import PublicTopMask
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 CHAINS = re.findall(r"^\| (`[^|]*-digits`[^|]*) \| ([^|]*) \|$", PAGE, flags=re.MULTILINE)

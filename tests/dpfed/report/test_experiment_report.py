@@ -14,6 +14,8 @@ from dpfed.report.readings import readings_of
 from dpfed.report.statistics import groups_of, mean_of
 from dpfed.run.sweep_folder import Listed, Published, Sweep, read_sweep, write_sweep
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 SUMMARY = {
     "method": "fedavg", "dataset": "digits", "model": "mlp", "parameters": 100, "clients": 6000, "cohort": 100,
     "sampling": "fixed", "rounds": 180, "test_accuracy": 0.8, "best_test_accuracy": 0.85, "epsilon": None,

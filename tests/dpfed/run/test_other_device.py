@@ -67,6 +67,7 @@ def test_a_run_elsewhere_is_the_cpus(tmp_path, elsewhere, case):
         assert far.double().mean() < 0.01, name
 
 
+@pytest.mark.slow
 def test_what_mixes_devices_is_found(elsewhere):
     assert elsewhere.submit(other_device_runs.complaints).result(timeout=120) == {
         "a number": [2.0, 2.0, 2.0],

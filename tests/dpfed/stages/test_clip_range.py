@@ -28,6 +28,8 @@ from ..announced import bound
 from ..conftest import config_with
 from .test_hostile_updates import WAYS, built
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 LARGEST = torch.finfo(torch.float32).max
 DENORMAL = 2.0**-149
 norms = st.floats(min_value=math.log10(SMALLEST_CLIP), max_value=math.log10(LARGEST_CLIP)).map(

@@ -16,6 +16,8 @@ from dpfed.stages.integers import Integers
 from ..announced import bound
 from ..test_round import Book, random_updates, with_updates
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 CLIP = 0.5
 TABLES = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},

@@ -17,6 +17,8 @@ from dpfed.seeds import Seeds
 from dpfed.stages import inversion
 from dpfed.stages.integer_laws import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 ALPHA = 1e-6
 COUNT = 200_000
 SIMULATED = Simulated(seeds=Seeds(root=5))
@@ -91,6 +93,7 @@ def test_the_table_holds_the_integer_parts_to_the_last_bit_and_all_of_them(law, 
 
 @every_law
 @pytest.mark.parametrize("variance", [705_600, 10**10])
+@pytest.mark.slow
 def test_the_table_of_a_large_variance(law, variance):
     with mpmath.workdps(60):
         exact = [int(mpmath.floor(one * 2**63)) for one in exact_sums(law, variance, 40)]
@@ -308,6 +311,7 @@ def test_a_large_variance_is_normal_to_a_part_of_a_step(law):
 
 @every_law
 @pytest.mark.parametrize("variance", VARIANCES)
+@pytest.mark.slow
 def test_mean_and_variance(law, variance):
     draws = law(variance).sample(COUNT, SIMULATED, "moments", variance).astype(float)
     limit = stats.norm.isf(ALPHA / 2)

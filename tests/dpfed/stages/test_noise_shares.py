@@ -19,6 +19,8 @@ from dpfed.stages.integers import Integers
 from ..announced import Recorder, announced
 from ..test_round import Book, random_updates, with_updates
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 SHARES = ("privacy.placement=clients", "privacy.adjacency=zero-out")
 FIXED = ("federation.sampling=fixed", *SHARES)
 

@@ -17,6 +17,8 @@ from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
 
 from ..announced import announced, arrive, decoded, messages, read
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 GROUP = np.array([2, 5, 7, 11, 13])
 TABLES = {
     "data": {"name": "digits", "test_samples": 10},

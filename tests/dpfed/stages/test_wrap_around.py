@@ -36,6 +36,8 @@ from dpfed.stages.stage import Round
 from ..announced import a_round, announced, private_coins
 from ..test_round import Book
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 AT_THE_END = {
     "fixed": ("federation.sampling=fixed", "privacy.adjacency=zero-out"),
     "all": ("federation.sampling=all", "privacy.adjacency=zero-out", "federation.rounds=1"),

@@ -20,6 +20,8 @@ from dpfed.sweep.sweep import run_sweep
 from dpfed.sweep.tuning import pick
 from dpfed.sweep.workers import workers
 
+pytestmark = pytest.mark.slow_but_one_in(3)
+
 
 def planned(path, out, profile="smoke", **options):
     return plan(path, profile=profile, out=out, **options)
