@@ -253,6 +253,7 @@ def test_the_words_of_a_run_say_what_made_it_private(capsys, tmp_path, preset, s
     assert "None" not in page.split("<table")[0]
 
 
+@pytest.mark.slow
 def test_private_masks_run_as_the_readme_says(capsys, tmp_path):
     summary = json_of(
         capsys, "run", "fedpm-private-digits", "--set", "federation.rounds=2", "--out", str(tmp_path / "r")

@@ -111,6 +111,7 @@ def tells_of_the_cohort(config, promise):
     return len(set.union(*(participants(config, promise, clients) for clients in worlds))) > 1
 
 
+@pytest.mark.slow
 def test_no_accepted_combination_tells_of_the_cohort_by_ending():
     found = {one: kept for one in COMBINATIONS if (kept := accepted(one)) is not None}
     assert len(found) > 150

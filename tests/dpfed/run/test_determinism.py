@@ -118,6 +118,7 @@ for name, tables in json.loads(sys.argv[2]).items():
 """
 
 
+@pytest.mark.slow
 def test_another_process_with_another_hash_seed_gives_the_same(tmp_path):
     here = {method: built(method) for method in ("loop", "discrete")}
     tables = {method: experiment.config.to_dict() for method, experiment in here.items()}

@@ -177,6 +177,7 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(config, tmp_path, monkeyp
     assert resumed.summary["epsilon"] == whole.summary["epsilon"]
 
 
+@pytest.mark.slow
 def test_secure_noise_and_batches_are_new_in_every_run_and_a_repeated_round_is_charged_again(
     config, tmp_path, monkeypatch
 ):

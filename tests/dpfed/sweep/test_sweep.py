@@ -47,6 +47,7 @@ def test_runs_in_worker_processes_are_ordinary_run_folders(experiment_file, tmp_
     assert {file: file.stat().st_mtime_ns for file in out.rglob("*") if file.name != "sweep.json"} == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_where_it_stopped(experiment_file, tmp_path):
     path, options = experiment_file(("rounds = 2", "rounds = 3")), {"only": ["DP-FedAvg"]}
     options["settings"] = ["privacy.noise_multiplier=2.0"]
