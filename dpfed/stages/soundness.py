@@ -11,7 +11,7 @@ from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
 from dpfed.stages.mask_wire import MaskWire
-from dpfed.stages.stage import Stage
+from dpfed.stages.stage import Private, Stage
 from dpfed.stages.words import Words
 
 _BEFORE: dict[type, tuple[type, ...]] = {
@@ -44,6 +44,7 @@ def require_sound(stages: Stages) -> None:
             f"the chain {stages!r}: {type(private).__name__} charges for rows that {words} has bounded, right before "
             f"it. Put {words} there."
         )
+    _require_charged_alone(stages, private)
     changing = [stage for stage in order[place + 1 :] if not _passes_rows(stage, stages)]
     if changing and not private.in_every_upload:
         raise ConfigError(
@@ -55,3 +56,27 @@ def require_sound(stages: Stages) -> None:
 def _passes_rows(stage: Stage, stages: Stages) -> bool:
     """Whether the client half leaves rows as they are."""
     return isinstance(stage, Words | MaskWire) or (stage is stages.wire and stages.lossless)
+
+
+def _require_charged_alone(stages: Stages, private: Private) -> None:
+    """ConfigError for a release, or a reduction, that the one charge leaves out."""
+    others = [stage for stage in stages if isinstance(stage, Private) and stage is not private]
+    if others:
+        raise ConfigError(f"the chain {stages!r}: two stages make it private, and one is charged. Keep one of them.")
+    clip = stages.find(Clip)
+    if clip is not None and clip.adaptive is not getattr(private, "adaptive", None):
+        raise ConfigError(
+            f"the chain {stages!r}: the count that moves the clip norm is not the one that {type(private).__name__} "
+            "charges. Give both the same AdaptiveClip, or none."
+        )
+    if isinstance(private, GaussianNoise) and stages.bits is not None:
+        raise ConfigError(
+            f"the chain {stages!r}: continuous noise on a sum modulo 2^{stages.bits} hides no wrap-around. Use "
+            "IntegerNoise after Integers."
+        )
+    rings = {stage.bits for stage in stages if isinstance(stage, Integers | Words)}
+    if isinstance(private, IntegerNoise) and len(rings) > 1:
+        raise ConfigError(
+            f"the chain {stages!r}: integers of {sorted(rings)} bits; a sum that is reduced in one ring and decoded in "
+            "another is not what is charged. Give all the same bits."
+        )

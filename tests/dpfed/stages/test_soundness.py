@@ -1,6 +1,7 @@
 """A chain whose charge would not cover what it does is refused, whatever stage is moved, left out or put in."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,10 @@ from dpfed import compress
 from dpfed.config import presets
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.randomness import Simulated
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
+from dpfed.stages.adaptive_clip import AdaptiveClip
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
@@ -18,6 +21,7 @@ from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integers import Integers
 from dpfed.stages.soundness import require_sound
 from dpfed.stages.weigh import Weigh
+from dpfed.stages.words import Words
 
 CHAINS = {
     "server": ("fed-smp-randk-digits",),
@@ -79,6 +83,37 @@ def test_a_lossy_code_behind_the_noise_of_a_sum_is_refused(chains):
     with pytest.raises(ConfigError, match="Encode changes rows"):
         require_sound(stages)
     require_sound(chains["uploads"])  # there it is post-processing
+
+
+def test_a_count_that_is_not_charged_is_refused(chains):
+    draws = Simulated(seeds=Seeds(root=0))
+    counted = AdaptiveClip(quantile=0.5, rate=0.2, count_noise_std=5.0, cohort=65.0, randomness=draws)
+    for name in ("server", "shares", "integers", "decoded first", "uploads"):
+        with pytest.raises(ConfigError, match="the count that moves the clip norm"):
+            require_sound(chains[name].replaced(Clip, lambda stage: Clip(adaptive=counted)))
+
+
+def test_a_second_release_is_refused(chains):
+    stages = chains["server"]
+    noise = stages.find(GaussianNoise)
+    with pytest.raises(ConfigError, match="two stages make it private"):
+        require_sound(stages.with_after(Encode, noise_like(noise)))
+
+
+def noise_like(noise):
+    return replace(noise, noise_multiplier=2 * noise.noise_multiplier)
+
+
+def test_continuous_noise_in_a_ring_is_refused(chains):
+    words = Words(size=10, bits=12)
+    with pytest.raises(ConfigError, match="hides no wrap-around"):
+        require_sound(chains["server"].replaced(Encode, lambda stage: words))
+
+
+def test_two_rings_are_refused(chains):
+    stages = chains["integers"].replaced(Words, lambda stage: replace(stage, bits=stage.bits - 1))
+    with pytest.raises(ConfigError, match="the same bits"):
+        require_sound(stages)
 
 
 def test_of_all_orders_only_sound_ones_pass(chains):
