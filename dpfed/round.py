@@ -213,6 +213,7 @@ def take_part(opened: OpenRound[OpenSum], *, seeds: Seeds) -> None:
         add(opened, client_halves(method.stages, zeros, ids, _uncounted(now)), ids)
     if method.ranks.count > 1:
         total.gather(method.ranks)
+        now.tally.gather(method.ranks)
 
 
 def add_canaries(opened: OpenRound[Collecting], ids: NDArray[np.int64]) -> None:

@@ -85,9 +85,7 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     by_orders = sampling_of(parts[0][0]).name == "fixed"
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter(
-                "ignore"
-            )  # of its discretisation; what it states is judged here
+            warnings.simplefilter("ignore")  # of its discretisation; what it states is judged here
             epsilon = (_by_orders if by_orders else _by_losses)(mechanism, target)
     except (ImportError, ValueError, ArithmeticError, MemoryError) as error:  # its alternating sums fail at huge noise
         return _none(target, f"dp-accounting fails ({type(error).__name__}: {str(error)[:100]})")

@@ -86,13 +86,9 @@ class Watch:
             self.released = total
 
     def gather(self, ranks: Ranks, now: Round) -> None:
-        """What every rank has counted and seen, added up; noise too."""
-        tally, at = now.tally, now.reference.device
-        counts = [tally.trained, tally.inside, tally.not_finite, self.draws, tally.uplink_bytes or 0]
-        measured = ranks.largest(float(tally.uplink_bytes is not None)) > 0
-        totals = ranks.total(torch.tensor(counts)).tolist()
-        tally.trained, tally.inside, tally.not_finite, self.draws, uplink = totals
-        tally.uplink_bytes = uplink if measured else None
+        """What every rank has seen, added up; noise too."""
+        at = now.reference.device
+        self.draws = int(ranks.total(torch.tensor([self.draws])))
         self.largest_norm = ranks.largest(self.largest_norm or 0.0)
         dtype = self._stages.summed_as
         if self._stages.noise_in_rows:

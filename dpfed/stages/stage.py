@@ -18,7 +18,7 @@ from torch import Tensor
 
 from accounting.ledger import Release
 from accounting.mechanisms import SingleRelease
-from dpfed.aggregation.ranks import Task
+from dpfed.aggregation.ranks import Ranks, Task
 from dpfed.server.state import ServerState
 from dpfed.stages.maps import Map
 from dpfed.stages.observer import Observer
@@ -42,6 +42,13 @@ class Tally:
     def counted(self) -> int:
         """Rows of the cohort that are finite."""
         return self.trained - self.not_finite
+
+    def gather(self, ranks: Ranks) -> None:
+        """What every rank has counted, added up: an adaptive clip norm follows the whole cohort's."""
+        counts = torch.tensor([self.trained, self.inside, self.not_finite, self.uplink_bytes or 0])
+        measured = ranks.largest(float(self.uplink_bytes is not None)) > 0
+        self.trained, self.inside, self.not_finite, uplink = ranks.total(counts).tolist()
+        self.uplink_bytes = uplink if measured else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
