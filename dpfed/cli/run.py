@@ -60,7 +60,7 @@ def run(
     try:
         import torch  # noqa: F401
 
-        from dpfed.config import presets
+        from dpfed.methods import presets
     except ImportError as error:
         raise ConfigError(f"`dpfed run` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if list_presets:
@@ -97,8 +97,8 @@ def run(
 
 def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
     """The checked configuration of a TOML file or a preset, and its name."""
-    from dpfed.config import presets
     from dpfed.config.tables import override, parse, read_toml
+    from dpfed.methods import presets
 
     if given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem

@@ -11,7 +11,8 @@ import torch
 from dpfed import data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
 from dpfed.config.own_code import load_own_code
-from dpfed.config.tables import Config, Mask
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
 from dpfed.data.samples import Validation, public_samples, validation_samples
