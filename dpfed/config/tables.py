@@ -57,6 +57,8 @@ class Data(_Table):
     `partition_seed`: who the clients are follows from it alone, beside the data and the other settings of the division;
     run.seed has no part in it, so that runs that differ in it are on the same clients.
 
+    A file that has train_targets in place of train_labels predicts numbers: it has no classes (local.loss).
+
     `train_samples`, `test_samples`: at most so many, drawn by it. `validation`: so many training samples are set
     aside, no client has them, and their score is validation_accuracy. `public` training samples serve as the public
     set of fed-smp-topk: carved out of the training half (then the summary says that they are not protected), or taken
@@ -137,11 +139,15 @@ class Local(_Table):
     them changes a result beyond rounding.
     precision: of gradients; weights and sums are float32 throughout. bf16 and tf32 (CUDA only) are faster and less
     precise.
+    loss: cross-entropy (of labels), mse, l1, huber or binary-cross-entropy (of numbers, the mean over those of a
+    target), or one of your own (`dpfed.clients.losses.register`); by default cross-entropy for labels, mse for targets
+    that are no classes. "own" stands for one that was given in Python.
     """
 
     learning_rate: Positive
     learning_rate_decay: Positive = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    loss: str | None = None
     optimizer: Literal["sgd", "adam"] = "sgd"
     epochs: Steps | None = None
     steps: Steps | None = None
@@ -285,12 +291,17 @@ class ServerTable(_Table):
 
 
 class RunTable(_Table):
-    """[run] Seed, device, bookkeeping. `randomness` "secure" takes cohorts and noise from the operating system."""
+    """[run] Seed, device, bookkeeping. `randomness` "secure" takes cohorts and noise from the operating system.
+
+    `metrics` are measured on the test half beside the loss, and stand as test_NAME in metrics.jsonl and summary.json:
+    mae, rmse, r2 for targets that are no classes, where mae and r2 are the default; labels have their accuracy anyhow.
+    """
 
     seed: Seed = 0
     device: str = "auto"
     group: Clients = 20
     evaluate_every: Count = 1
+    metrics: tuple[str, ...] | None = Field(default=None, strict=False, max_length=MOST_LAYERS)
     randomness: Literal["simulated", "secure"] = "simulated"
 
 
