@@ -23,7 +23,8 @@ class Data(Table):
     """The folder that holds it; default: $DPFED_DATA_DIR, for a file of one's own the current folder."""
 
     classes: Count | None = None
-    """How many labels a file of one's own can have, unless its metadata say so: a public number."""
+    """How many labels a file of one's own can have, unless its metadata say so: a public number. A file that has
+    train_targets in place of train_labels predicts numbers and has no classes."""
 
     train_samples: Count | None = None
     """At most so many training samples, drawn by data.partition_seed."""

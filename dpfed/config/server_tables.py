@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dpfed.config.limits import LARGEST_FLOAT, MOST_CLIENTS, Clients, ClipNorm, Count, Positive, Seed
+from dpfed.config.limits import LARGEST_FLOAT, MOST_CLIENTS, MOST_LAYERS, Clients, ClipNorm, Count, Positive, Seed
 from dpfed.config.table import Table
 
 _Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
@@ -94,6 +94,10 @@ class RunTable(Table):
 
     evaluate_every: Count = 1
     """Rounds between two evaluations; the last round is always evaluated."""
+
+    metrics: tuple[str, ...] | None = Field(default=None, strict=False, max_length=MOST_LAYERS)
+    """What is measured on the test half beside the loss, test_NAME in metrics.jsonl and summary.json: mae, rmse, r2 for
+    targets that are no classes; default: mae and r2 for them. Labels have their accuracy anyhow."""
 
     randomness: Literal["simulated", "secure"] = "simulated"
     """Cohorts and noise from the seed, for experiments; or from the operating system, for a model that is released."""

@@ -47,6 +47,11 @@ class Local(Table):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Of SGD."""
 
+    loss: str | None = None
+    """cross-entropy (of labels), mse, l1, huber or binary-cross-entropy (of numbers, the mean over those of a target),
+    or one of your own (`dpfed.clients.losses.register`); default: cross-entropy for labels, mse for targets that are no
+    classes. "own" stands for one that was given in Python."""
+
     optimizer: Literal["sgd", "adam"] = "sgd"
     """What takes a client's steps; its state begins anew in every round."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dpfed import models
+from dpfed.clients.losses import Loss
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.pruned import PrunedSgd
@@ -28,7 +29,7 @@ from dpfed.seeds import Seeds
 
 
 def network_of(config: Config, dataset: Dataset) -> FlatModel:
-    return models.build(config.model.name, dataset.input_shape, dataset.classes, **model_options(config))
+    return models.build(config.model.name, dataset.input_shape, dataset.outputs, **model_options(config))
 
 
 def model_options(config: Config) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def group_of(config: Config, model: FlatModel) -> int:
 
 
 def local_training(
-    config: Config, course: Course, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
+    config: Config, course: Course, loss: Loss, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
 ) -> LocalTraining:
     return LocalTraining(
         model=model,
@@ -103,6 +104,7 @@ def local_training(
         epochs=config.local.epochs,
         steps=config.local.steps,
         batch_size=config.local.batch_size,
+        loss=loss,
         strategy=config.local.strategy,
         chunk=config.local.chunk,
         memory=config.local.memory,
