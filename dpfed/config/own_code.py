@@ -61,21 +61,30 @@ def load_own_code() -> None:
         _load(point)
 
 
-@contextmanager
-def loaded(files: Iterable[Path]) -> Iterator[None]:
-    """Inside, these files are named beside those that $DPFED_OWN_CODE names, and have run."""
-    before = os.environ.get(VARIABLE)
-    names = [name for name in (before or "").split(os.pathsep) if name]
+def load(files: Iterable[Path]) -> None:
+    """Name these files beside those that $DPFED_OWN_CODE names, for this process and those that it starts, and run
+    them all."""
+    named = os.environ.get(VARIABLE, "").split(os.pathsep)
     added = [str(Path(file).absolute()) for file in files]
+    if added:
+        os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(name for name in [*named, *added] if name))
+    load_own_code()
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """What is named inside is not named any more afterwards."""
+    before = os.environ.get(VARIABLE)
     try:
-        if added:
-            os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*names, *added]))
-        load_own_code()
         yield
     finally:
-        if added:
-            os.environ.pop(VARIABLE)
-            os.environ |= {} if before is None else {VARIABLE: before}
+        os.environ.pop(VARIABLE, None)
+        os.environ |= {} if before is None else {VARIABLE: before}
+
+
+def named_files() -> tuple[OwnFile, ...]:
+    """Those that were named and have run: what other processes and machines need, too."""
+    return tuple(_LOADED.values())
 
 
 def own_files(used: Iterable[tuple[Kind, str]]) -> tuple[OwnFile, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class MethodFacts:
     the compressor's name in `dpfed.compress`, None for coins. `sparse` methods take method.keep or method.k, and must
     unless `sparse` is "optional". `coins_possible`: privacy.noise may be "coins". `needs_public_data`: the coordinates
     come from data that must be public. `privacy`: whether a [privacy] table is required, optional or never possible.
+    `preset`: tables of the presets of a method of one's own; those of ours are files.
     """
 
     name: str
@@ -45,6 +46,7 @@ class MethodFacts:
     sparse: Literal["no", "yes", "optional"] = "no"
     needs_public_data: bool = False
     coins_possible: bool = False
+    preset: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def coins(self) -> bool:
@@ -53,7 +55,7 @@ class MethodFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of `dpfed methods --json`."""
-        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "stages"}
+        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("stages", "preset")}
         return record | {"private_with": list(self.private_with)}
 
 

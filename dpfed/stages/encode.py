@@ -65,8 +65,12 @@ class Encode:
     @property
     def lossless(self) -> bool:
         """Whether what arrives is the row itself."""
-        as_it_is = isinstance(self.scheme, Dense) and self.scheme.bits == 32
+        as_it_is = type(self.scheme) is Dense and self.scheme.bits == 32
         return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
+
+    @property
+    def remembers_clients(self) -> bool:
+        return self.feedback is not None
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         if self.lossless:

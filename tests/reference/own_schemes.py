@@ -11,18 +11,20 @@ import torch
 
 from dpfed.compress import Floats, Indices, SymbolField, counter
 from dpfed.compress.fields import FieldBytes
-from dpfed.config import registered
+from dpfed.config import own_code, registered
 
 
 @contextmanager
 def fresh_names():
     """Whatever is registered inside is forgotten afterwards."""
-    before = {kind: dict(names) for kind, names in registered._KNOWN.items()}
+    names = {kind: dict(names) for kind, names in registered._KNOWN.items()}
+    files = dict(own_code._LOADED)
     try:
         yield
     finally:
-        registered._KNOWN.clear()
-        registered._KNOWN.update(before)
+        for kept, before in ((registered._KNOWN, names), (own_code._LOADED, files)):
+            kept.clear()
+            kept.update(before)
 
 
 class Honest:
