@@ -53,6 +53,7 @@ class MethodFacts:
     sparse: Literal["no", "yes", "optional"] = "no"
     needs_public_data: bool = False
     coins_possible: bool = False
+    preset: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def coins(self) -> bool:

@@ -1,4 +1,7 @@
-"""Presets METHOD-DATASET: a data set's tables, the method's on top, then what the data set's [adjust.METHOD] says."""
+"""Presets METHOD-DATASET: a data set's tables, the method's on top, then what the data set's [adjust.METHOD] says.
+
+Methods and schemes of one's own have them, too.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 from dpfed.config.tables import override
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import METHODS
+from dpfed.methods.catalogue import every_method
 
 _DATA = files("dpfed.config") / "data_presets"
 
@@ -37,7 +40,7 @@ def tables(name: str) -> dict[str, Any]:
 def _of_methods() -> dict[str, dict[str, Any]]:
     """What methods set, by the preset's name; `privacy = False` takes the data set's table away."""
     found = {}
-    for method in METHODS.values():
+    for method in every_method().values():
         for name, given in (method.presets or {method.name: {}}).items():
             public = {} if method.privacy == "required" else {"privacy": False}
             found[name] = {**public, **given, "method": {"name": method.name, **given.get("method", {})}}

@@ -16,7 +16,7 @@ from dpfed.aggregation.ranks import Ranks
 from dpfed.compress.masked_noise import FedMrnSigned
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import METHODS
+from dpfed.methods.catalogue import every_method
 from dpfed.methods.choices import in_integers, integer_noise, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.idle_keys import idle_keys
@@ -32,7 +32,7 @@ _OF_COINS = {"stochastic-sign": ("bound",), "fedmrns": ("noise", "alpha")}
 def refuse(config: Config, facts: MethodFacts) -> None:
     """ConfigError for settings that cannot work together, or that nothing would look at."""
     for message in chain(
-        not_taken(config, facts, METHODS),
+        not_taken(config, facts, every_method()),
         _privacy_of(config, facts),
         _masks_and_public_data(config, facts),
         _options(config, facts),
@@ -126,7 +126,7 @@ def _signs(config: Config, facts: MethodFacts) -> Iterator[str]:
             yield "privacy.noise='gaussian' with masks: their noise is coins. Remove it."
         return
     if not facts.coins_possible:
-        able = ", ".join(name for name, one in METHODS.items() if one.coins_possible)
+        able = ", ".join(name for name, one in every_method().items() if one.coins_possible)
         yield f"privacy.noise='coins' with method.name={facts.name!r}: only fedpm, {able} have coins."
     if seen(config) == "uploads":
         yield "privacy.release='uploads' with privacy.noise='coins': is built for fedpm only. Use 'sum'."
