@@ -338,7 +338,7 @@ def _sampled(summary: Mapping[str, Any]) -> str:
     if summary["noise_placement"] == "uploads":
         return "every upload seen, every round charged to all"
     if summary["unit"] == "record":
-        return "in the client whose steps tell most; batches by coins"
+        return "in the worst client; Poisson batches"
     return f"{summary['sampling']} sampling"
 
 
