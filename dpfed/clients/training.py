@@ -46,7 +46,7 @@ class LocalTraining:
     at_once:        clients that `train` is about to be given at a time, for the choice of a strategy
     precision:      of gradients (`dpfed.clients.task`): "bf16" is faster where processors know it, "tf32" is for
                     CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
-    record:         if given, records are private: batches are drawn independently (`PoissonBatches`), slopes clipped record
+    record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes clipped record
                     by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
 
     With BatchNorm each client follows its own running statistics, under both strategies and in short batches as torch
