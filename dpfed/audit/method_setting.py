@@ -12,10 +12,10 @@ from dpfed.audit.sampler_check import cohorts_check
 from dpfed.audit.secure_check import secure_check
 from dpfed.audit.upload import TRIALS, UploadAudit, audit_round
 from dpfed.audit.verdict import Check
-from dpfed.config import presets
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
+from dpfed.methods import presets
 from dpfed.methods.catalogue import every_method, method
 from dpfed.participation.sampling import sampler
 from dpfed.run.experiment import Experiment, build

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import console, number, print_json
 from dpfed.cli.stopping import asked_by_signals
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError, RunInterrupted
@@ -65,7 +65,7 @@ def run(
     try:
         import torch  # noqa: F401
 
-        from dpfed.config import presets
+        from dpfed.methods import presets
     except ImportError as error:
         raise ConfigError(f"`dpfed run` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     load_files(load or [])
@@ -111,8 +111,8 @@ def run(
 
 def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
     """The checked configuration of a TOML file or a preset, and its name."""
-    from dpfed.config import presets
     from dpfed.config.tables import override, parse, read_toml
+    from dpfed.methods import presets
 
     if given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem
@@ -177,10 +177,10 @@ def _run(
         said: dict[str, float] = {}
 
         def on_round(record: Mapping[str, Any]) -> None:
-            said.update({k: v for k, v in record.items() if k in ("test_accuracy", "epsilon") and v is not None})
+            said.update({k: v for k, v in record.items() if k in _SAID and v is not None})
             words = _progress_words(said)
             progress.update(task, completed=record["round"], said=words)
-            if not log.is_terminal and record["test_accuracy"] is not None:
+            if not log.is_terminal and any(record[key] is not None for key in ("test_accuracy", "test_loss")):
                 log.print(f"round {record['round']}/{config.federation.rounds}  {words}")
 
         train = _engine(engine, log.print)
@@ -203,10 +203,15 @@ def _plan_words(experiment: Experiment) -> str:
     return words + f"; noise multiplier {upwards(goal.noise_multiplier)}"
 
 
+_SAID = ("test_accuracy", "test_loss", "epsilon")
+
+
 def _progress_words(said: Mapping[str, float]) -> str:
     words = []
     if "test_accuracy" in said:
         words.append(f"accuracy {said['test_accuracy']:.1%}")
+    elif "test_loss" in said:
+        words.append(f"test loss {said['test_loss']:.4g}")
     if "epsilon" in said:
         words.append(f"epsilon so far {upwards(said['epsilon'])}")
     return "  ".join(words)
@@ -234,10 +239,7 @@ def _show(outcome: Outcome) -> None:
 def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     from dpfed.report.run import noise_words
 
-    rows = [
-        ("test accuracy", _percent(summary["test_accuracy"])),
-        ("best over rounds (optimistic)", _percent(summary["best_test_accuracy"])),
-    ]
+    rows = _score_rows(summary)
     if summary["epsilon"] is not None:
         rows += [
             ("epsilon", upwards(summary["epsilon"]) + _at_least(summary["lower_bound"])),
@@ -268,6 +270,20 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _training_words(plan: Mapping[str, Any]) -> str:
     how = "one after the other, one a core" if plan["chunk"] is None else f"side by side, {plan['chunk']} at a time"
     return f"{how}, in {plan['precision']}"
+
+
+def _score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Accuracy where there are classes, else the loss; and other metrics by their names."""
+    apart = ("test_accuracy", "test_loss")
+    others = [(name, value) for name, value in summary.items() if name.startswith("test_") and name not in apart]
+    rows = [(name.replace("_", " "), number(value)) for name, value in others]
+    if summary["test_accuracy"] is None:
+        return [(f"test loss ({summary['loss']})", number(summary["test_loss"])), *rows]
+    return [
+        ("test accuracy", _percent(summary["test_accuracy"])),
+        ("best over rounds (optimistic)", _percent(summary["best_test_accuracy"])),
+        *rows,
+    ]
 
 
 _PAID = " (delta pays for those who are drawn in more)"

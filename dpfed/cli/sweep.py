@@ -181,7 +181,7 @@ def _chosen(choice: Tuned) -> str:
     where = f"{choice.row} {_words(choice.at)}".strip()
     scores = "; ".join(f"{_words(values)}: {number(score)}" for values, score in choice.scores)
     chosen = "nothing" if choice.values is None else _words(choice.values)
-    return f"tuned: {where}: {chosen}, by validation accuracy ({scores})"
+    return f"tuned: {where}: {chosen}, by {choice.score.replace('_', ' ')} ({scores})"
 
 
 def _show_plan(planned: PlannedSweep) -> None:

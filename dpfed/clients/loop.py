@@ -9,7 +9,6 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import RecordGradients
@@ -90,8 +89,8 @@ class _PlainStep:
         task, walk = self._task, self._walk
         with torch.enable_grad():
             with forward_pass(task.precision, batch.device):
-                logits = self._module(task.images(batch))
-            loss = cross_entropy(logits.float(), task.labels[batch])
+                outputs = self._module(task.images(batch))
+            loss = task.loss.mean(outputs.float(), task.labels[batch])
         if walk.rate is not None:
             self._gradients.descend(loss, walk.rate)
             return
@@ -103,7 +102,7 @@ class _PrivateStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
         self._module = task.model.bind(walk.room[0])
-        self._records = RecordGradients(self._module)
+        self._records = RecordGradients(self._module, loss=task.loss)
 
     def enter(self, walk: Walk) -> None:
         self._walk = walk

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
 from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
+from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
 from dpfed.models.char_lstm import stepwise
@@ -91,22 +91,22 @@ def step_of(noise_multiplier: float, batches: PoissonBatches, size: int) -> Sing
 
 
 class RecordGradients:
-    """Per-record gradients of a module's cross-entropy, by Opacus' hooks. For one thread."""
+    """Per-record gradients of a module's loss, by Opacus' hooks. For one thread."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, loss: Loss = CROSS_ENTROPY) -> None:
         from opacus import GradSampleModule  # takes a second to load
 
         # An embedding's input, numbers of letters, has no gradient; its hook works all the same.
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
         self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
-        self._parameters = list(module.parameters())
+        self._parameters, self._loss = list(module.parameters()), loss
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """[b, d] for inputs [b, ...], b at least 1."""
         # Opacus works in hooks that run when the gradient of a layer's input is taken: the first layer's, too.
         wanted = inputs.detach().requires_grad_()
         with torch.enable_grad():
-            loss = cross_entropy(self._module(wanted), labels, reduction="sum")
+            loss = self._loss.of_records(self._module(wanted), labels).sum()
         *totals, _ = torch.autograd.grad(loss, [*self._parameters, wanted], allow_unused=True)
         rows = [
             self._taken(parameter, total, len(labels))

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from dpfed.clients.schedule import Schedule
 from dpfed.clients.task import LocalTask, forward_pass
@@ -69,8 +68,8 @@ def in_one_pass(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) 
     model, leaf = task.model, weights.detach().requires_grad_()
     with torch.enable_grad():
         with forward_pass(task.precision, weights.device):
-            logits, statistics = model.train_clients(leaf, task.inputs[rows], shares)
-        losses = cross_entropy(logits.float().flatten(0, 1), task.labels[rows].flatten(), reduction="none")
+            outputs, statistics = model.train_clients(leaf, task.inputs[rows], shares)
+        losses = task.loss.of_clients(outputs.float(), task.labels[rows])
         total = torch.dot(losses, shares.flatten())
     gradients = torch.autograd.grad(total, leaf)[0]
     if model.has_statistics:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import Schedule
 from dpfed.models.flat import FlatModel
@@ -67,7 +68,7 @@ class Course(Protocol):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTask:
     """Send each client of `schedule` along the course from the same broadcast [n], on the rows of (inputs, labels)
-    it names, with private slopes if `record` is given. The answer is [c, n].
+    it names and their `loss`, with private slopes if `record` is given. The answer is [c, n].
 
     channels_last: whether batches of images may lie so in memory (`dpfed.clients.layout`)
     """
@@ -81,6 +82,7 @@ class LocalTask:
     schedule: Schedule
     round: int
     seeds: Seeds
+    loss: Loss = CROSS_ENTROPY
     record: RecordLevel | None = None
     channels_last: bool = False
     precision: Precision = "float32"

@@ -15,6 +15,7 @@ from dpfed.clients.checks import check_training
 from dpfed.clients.graphs import MOST_RECORDED, RecordedGradients
 from dpfed.clients.layout import takes_channels_last
 from dpfed.clients.loop import train_in_turn
+from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.memory import chunk_within, default_budget
 from dpfed.clients.plan import Strategy, TrainingPlan, cheapest, cost_of
 from dpfed.clients.records import RecordLevel
@@ -29,12 +30,13 @@ from dpfed.seeds import Seeds
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTraining:
-    """Clients go through their own samples in batches and follow `course` on the cross-entropy of each.
+    """Clients go through their own samples in batches and follow `course` on the mean loss of each.
 
     Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A
     client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
 
-    inputs, labels: float32 [N, ...] and int64 [N], on the device to train on
+    inputs, labels: float32 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on the
+                    device to train on
     strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "graphs" records
                     the steps of clients side by side as CUDA graphs, "auto" takes what should be faster (`plan`). All
                     give the same up to float rounding.
@@ -61,6 +63,7 @@ class LocalTraining:
     epochs: int | None = None
     steps: int | None = None
     batch_size: int
+    loss: Loss = CROSS_ENTROPY
     strategy: Strategy = "auto"
     chunk: int | None = None
     memory: int | None = None
@@ -150,6 +153,7 @@ class LocalTraining:
             schedule=schedule,
             round=number,
             seeds=seeds,
+            loss=self.loss,
             record=self.record,
             channels_last=self._channels_last,
             precision=self.precision,

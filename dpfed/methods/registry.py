@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfed.config import registered
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, most_bits
-from dpfed.methods.facts import DECODED, NOISED_SUM, NOISED_UPLOADS, SHARES, MethodFacts
+from dpfed.methods.facts import COMPRESSED, DECODED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, MethodFacts
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -63,7 +63,8 @@ def register(
             privacy=privacy,
             sparse=sparse,
             stages=makes,
-            preset=preset or {},
+            takes=(*COMPRESSED, *(SPARSE if sparse == "yes" else ())),
+            presets={name: preset or {}},
         )
         registered.add("method", name, facts, taken=METHODS)
         return makes

@@ -47,8 +47,10 @@ def register(name: str, maker: Callable[..., nn.Module]) -> None:
     """Make a network of one's own known as model.name in this process.
 
     maker: function (input_shape, classes, **options) that makes the module with fresh random weights, with inputs
-    float32 [b, *input_shape] and logits [b, classes]; `FlatModel` says which modules it cannot be. Raises ConfigError
-    for the name of a network that comes with dpfed, or that another line of code has registered.
+    float32 [b, *input_shape] and logits [b, classes], or [b, classes, ...] where a sample has several labels. Where
+    targets are no classes, `classes` is how many numbers a target has, and outputs are what the loss takes. `FlatModel`
+    says which modules it cannot be. Raises ConfigError for the name of a network that comes with dpfed, or that another
+    line of code has registered.
     """
     if not callable(maker):
         raise ConfigError(f"model {name!r}: is {type(maker).__name__}; must be a function that makes a module.")
@@ -98,20 +100,23 @@ def _known() -> dict[str, Callable[..., nn.Module]]:
     return {**MODELS, **registered.own("model")}
 
 
-def check_outputs(name: str, model: FlatModel, inputs: Tensor, classes: int) -> None:
-    """ConfigError unless the network makes logits [n, classes] of `inputs` [n, ...], which are public."""
+def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, ...] | None) -> Tensor:
+    """What the network makes of `inputs` [n, ...], which are public; ConfigError unless it is floating, one row a
+    sample, and these logits of the given form (None: any)."""
     try:
-        logits = model.try_on(inputs)
+        outputs = model.try_on(inputs)
     except Exception as error:
         raise ConfigError(
             f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}: {words_of(error)}."
         ) from error
-    form = f"{logits.dtype} of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-    if not (isinstance(logits, Tensor) and logits.is_floating_point() and logits.shape == (len(inputs), classes)):
-        raise ConfigError(
-            f"model={name!r}: gives {form} for {len(inputs)} samples; must give logits, floating, "
-            f"[{len(inputs)}, {classes}]: one for each class."
-        )
+    found = (
+        f"{outputs.dtype} of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+    )
+    floats = isinstance(outputs, Tensor) and outputs.is_floating_point() and outputs.dim() > 0
+    if not (isinstance(outputs, Tensor) and floats and outputs.shape == (len(inputs), *(form or outputs.shape[1:]))):
+        wanted = "a row a sample" if form is None else f"logits, floating, {[len(inputs), *form]}: one for each class"
+        raise ConfigError(f"model={name!r}: gives {found} for {len(inputs)} samples; must give {wanted}.")
+    return outputs
 
 
 def _made(name: str, maker: Callable[[], nn.Module]) -> nn.Module:

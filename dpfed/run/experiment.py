@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,9 +11,11 @@ import torch
 from accounting.errors import AccountingError
 from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
+from dpfed.clients.losses import OfSamples
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
-from dpfed.config.tables import Config, Mask
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
 from dpfed.data.samples import Validation, public_samples, validation_samples
@@ -32,6 +34,9 @@ from dpfed.models.mask_file import Recipe
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.round import Method
+from dpfed.run.evaluate import Objective
+from dpfed.run.metrics import Metric
+from dpfed.run.objective import objective_of, with_own_loss
 from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.seeds import Seeds
 from dpfed.server.averaging import Averaging
@@ -62,6 +67,7 @@ class Experiment:
     method: Method
     seeds: Seeds
     model: FlatModel
+    objective: Objective
     readout: Readout
     dataset: Dataset
     device: torch.device
@@ -86,11 +92,22 @@ def check(config: Config, ranks: Ranks | None = None) -> MethodFacts:
     return chosen
 
 
-def build(config: Config, ranks: Ranks | None = None) -> Experiment:
+def build(
+    config: Config,
+    ranks: Ranks | None = None,
+    *,
+    loss: OfSamples | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+) -> Experiment:
     """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does; AccountingError
     for one that no account of privacy covers.
+
+    loss: of one's own, f(outputs [n, ...], targets [n, ...]) -> [n], in place of local.loss, whose value becomes "own";
+    metrics: of one's own beside those of run.metrics, by name (`dpfed.run.metrics.Metric`)
     """
     ranks = Alone() if ranks is None else ranks
+    if loss is not None:
+        config = with_own_loss(config)
     facts = check(config, ranks)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
@@ -100,11 +117,13 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
     whole, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, whole, division, device)
     model = network_of(config, dataset)
-    models.check_outputs(config.model.name, model, torch.from_numpy(dataset.test_inputs[:2]), dataset.classes)
+    objective = objective_of(config, dataset, model, loss, metrics or {})
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
-    clients = local_training(config, course(config, model, network, device), dataset, model, division, device)
+    clients = local_training(
+        config, course(config, model, network, device), objective.loss, dataset, model, division, device
+    )
     records: RecordGoal | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
@@ -135,6 +154,7 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         method=method,
         seeds=seeds,
         model=model,
+        objective=objective,
         readout=readout,
         dataset=dataset,
         device=device,
@@ -275,7 +295,7 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
     recipe = Recipe(
         model=config.model.name,
         input_shape=dataset.input_shape,
-        classes=dataset.classes,
+        classes=dataset.outputs,
         options=model_options(config),
         seed=seeds.root,
         constant=table.constant,

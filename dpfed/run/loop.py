@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from accounting.errors import AccountingError, BudgetSpent
@@ -32,9 +31,9 @@ from dpfed.run import exceeded
 from dpfed.run.binding import Binding, Heads, start_hash
 from dpfed.run.book import Book
 from dpfed.run.checkpoint import Checkpoint
-from dpfed.run.evaluate import TestResult, evaluate
 from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
+from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
 from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, open_watched, take_part_watched
@@ -247,16 +246,12 @@ class Run:
         experiment, folder = self.experiment, self._folder
         if experiment.goal and self.state.round == 0:
             raise RunError(self._exceeded())
-        accuracies = [record["test_accuracy"] for record in self._metrics if record["test_accuracy"] is not None]
-        if self._metrics and self._metrics[-1]["test_accuracy"] is None:  # ended between two evaluations
-            accuracies.append(_evaluate(experiment, self.state).accuracy)
         summary = summary_of(
             experiment,
             self.state,
             self._book,
             self._metrics,
-            accuracies=accuracies,
-            validation_accuracy=_validated(experiment, self.state),
+            scores=scores_of(experiment, self.state, self._metrics),
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
             binding=self._binding,
@@ -357,25 +352,11 @@ def _round_record(experiment: Experiment, state: ServerState, epsilon: float, up
     config = experiment.config
     record: dict[str, Any] = {"round": state.round, "test_accuracy": None, "test_loss": None}
     if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:
-        result = _evaluate(experiment, state)
-        record["test_accuracy"] = result.accuracy
-        record["test_loss"] = result.loss if math.isfinite(result.loss) else None
-        if experiment.validation is not None:
-            record["validation_accuracy"] = _validated(experiment, state)
+        record |= tested(experiment, state) | validated(experiment, state)
     record["epsilon"] = None if math.isnan(epsilon) else epsilon
     record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
     record["uplink_megabytes"] = uplink_megabytes(experiment, state.round, uplink)
     return record
-
-
-def _evaluate(experiment: Experiment, state: ServerState) -> TestResult:
-    dataset, device = experiment.dataset, experiment.device
-    return evaluate(
-        experiment.model,
-        experiment.readout.weights(state),
-        torch.from_numpy(dataset.test_inputs).to(device),
-        torch.from_numpy(dataset.test_labels).to(device),
-    )
 
 
 def _report_of(state: ServerState, facts: RoundFacts, uplink: int, seconds: float) -> dict[str, Any]:
@@ -385,14 +366,6 @@ def _report_of(state: ServerState, facts: RoundFacts, uplink: int, seconds: floa
         "diagnostics": _facts_record(state, facts, seconds),
         "canaries": [{"round": state.round, **asdict(score)} for score in facts.canaries],
     }
-
-
-def _validated(experiment: Experiment, state: ServerState) -> float | None:
-    """Accuracy on the training samples that were set aside, if any were."""
-    held = experiment.validation
-    if held is None:
-        return None
-    return evaluate(experiment.model, experiment.readout.weights(state), held.inputs, held.labels).accuracy
 
 
 def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, Any]:

@@ -66,6 +66,11 @@ QUANTITIES: dict[str, Quantity] = {
         _percent("test_accuracy", "test accuracy, last round"),
         _percent("best_test_accuracy", "test accuracy, best over rounds"),
         _percent("validation_accuracy", "validation accuracy, last round"),
+        *(
+            Quantity(key=f"{half}_{key}", label=f"{half} {key}, last round", digits=4)
+            for half in ("test", "validation")
+            for key in ("loss", "mae", "rmse", "r2")
+        ),
         Quantity(key="epsilon", label="epsilon", digits=4, over_seeds="largest"),
         Quantity(key="lower_bound", label="epsilon at least", digits=4, over_seeds="smallest"),
         Quantity(key="server_epsilon", label="epsilon against the server", digits=4, over_seeds="largest"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -23,8 +24,7 @@ def summary_of(
     book: Book | None,
     metrics: list[dict[str, Any]],
     *,
-    accuracies: list[float],
-    validation_accuracy: float | None,
+    scores: Mapping[str, float | None],
     stopped_by: str,
     seconds: float,
     binding: Binding,
@@ -52,9 +52,8 @@ def summary_of(
         "cohort": int(experiment.method.sampler.expected),
         "sampling": config.federation.sampling,
         "rounds": state.round,
-        "test_accuracy": accuracies[-1] if accuracies else None,
-        "best_test_accuracy": max(accuracies) if accuracies else None,
-        "validation_accuracy": validation_accuracy,
+        "loss": experiment.objective.loss.name,
+        **scores,
         "epsilon": stated.epsilon if stated else None,
         "lower_bound": stated.lower_bound if stated else None,
         "delta": goal.delta if goal else None,

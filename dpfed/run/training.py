@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dpfed import models
+from dpfed.clients.losses import Loss
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.pruned import PrunedSgd
@@ -15,7 +16,8 @@ from dpfed.clients.sgd import Sgd
 from dpfed.clients.task import Course
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
-from dpfed.config.tables import Config, Mask
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
 from dpfed.methods.catalogue import method
@@ -27,7 +29,7 @@ from dpfed.seeds import Seeds
 
 
 def network_of(config: Config, dataset: Dataset) -> FlatModel:
-    return models.build(config.model.name, dataset.input_shape, dataset.classes, **model_options(config))
+    return models.build(config.model.name, dataset.input_shape, dataset.outputs, **model_options(config))
 
 
 def model_options(config: Config) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def group_of(config: Config, model: FlatModel) -> int:
 
 
 def local_training(
-    config: Config, course: Course, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
+    config: Config, course: Course, loss: Loss, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
 ) -> LocalTraining:
     return LocalTraining(
         model=model,
@@ -102,6 +104,7 @@ def local_training(
         epochs=config.local.epochs,
         steps=config.local.steps,
         batch_size=config.local.batch_size,
+        loss=loss,
         strategy=config.local.strategy,
         chunk=config.local.chunk,
         memory=config.local.memory,

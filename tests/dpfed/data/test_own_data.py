@@ -140,7 +140,7 @@ def test_declarations_that_no_network_can_have_are_one_error(tmp_path: Path, dec
     assert len(str(raised.value)) < 500
 
 
-@pytest.mark.parametrize("number", [True, 2.0, 0, 2**40, 10**5000, None], ids=range(6))
+@pytest.mark.parametrize("number", [True, 2.0, 0, 2**40, 10**5000], ids=range(5))
 def test_data_from_python_declare_their_classes(number: Any) -> None:
     with bounded(), pytest.raises(DataError, match="classes="):
         data.from_samples(Points(8), Points(8), classes=number)
