@@ -3,6 +3,7 @@
 The audits are seeded; a correct round is failed with probability at most 5%, what is planted here always.
 """
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from reference.own_schemes import Honest, SharesAScale
 
 from dpfed import compress, methods, stages
 from dpfed.audit.method_setting import audit_upload, audited_methods
-from dpfed.config import presets
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS, every_method, method
 from dpfed.round import run_round
 from dpfed.run.experiment import build
@@ -314,6 +315,19 @@ def test_error_feedback_says_that_it_remembers(honest):
     experiment = built("honest", "method.error_feedback=true")
     assert experiment.method.stages.wire.remembers_clients
     assert not replace(experiment.method.stages.wire, feedback=None).remembers_clients
+
+
+def test_the_page_defines_what_it_says(capsys):
+    """The code of docs/own-methods.md, as it stands there."""
+    page = (EXAMPLE.parents[1] / "docs" / "own-methods.md").read_text()
+    scheme, makes = re.findall(r"```python\n(from .*?)```", page, flags=re.DOTALL)
+    names = {"__name__": __name__}
+    exec(scheme, names)
+    exec(makes, names)
+    assert compress.check(compress.get("three-levels")).passed
+    assert repr(built("masked-levels", *PRIVATE).method.stages) == "Project > Encode > Clip > GaussianNoise"
+    findings = {one.subject for one in compress.check(compress.get("three-levels")).findings}
+    assert findings == set(re.findall(r"^\| (\w+) \| [^-]", page, flags=re.MULTILINE)) - {"finding"}
 
 
 def test_the_example_is_short():
