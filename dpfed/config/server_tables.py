@@ -64,8 +64,9 @@ class Aggregation(Table):
 class ServerTable(Table):
     """What the server does with the mean update."""
 
-    rule: Literal["step", "posterior"] = "step"
-    """A step along the mean update; or, for masks, the Beta posterior of their probabilities."""
+    rule: str = "step"
+    """step, along the mean update; for masks posterior, the Beta posterior of their probabilities; or one of your own
+    (dpfed.server.register)."""
 
     learning_rate: Positive = 1.0
     """Of the server's step."""

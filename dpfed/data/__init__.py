@@ -88,7 +88,7 @@ def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
     Raises ConfigError for the name of a data set that comes with dpfed, or that another line of code has registered.
     """
     if name.endswith(".safetensors"):
-        raise ConfigError(f"data set {name!r}: a name that ends in .safetensors is a file. Choose another.")
+        raise ConfigError(f"data set {name!r}: such a name is there already, of a file. Choose another.")
     if not isinstance(dataset, Dataset) and not callable(dataset):
         raise ConfigError(
             f"data set {name!r}: is {type(dataset).__name__}; must be a dpfed.data.Dataset or a function that loads "

@@ -76,6 +76,8 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
     """What masks alone have, and public data where coordinates come from them."""
+    if facts.coins and config.server.rule not in ("step", "posterior"):
+        yield f"server.rule={config.server.rule!r} with masks: it is for updates. Use 'step' or 'posterior'."
     if not facts.coins and config.server.rule == "posterior":
         yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
     if not facts.coins and config.local.optimizer != "sgd":

@@ -43,6 +43,8 @@ from dpfed.server.averaging import Averaging
 from dpfed.server.posterior import BetaPosterior
 from dpfed.server.purging import Purging
 from dpfed.server.readout import Masked, Readout, Weights
+from dpfed.server.registry import check_name as check_rule
+from dpfed.server.registry import own_rule
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
@@ -88,6 +90,7 @@ def check(config: Config, ranks: Ranks | None = None) -> MethodFacts:
     chosen = method(config.method.name)
     data.check_name(config.data.name)
     models.check_name(config.model.name)
+    check_rule(config.server.rule)
     refuse(config, chosen)
     return chosen
 
@@ -279,7 +282,8 @@ def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch
     if server.rule == "posterior":
         kept = edge if config.privacy is not None else 0.0
         return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-    step = Averaging(
+    own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
+    step = own or Averaging(
         learning_rate=server.learning_rate,
         momentum=server.momentum,
         edge=edge if chosen.coins else None,
