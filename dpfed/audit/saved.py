@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,11 +59,14 @@ def sha256_of(path: Path) -> str:
 
 
 def values_of(path: Path) -> NDArray[np.float32]:
-    """All numbers of a file of tensors, sorted."""
+    """All numbers of a file of tensors, sorted, without those that it calls fixed: they are no part of what rounds
+    release."""
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = [file.get_tensor(name).float().reshape(-1).numpy() for name in file.keys()]  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
+            fixed = json.loads((file.metadata() or {}).get("fixed", "[]"))
+            names = [name for name in file.keys() if name not in fixed]  # noqa: SIM118
+            tensors = [file.get_tensor(name).float().reshape(-1).numpy() for name in names]
+    except (OSError, SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None
     return np.sort(np.concatenate(tensors)) if tensors else np.zeros(0, dtype=np.float32)

@@ -110,7 +110,7 @@ def build(
     division = Seeds(root=config.data.partition_seed)
     whole, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, whole, division, device)
-    model = network_of(config, dataset)
+    model = network_of(config, dataset, seeds)
     objective = objective_of(config, dataset, model, loss, metrics or {})
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None

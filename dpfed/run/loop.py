@@ -322,7 +322,11 @@ def _binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedge
             on_nodes=experiment.config.data.partition == "nodes",
         ),
         start=start_hash(
-            [experiment.start.broadcast, *([readout.network.constants] if isinstance(readout, Masked) else [])]
+            [
+                experiment.start.broadcast,
+                *([readout.network.constants] if isinstance(readout, Masked) else []),
+                *experiment.model.fixed.values(),
+            ]
         ),
     )
 

@@ -27,8 +27,10 @@ from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.seeds import Seeds
 
 
-def network_of(config: Config, dataset: Dataset) -> FlatModel:
-    return models.build(config.model.name, dataset.input_shape, dataset.outputs, **model_options(config))
+def network_of(config: Config, dataset: Dataset, seeds: Seeds) -> FlatModel:
+    """Initial weights, and fixed ones where a part is not trained, are those of the run's seed."""
+    shape, fixed_seed = dataset.input_shape, seeds.integer("weights")
+    return models.build(config.model.name, shape, dataset.outputs, fixed_seed=fixed_seed, **model_options(config))
 
 
 def model_options(config: Config) -> dict[str, Any]:
