@@ -11,7 +11,8 @@ from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import RoundLine
 from dpfed.clients.schedule import PoissonBatches
-from dpfed.config.tables import Config, Record
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Record
 
 _ROUNDING = 1e-9
 

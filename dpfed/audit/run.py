@@ -19,9 +19,11 @@ from dpfed.audit.count_evidence import counts_are_noised
 from dpfed.audit.mask_evidence import chosen_by_public_data
 from dpfed.audit.model_evidence import model_is_the_runs
 from dpfed.audit.noise_shape import noise_is_shaped_as_charged
+from dpfed.audit.own_code_evidence import own_code_is_what_ran, require_own_code
 from dpfed.audit.rounds_evidence import rounds_agree
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import Check, Verdict, check, verdict
+from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 
 STATISTICAL = 7
@@ -93,7 +95,9 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
     claims nothing.
     """
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
+    load_own_code()
     files = RunFiles(path)
+    require_own_code(files)
     _require_claim(files)
     checks = [*_of_claims(files), *_of_rounds(files, alpha)]
     canaries: list[CanaryResult] = []
@@ -144,6 +148,8 @@ def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
     ]
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks.append(check("counts are noised", lambda: counts_are_noised(files, alpha=alpha)))
+    if files.own_code:
+        checks.append(check("own code is what ran", lambda: own_code_is_what_ran(files)))
     if files.config.method.name == "fed-smp-topk":
         checks.append(check("coordinates are chosen by public data", lambda: chosen_by_public_data(files)))
     return checks

@@ -28,8 +28,10 @@ from dpfed.audit.run_lines import (
     seen_from,
 )
 from dpfed.audit.saved import Saved, saved_in
+from dpfed.config.own_code import OwnFile
 from dpfed.config.tables import Config, parse
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, RunError
+from dpfed.run.folder import own_code_in
 
 Line = TypeVar("Line", RoundLine, PublishedLine)
 
@@ -53,6 +55,14 @@ class RunFiles:
                 "left it."
             ) from None
         self.config: Config = parse(tables, source=str(path / "config.toml"))
+
+    @cached_property
+    def own_code(self) -> tuple[OwnFile, ...]:
+        """own_code.json; nothing where there is none, or where it cannot be read."""
+        try:
+            return own_code_in(self.path)
+        except RunError:
+            return ()
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from dpfed.cli.methods import methods
 from dpfed.cli.report import report
 from dpfed.cli.run import run
 from dpfed.cli.sweep import sweep
+from dpfed.config.own_code import as_before
 from dpfed.errors import DpfedError, RunError
 
 _LONGEST = 2000
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def status(arguments: Sequence[str]) -> int:
     """Run one command and return its exit status; every expected failure is one message on standard error."""
     try:
-        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        with as_before():
+            result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         return _complain(_beginning(str(error)), 2)
     except (RunError, LedgerError) as error:

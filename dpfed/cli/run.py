@@ -15,6 +15,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console, number, print_json
 from dpfed.cli.stopping import asked_by_signals
+from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError, RunInterrupted
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def run(
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
     engine: Literal["in-process", "flower"] = "in-process",
+    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
@@ -54,15 +56,19 @@ def run(
         A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
     engine
         Who trains the clients: this process, or Flower's simulation with processes of its own.
+    load
+        A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
+        given again.
     json
         The summary as one JSON document on standard output.
     """
     try:
         import torch  # noqa: F401
 
-        from dpfed.config import presets
+        from dpfed.methods import presets
     except ImportError as error:
         raise ConfigError(f"`dpfed run` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    load_files(load or [])
     if list_presets:
         print_json(presets.names()) if json else print("\n".join(presets.names()))
         return
@@ -84,7 +90,15 @@ def run(
                 federation.follow(experiment)
             return
         project = None if ledger is None else ProjectLedger.open(ledger)
-        again = _command(config, folder, settings=settings or [], ledger=ledger, engine=engine, processes=among.count)
+        again = _command(
+            config,
+            folder,
+            settings=settings or [],
+            ledger=ledger,
+            engine=engine,
+            load=load or [],
+            processes=among.count,
+        )
         try:
             outcome = _run(experiment, folder, resume=resume, project=project, engine=engine)
         except RunInterrupted as error:
@@ -97,8 +111,8 @@ def run(
 
 def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
     """The checked configuration of a TOML file or a preset, and its name."""
-    from dpfed.config import presets
     from dpfed.config.tables import override, parse, read_toml
+    from dpfed.methods import presets
 
     if given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem
@@ -108,13 +122,21 @@ def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
 
 
 def _command(
-    config: str, out: Path, *, settings: Sequence[str], ledger: Path | None, engine: str, processes: int
+    config: str,
+    out: Path,
+    *,
+    settings: Sequence[str],
+    ledger: Path | None,
+    engine: str,
+    load: Sequence[Path],
+    processes: int,
 ) -> str:
     """What a person types to go on with the run."""
     start = ["dpfed"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "dpfed"]
     words = [*start, "run", config, *(word for one in settings for word in ("--set", one)), "--out", str(out)]
     words += [] if ledger is None else ["--ledger", str(ledger)]
     words += [] if engine == "in-process" else ["--engine", engine]
+    words += [word for file in load for word in ("--load", str(file))]
     return shlex.join([*words, "--resume"])
 
 

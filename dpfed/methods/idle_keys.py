@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from dpfed.config.tables import Config
 from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
+from dpfed.methods.keys import is_set, value_of
 
 
 def idle_keys(config: Config, facts: MethodFacts) -> Iterator[str]:
     """What is wrong with keys that are not at their default and have no effect beside the others."""
     for table, key, what in _idle(config, facts):
-        part = getattr(config, table)
-        if part is not None and getattr(part, key) != type(part).model_fields[key].default:
-            given = f"{table}.{key}={getattr(part, key)!r}"
+        name = f"{table}.{key}"
+        if is_set(config, name):
+            given = f"{name}={value_of(config, name)!r}"
             yield f"{given} has no effect here: it is for {what}. Set that, or remove the key."
 
 

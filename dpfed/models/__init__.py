@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpfed.config import registered
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.models.batch_norm_cnn import cnn_4_bn, cnn_8_bn
@@ -42,28 +42,29 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 """Name -> function (input_shape, classes, **options) that makes the module."""
 
-_own: dict[str, Callable[..., nn.Module]] = {}
-
 
 def register(name: str, maker: Callable[..., nn.Module]) -> None:
-    """Make a network of one's own known as model.name in this process; a second one of the name replaces the first.
+    """Make a network of one's own known as model.name in this process.
 
     maker: function (input_shape, classes, **options) that makes the module with fresh random weights, with inputs
     float32 [b, *input_shape] and logits [b, classes], or [b, classes, ...] where a sample has several labels. Where
     targets are no classes, `classes` is how many numbers a target has, and outputs are what the loss takes. `FlatModel`
-    says which modules it cannot be. Raises ConfigError for the name of a network that comes with dpfed.
+    says which modules it cannot be. Raises ConfigError for the name of a network that comes with dpfed, or that another
+    line of code has registered.
     """
-    if name in MODELS:
-        raise ConfigError(f"model={name!r}: is the name of a model that is there already. Choose another.")
-    _own[name] = maker
+    if not callable(maker):
+        raise ConfigError(f"model {name!r}: is {type(maker).__name__}; must be a function that makes a module.")
+    registered.add("model", name, maker, taken=MODELS)
 
 
 def check_name(name: str) -> None:
     """ConfigError with the nearest name unless there is such a network."""
-    known = MODELS | _own
+    known = _known()
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-        raise ConfigError(f"model={name!r}: known models are {', '.join(sorted(known))}. Did you mean {nearest!r}?")
+        raise ConfigError(
+            f"model={name!r}: known models are {', '.join(sorted(known))}. Did you mean "
+            f"{registered.nearest(name, known)!r}? One's own are in a file that --load names."
+        )
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int, *, fixed_seed: int = 0, **options: Any) -> FlatModel:
@@ -77,7 +78,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, *, fixed_seed: 
         raise ConfigError(
             f"samples of shape {tuple(input_shape)} in {classes} classes: must be whole numbers from 1. Check the data."
         )
-    maker = (MODELS | _own)[name]
+    maker = _known()[name]
     made = partial(_made, name, partial(maker, input_shape, classes, **options))
     allowed = [key for key in inspect.signature(maker).parameters if key not in ("input_shape", "classes")]
     for option in options:
@@ -93,6 +94,10 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, *, fixed_seed: 
         raise
     except Exception as error:
         raise ConfigError(f"model={name!r}: is no network that can be trained: {words_of(error)}.") from error
+
+
+def _known() -> dict[str, Callable[..., nn.Module]]:
+    return {**MODELS, **registered.own("model")}
 
 
 def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, ...] | None) -> Tensor:

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dpfed import data, models
+from accounting.errors import AccountingError
+from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
 from dpfed.clients.losses import OfSamples
-from dpfed.config.own_code import load_own_code
-from dpfed.config.tables import Config, Mask
+from dpfed.config import registered
+from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
 from dpfed.data.samples import Validation, public_samples, validation_samples
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
@@ -42,7 +45,8 @@ from dpfed.server.purging import Purging
 from dpfed.server.readout import Masked, Readout, Weights
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.soundness import require_sound
+from dpfed.stages.encode import Encode
+from dpfed.stages.soundness import of_ones_own, require_forgetful, require_form, require_sound
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
@@ -54,7 +58,8 @@ class Experiment:
     """Everything that `dpfed.run.loop` needs to run.
 
     readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
-    gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares.
+    gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares. own_code: what
+    of it does not come with dpfed.
     """
 
     config: Config
@@ -73,6 +78,7 @@ class Experiment:
     uplink_bits: int | None
     secure_sum_bits: int
     downlink_bits: int
+    own_code: tuple[OwnFile, ...] = ()
 
 
 def check(config: Config, ranks: Ranks | None = None) -> MethodFacts:
@@ -132,8 +138,8 @@ def build(
         device=device,
         public=public,
     )
-    stages = facts.stages(settings)
-    goal = _charged(settings.goal(stages.project.sent), stages)
+    stages = _chain(settings)
+    goal = _charged(settings, stages)
     method = _method(settings, stages, goal, ranks)
     beside = method.aggregation.overhead_bits(most_uploads(config, goal))
     stated = goal or records
@@ -156,22 +162,74 @@ def build(
         goal=stated,
         validation=validation,
         not_protected=not_protected(
-            [one.note for one in (public, validation) if one is not None], config, stages.decodes_before_the_clip
+            [
+                *(one.note for one in (public, validation) if one is not None),
+                *([_taken_at_its_word(stages)] if goal is not None and of_ones_own(stages) else []),
+            ],
+            config,
+            stages.decodes_before_the_clip,
         ),
         uplink_bits=None if stages.fixed_bits is None else stages.fixed_bits + beside,
         secure_sum_bits=beside,
         downlink_bits=_downlink_bits(settings, stages),
+        own_code=own_code_of(config),
     )
 
 
-def _charged(goal: PrivacyGoal | None, stages: Stages) -> PrivacyGoal | None:
+def own_code_of(config: Config) -> tuple[OwnFile, ...]:
+    """The files of a user's own that a run of this configuration is made of."""
+    method_of, scheme_of = config.method.name, method(config.method.name).scheme
+    return own_files(
+        [
+            ("method", method_of),
+            ("scheme", scheme_of or ""),
+            ("model", config.model.name),
+            ("data set", config.data.name),
+            ("data set", config.data.public_from or ""),
+            ("server rule", config.server.rule),
+        ]
+    )
+
+
+def _chain(settings: Settings) -> Stages:
+    """The method's; ConfigError with its line where a function of one's own fails."""
+    facts = settings.facts
+    try:
+        return require_form(facts.stages(settings))
+    except (DpfedError, AccountingError):
+        raise
+    except Exception as error:
+        if registered.file_of("method", facts.name) is None:
+            raise
+        raise ConfigError(f"method.name={facts.name!r}: its function fails: {words_of(error)}.") from error
+
+
+def _charged(settings: Settings, stages: Stages) -> PrivacyGoal | None:
     """The goal with the mechanism that the stage charges which makes rounds private: nothing else says what a run is
-    charged for."""
+    charged for. ConfigError where that charge does not cover what the chain, or a scheme of one's own, does."""
+    goal = settings.goal(stages.project.sent)
     if goal is None:
         return None
     require_sound(stages)
+    require_forgetful(stages, settings.clients)
+    _check_own_scheme(stages)
     assert stages.private is not None
     return replace(goal, mechanism=stages.private.mechanism(goal.least))
+
+
+def _check_own_scheme(stages: Stages) -> None:
+    """A private run through a scheme of one's own rests on rows that do not depend on each other: what need not be
+    believed is tried."""
+    encode = stages.find(Encode)
+    if encode is None or registered.file_of("scheme", encode.scheme.name) is None:
+        return
+    found = compress.check(encode.scheme, statistics=False)
+    if not found.passed:
+        words = "; ".join(f"{one.subject}: {one.detail}" for one in found.failed)
+        raise ConfigError(
+            f"scheme {encode.scheme.name!r} with [privacy]: does not do what it claims ({words}) See `dpfed audit "
+            f"scheme {encode.scheme.name}`."
+        )
 
 
 def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks: Ranks) -> Method:
@@ -268,6 +326,13 @@ def _of_secure_sums(config: Config) -> str:
             "took part, and then hostile_clients_epsilon holds"
         )
     return "".join(notes)
+
+
+def _taken_at_its_word(stages: Stages) -> str:
+    return (
+        f"against errors in code of your own: {', '.join(of_ones_own(stages))} bounds updates or makes them private, "
+        "and epsilon holds if it does what it says (`dpfed audit upload` with --load tests it)"
+    )
 
 
 def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The folder of a run: what it wrote, in an order that survives a crash.
 
 config.toml        the resolved configuration
+own_code.json      the files of the user's own that the run needs, if any: where they were, and their hashes
 ledger.jsonl       what was released (private runs); synced before anything of a round is visible elsewhere
 metrics.jsonl      one line a round, safe to publish with the model
 diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums, times: covered by no epsilon, for the
@@ -30,6 +31,7 @@ from safetensors.torch import save
 
 from accounting.ledger import population_key
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from dpfed.config.own_code import OwnFile, code_hash
 from dpfed.config.tables import parse_written
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
@@ -39,6 +41,7 @@ from dpfed.run.checkpoint import Checkpoint
 from dpfed.server.state import ServerState
 
 _LOCK = "lock"
+OWN_CODE = "own_code.json"
 
 
 class RunFolder:
@@ -106,6 +109,21 @@ class RunFolder:
             key = new()
             population_key.write(path, key)
         return key
+
+    def own_code(self, files: Sequence[OwnFile], *, resume: bool) -> None:
+        """Note the code of the user's own that a new run needs; RunError where one that goes on has other code."""
+        if not resume:
+            if files:
+                content = json.dumps([one.to_dict() for one in files], indent=2) + "\n"
+                self._write(OWN_CODE, content.encode())
+            return
+        before = own_code_in(self.path)
+        if code_hash(before) != code_hash(files):
+            began, now = (", ".join(map(_named, each)) or "none" for each in (before, files))
+            raise RunError(
+                f"{self.path}: cannot resume with other code of your own: it began with {began}; there is {now} now. "
+                "Load the files as they were (--load), or start a new run."
+            )
 
     def bind(self, binding: Binding) -> None:
         """What checkpoints from now on are of, and must have been of."""
@@ -207,6 +225,20 @@ class RunFolder:
             return lines
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+
+
+def own_code_in(path: Path) -> tuple[OwnFile, ...]:
+    """What own_code.json in this folder names; RunError where it cannot be read."""
+    file = path / OWN_CODE
+    try:
+        listed = json.loads(read_text(file, at_most=LARGEST_CONFIGURATION)) if file.exists() else []
+        return tuple(OwnFile(path=str(one["path"]), sha256=str(one["sha256"])) for one in listed)
+    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+
+
+def _named(one: OwnFile) -> str:
+    return f"{one.path} ({one.sha256[:12] or 'typed in a session'})"
 
 
 def _not_written(file: Path, error: OSError) -> RunError:

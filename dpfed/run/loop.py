@@ -20,7 +20,7 @@ from accounting.ledger import Header, population_key
 from accounting.ledger.project import ProjectLedger
 from dpfed import __version__
 from dpfed.aggregation.summed import Closing
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import code_hash, words_of
 from dpfed.data.population import fingerprint
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
@@ -172,6 +172,7 @@ class Run:
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
+            folder.own_code(experiment.own_code, resume=resume)
             binding = _binding_of(experiment, folder, project)
             folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)
@@ -328,6 +329,7 @@ def _binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedge
                 *experiment.model.fixed.values(),
             ]
         ),
+        own_code=code_hash(experiment.own_code),
     )
 
 

@@ -16,7 +16,8 @@ from dpfed.clients.sgd import Sgd
 from dpfed.clients.task import Course
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
-from dpfed.config.tables import Config, Mask
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
 from dpfed.methods.catalogue import method
