@@ -24,6 +24,11 @@ def _idle(config: Config, facts: MethodFacts) -> Iterator[tuple[str, str, str]]:
     posterior = config.server.rule == "posterior"
     for key in ("learning_rate", "momentum") if posterior else ("prior", "reset_every"):
         yield "server", key, f"server.rule={'step' if posterior else 'posterior'}"
+    adaptive = config.server.rule in ("adam", "yogi", "adagrad")
+    for key in ("momentum",) if adaptive else ("beta1", "beta2", "tau"):
+        yield "server", key, f"server.rule={'step' if adaptive else 'adam, yogi or adagrad'}"
+    if config.server.rule == "adagrad":
+        yield "server", "beta2", "server.rule=adam or yogi"
     secure = config.aggregation.kind != "plain"
     coins = facts.coins or signs_are_coins(config, facts)
     numbers = in_integers(config) and is_linear(config, facts) and not coins
@@ -43,7 +48,9 @@ def _idle(config: Config, facts: MethodFacts) -> Iterator[tuple[str, str, str]]:
         yield "privacy", "missing_shares", "shares of noise on a sum (privacy.placement='clients')"
     if not config.aggregation.dropout:
         yield "aggregation", "dropout_at", "aggregation.dropout > 0"
-    if config.local.optimizer == "adam":
+    if config.local.schedule != "step":
+        yield "local", "schedule_rounds", "local.schedule='step'"
+    if config.local.optimizer != "sgd":
         yield "local", "momentum", "local.optimizer='sgd'"
     if facts.name == "fedmask":
         yield "mask", "forward", "method.name='fedpm', whose masks are random"
