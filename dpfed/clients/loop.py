@@ -88,7 +88,8 @@ class _PlainStep:
     def take(self, client: int, number: int, batch: Tensor) -> None:
         task, walk = self._task, self._walk
         with torch.enable_grad():
-            with forward_pass(task.precision, batch.device):
+            drawn = task.own_randomness(np.array([client]), number, side_by_side=False)
+            with forward_pass(task.precision, batch.device), drawn:
                 outputs = self._module(task.images(batch))
             loss = task.loss.mean(outputs.float(), task.labels[batch])
         if walk.rate is not None:
@@ -119,8 +120,13 @@ def _private_slope(
     """[n], of the batch's records clipped one by one, with noise."""
     assert task.record is not None
     assert task.schedule.expected is not None
+    drawn = task.own_randomness(np.array([client]), step, side_by_side=False)
+
+    def slopes(rows: Tensor) -> Tensor:
+        return walk.slope(1, records(task.inputs[rows], task.labels[rows], drawn))
+
     return task.record.slope(
-        lambda rows: walk.slope(1, records(task.inputs[rows], task.labels[rows])),
+        slopes,
         batch,
         size=task.course.size,
         expected=int(task.schedule.expected[client]),

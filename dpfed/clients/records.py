@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,14 +100,19 @@ class RecordGradients:
         # An embedding's input, numbers of letters, has no gradient; its hook works all the same.
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
         self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
-        self._parameters, self._loss = list(module.parameters()), loss
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        for part in module.modules():  # Opacus passes over layers in eval(); layers that it knows have one mode only
+            part.training |= any(one.requires_grad for one in part.parameters(recurse=False))
+        self._loss = loss
 
-    def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """[b, d] for inputs [b, ...], b at least 1."""
+    def __call__(self, inputs: Tensor, labels: Tensor, within: AbstractContextManager[object] | None = None) -> Tensor:
+        """[b, d] for inputs [b, ...], b at least 1; the forward pass is made `within`."""
         # Opacus works in hooks that run when the gradient of a layer's input is taken: the first layer's, too.
         wanted = inputs.detach().requires_grad_()
         with torch.enable_grad():
-            loss = self._loss.of_records(self._module(wanted), labels).sum()
+            with within or nullcontext():
+                outputs = self._module(wanted)
+            loss = self._loss.of_records(outputs, labels).sum()
         *totals, _ = torch.autograd.grad(loss, [*self._parameters, wanted], allow_unused=True)
         rows = [
             self._taken(parameter, total, len(labels))

@@ -58,7 +58,8 @@ def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradient
         width = int(widths[:active, step].max())  # real samples come first in a batch
         walk.place(active, step)
         batch, real = samples[:active, step, :width], shares[:active, step, :width]
-        gradient = gradients(task, walk.room[:active], batch, real)
+        with task.own_randomness(places[:active], step, side_by_side=True):
+            gradient = gradients(task, walk.room[:active], batch, real)
         walk.step(active, step, walk.slope(active, gradient))
     return walk.finish()
 
@@ -68,7 +69,8 @@ def in_one_pass(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) 
     model, leaf = task.model, weights.detach().requires_grad_()
     with torch.enable_grad():
         with forward_pass(task.precision, weights.device):
-            outputs, statistics = model.train_clients(leaf, task.inputs[rows], shares)
+            random = task.random is not None
+            outputs, statistics = model.train_clients(leaf, task.inputs[rows], shares, random=random)
         losses = task.loss.of_clients(outputs.float(), task.labels[rows])
         total = torch.dot(losses, shares.flatten())
     gradients = torch.autograd.grad(total, leaf)[0]

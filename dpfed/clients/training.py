@@ -17,6 +17,7 @@ from dpfed.clients.layout import takes_channels_last
 from dpfed.clients.loop import train_in_turn
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.memory import chunk_within, default_budget
+from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import Strategy, TrainingPlan, cheapest, cost_of
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
@@ -48,6 +49,8 @@ class LocalTraining:
                     CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
     record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes clipped record
                     by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
+
+    What a network draws (dropout layers) is each client's own, from the seeds (`dpfed.clients.network_randomness`).
 
     With BatchNorm each client follows its own running statistics, under both strategies and in short batches as torch
     does on the client's real samples.
@@ -155,6 +158,7 @@ class LocalTraining:
             seeds=seeds,
             loss=self.loss,
             record=self.record,
+            random=f"{purpose}.network" if self._random else None,
             channels_last=self._channels_last,
             precision=self.precision,
         )
@@ -162,6 +166,10 @@ class LocalTraining:
             if self._chunk is None:
                 return train_in_turn(task)
             return train_side_by_side(task, self._chunk, self._gradients)
+
+    @cached_property
+    def _random(self) -> bool:
+        return draws_random_numbers(self.model, self.inputs, training=True)
 
     @cached_property
     def _channels_last(self) -> bool:
@@ -198,6 +206,8 @@ class LocalTraining:
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
         plan = cheapest(cost, self.at_once, chunk, device)
+        if self.strategy == "auto" and plan.strategy == "graphs" and self._random:
+            plan = replace(plan, strategy="vmap", why="what a network draws cannot be recorded")
         if self.strategy != "auto":
             plan = TrainingPlan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
         return replace(plan, chunk=min(chunk, self.chunk or MOST_RECORDED)) if plan.strategy == "graphs" else plan

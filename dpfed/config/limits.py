@@ -24,6 +24,8 @@ MOST_SAMPLES = 10**6
 
 MOST_CANARIES = 10**5
 MOST_UNITS = 2**16
+MOST_FACTORS = 10_000
+"""Of a learning rate that is listed round by round."""
 MOST_LAYERS = 64
 LARGEST_SEED = 2**63 - 1
 LARGEST_FLOAT = 1e30

@@ -65,14 +65,27 @@ class ServerTable(Table):
     """What the server does with the mean update."""
 
     rule: str = "step"
-    """step, along the mean update; for masks posterior, the Beta posterior of their probabilities; or one of your own
-    (dpfed.server.register)."""
+    """step, along the mean update; adam, yogi or adagrad: FedAdam, FedYogi, FedAdagrad (Reddi et al. 2021); for masks
+    posterior, the Beta posterior of their probabilities; or one of your own (dpfed.server.register)."""
 
     learning_rate: Positive = 1.0
-    """Of the server's step."""
+    """Of the server's step. An adaptive rule moves every entry by about as much: 0.001 to 0.1."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Of the server's step."""
+
+    beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Of an adaptive rule's mean of updates; default: 0.9, for adagrad 0."""
+
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """Of adam's and yogi's mean of squared updates."""
+
+    tau: Positive = 1e-3
+    """An adaptive rule's least scale of an entry."""
+
+    average: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The decay of a moving average over the models of past rounds, which is evaluated and saved in place of the last
+    one; of that one metrics have last_test_NAME. Free of cost: post-processing."""
 
     prior: Annotated[float, Field(ge=1, le=LARGEST_FLOAT)] = 1.0
     """Both parameters of the Beta prior."""

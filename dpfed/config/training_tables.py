@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dpfed.config.limits import LARGEST_FLOAT, Clients, ClipNorm, Count, Positive, Samples, Steps
+from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
 from dpfed.config.table import Table
+
+_Factors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MOST_FACTORS)]
 
 
 class Record(Table):
@@ -52,8 +54,18 @@ class Local(Table):
     or one of your own (`dpfed.clients.losses.register`); default: cross-entropy for labels, mse for targets that are no
     classes. "own" stands for one that was given in Python."""
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    schedule: Literal["constant", "cosine", "linear", "step"] | _Factors = "constant"
+    """The learning rate over rounds: cosine and linear fall to 0 at federation.rounds, step multiplies it by
+    learning_rate_decay every schedule_rounds rounds; a list has a factor for each round, the last one holds on."""
+
+    schedule_rounds: Rounds | None = None
+    """Rounds between two steps of schedule = "step"."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """What takes a client's steps; its state begins anew in every round."""
+
+    weight_decay: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 0.0
+    """L2 in the gradient (sgd, adam), or decoupled from it (adamw)."""
 
     epochs: Steps | None = None
     """Passes over a client's samples in a round."""

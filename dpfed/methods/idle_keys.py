@@ -10,6 +10,8 @@ from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.keys import is_set, value_of
 
+ADAPTIVE = ("adam", "yogi", "adagrad")
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -31,9 +33,24 @@ def _numbers(config: Config, facts: MethodFacts) -> bool:
 
 RULES = (
     Needs(
-        ("server.learning_rate", "server.momentum"),
+        ("server.learning_rate",),
         "server.rule='step'",
         lambda config, facts: config.server.rule != "posterior",
+    ),
+    Needs(
+        ("server.momentum",),
+        "server.rule='step'",
+        lambda config, facts: config.server.rule not in ("posterior", *ADAPTIVE),
+    ),
+    Needs(
+        ("server.beta1", "server.tau"),
+        "server.rule='adam', 'yogi' or 'adagrad'",
+        lambda config, facts: config.server.rule in ADAPTIVE,
+    ),
+    Needs(
+        ("server.beta2",),
+        "server.rule='adam' or 'yogi'",
+        lambda config, facts: config.server.rule in ADAPTIVE and config.server.rule != "adagrad",
     ),
     Needs(
         ("server.prior", "server.reset_every"),
@@ -64,6 +81,11 @@ RULES = (
         ("aggregation.dropout_at",),
         "aggregation.dropout > 0",
         lambda config, facts: config.aggregation.dropout > 0,
+    ),
+    Needs(
+        ("local.schedule_rounds",),
+        "local.schedule='step'",
+        lambda config, facts: config.local.schedule == "step",
     ),
     Needs(
         ("local.momentum",),

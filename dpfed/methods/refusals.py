@@ -19,7 +19,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import every_method
 from dpfed.methods.choices import in_integers, integer_noise, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.idle_keys import idle_keys
+from dpfed.methods.idle_keys import ADAPTIVE, idle_keys
 from dpfed.methods.keys import not_taken
 from dpfed.methods.schemes import check_scheme
 from dpfed.models.flat import FlatModel
@@ -35,6 +35,7 @@ def refuse(config: Config, facts: MethodFacts) -> None:
         not_taken(config, facts, every_method()),
         _privacy_of(config, facts),
         _masks_and_public_data(config, facts),
+        _optimisers(config, facts),
         _options(config, facts),
         _signs(config, facts),
         idle_keys(config, facts),
@@ -76,18 +77,37 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
     """What masks alone have, and public data where coordinates come from them."""
-    if facts.coins and config.server.rule not in ("step", "posterior"):
+    if facts.coins and config.server.rule not in ("step", "posterior", *ADAPTIVE):
         yield f"server.rule={config.server.rule!r} with masks: it is for updates. Use 'step' or 'posterior'."
     if not facts.coins and config.server.rule == "posterior":
         yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
-    if not facts.coins and config.local.optimizer != "sgd":
-        yield f"local.optimizer={config.local.optimizer!r}: is for masks (fedpm, fedmask). Use 'sgd'."
     chosen = facts.sparse == "optional" and (config.method.keep is not None or config.method.k is not None)
     if (facts.needs_public_data or chosen) and config.data.public == 0:
         yield (
             f"method.name={facts.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
             "number of samples, and data.public_from to the data set they come from if it is another."
         )
+
+
+def _optimisers(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Of clients and of the server, by what is trained."""
+    local, server, name = config.local, config.server, facts.name
+    if facts.local_training == "masked noise" and (local.optimizer != "sgd" or local.weight_decay):
+        yield f"local.optimizer or local.weight_decay with method.name={name!r}: masked noise is trained by plain SGD."
+    if facts.coins and (local.optimizer == "adamw" or local.weight_decay):
+        yield (
+            f"local.weight_decay or local.optimizer='adamw' with method.name={name!r}: would pull masks' scores to 0, "
+            "not weights. Use 'sgd' or 'adam' without weight decay."
+        )
+    if local.schedule == "step" and local.schedule_rounds is None:
+        yield "local.schedule='step': needs local.schedule_rounds, and local.learning_rate_decay as the factor."
+    if local.schedule not in ("constant", "step") and local.learning_rate_decay != 1:
+        yield "local.learning_rate_decay with local.schedule: both lower the learning rate. Remove one of them."
+    if server.rule in ADAPTIVE and (facts.coins or config.method.purge == "clients"):
+        what = "probabilities" if facts.coins else "the zeros that clients agree on"
+        yield f"server.rule={server.rule!r} with method.name={name!r}: would not keep {what}. Use 'step'."
+    if server.average is not None and facts.local_training == "pruned":
+        yield f"server.average with method.name={name!r}: an average of sparse models is not sparse. Remove it."
 
 
 def _options(config: Config, facts: MethodFacts) -> Iterator[str]:

@@ -68,11 +68,11 @@ def check_name(name: str) -> None:
         )
 
 
-def build(name: str, input_shape: tuple[int, ...], classes: int, **options: Any) -> FlatModel:
+def build(name: str, input_shape: tuple[int, ...], classes: int, *, fixed_seed: int = 0, **options: Any) -> FlatModel:
     """The model `name` for samples of `input_shape` in `classes` classes.
 
-    options: the model's own (`mlp`: hidden=(32,)). Raises ConfigError for an unknown name or option, and for
-    a shape or a number of classes that is not made of whole numbers from 1.
+    options: the model's own (`mlp`: hidden=(32,)); fixed_seed: of parameters that are not trained. Raises ConfigError
+    for an unknown name or option, and for a shape or a number of classes that is not made of whole numbers from 1.
     """
     check_name(name)
     if not all(isinstance(side, int) and side >= 1 for side in (*input_shape, classes)):
@@ -90,7 +90,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, **options: Any)
     if name in MODELS:
         _check_size(name, made)
     try:
-        return FlatModel(made)
+        return FlatModel(made, seed=fixed_seed)
     except DpfedError:
         raise
     except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 
@@ -39,7 +40,9 @@ from dpfed.run.metrics import Metric
 from dpfed.run.objective import objective_of, with_own_loss
 from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.seeds import Seeds
+from dpfed.server.adaptive import Adaptive, Kind
 from dpfed.server.averaging import Averaging
+from dpfed.server.moving_average import Averaged, MovingAverage
 from dpfed.server.posterior import BetaPosterior
 from dpfed.server.purging import Purging
 from dpfed.server.readout import Masked, Readout, Weights
@@ -119,7 +122,7 @@ def build(
     division = Seeds(root=config.data.partition_seed)
     whole, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, whole, division, device)
-    model = network_of(config, dataset)
+    model = network_of(config, dataset, seeds)
     objective = objective_of(config, dataset, model, loss, metrics or {})
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
@@ -151,6 +154,8 @@ def build(
         broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
     else:
         broadcast, readout = _masks(config, network, dataset, seeds)
+    if config.server.average is not None:
+        readout = Averaged(last=readout)
     return Experiment(
         config=config,
         facts=facts,
@@ -243,7 +248,7 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
         randomness=settings.randomness,
         clients=settings.clients,
         aggregation=sums_of(config, stages, goal, settings.seeds),
-        server=_server(config, settings.facts, settings.model, settings.device),
+        server=_averaging_models(config, _server(config, settings.facts, settings.model, settings.device)),
         group=group_of(config, settings.model),
         divisor=settings.sampler.expected if goal else None,
         slots=slots_of(goal) if goal else None,
@@ -277,21 +282,36 @@ def _device(name: str, ranks: Ranks) -> torch.device:
     return device
 
 
+def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
+    decay = config.server.average
+    return rule if decay is None else MovingAverage(rule=rule, decay=decay)
+
+
 def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
     server, edge = config.server, (config.mask or Mask()).edge
     if server.rule == "posterior":
         kept = edge if config.privacy is not None else 0.0
         return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
     own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
-    step = own or Averaging(
-        learning_rate=server.learning_rate,
-        momentum=server.momentum,
-        edge=edge if chosen.coins else None,
-        averaged=model.indices("statistic").to(device) if model.has_statistics else None,
-    )
+    averaged = model.indices("statistic").to(device) if model.has_statistics else None
+    step = own or replace(_step(config, edge if chosen.coins else None), averaged=averaged)
     if chosen.local_training != "pruned" or config.method.purge == "clients":
         return step
     return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
+
+
+def _step(config: Config, edge: float | None) -> Averaging | Adaptive:
+    server = config.server
+    if server.rule in get_args(Kind):
+        beta1 = (0.0 if server.rule == "adagrad" else 0.9) if server.beta1 is None else server.beta1
+        return Adaptive(
+            kind=server.rule,  # type: ignore[arg-type]
+            learning_rate=server.learning_rate,
+            beta1=beta1,
+            beta2=server.beta2,
+            tau=server.tau,
+        )
+    return Averaging(learning_rate=server.learning_rate, momentum=server.momentum, edge=edge)
 
 
 def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:

@@ -196,10 +196,12 @@ class RunFolder:
         return checkpoint.read(self._checkpoint, binding=self._binding, start=start)
 
     def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
-        """The final weights by parameter name; the SHA-256 of the file."""
+        """The final weights by parameter name, and the fixed ones, which the header names; the SHA-256 of the file."""
         flat = weights.cpu()
         tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
-        return self._hashed("model.safetensors", save(tensors))
+        fixed = {name: tensor.cpu().contiguous() for name, tensor in model.fixed.items()}
+        about = {"fixed": json.dumps(sorted(fixed))} if fixed else None
+        return self._hashed("model.safetensors", save(tensors | fixed, metadata=about))
 
     def save_mask(self, content: bytes) -> str:
         """The final mask: with the seed in it, the whole network; the SHA-256 of the file."""

@@ -38,7 +38,7 @@ from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
 from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, open_watched, take_part_watched
-from dpfed.server.readout import Masked
+from dpfed.server.moving_average import network_of
 from dpfed.server.state import ServerState
 from dpfed.stages.stage import Round
 
@@ -328,7 +328,11 @@ def _binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedge
             on_nodes=experiment.config.data.partition == "nodes",
         ),
         start=start_hash(
-            [experiment.start.broadcast, *([readout.network.constants] if isinstance(readout, Masked) else [])]
+            [
+                experiment.start.broadcast,
+                *([frozen.constants] if (frozen := network_of(readout)) is not None else []),
+                *experiment.model.fixed.values(),
+            ]
         ),
         own_code=code_hash(experiment.own_code),
     )

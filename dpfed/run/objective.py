@@ -8,6 +8,7 @@ import torch
 
 from dpfed import models
 from dpfed.clients.losses import CROSS_ENTROPY, LOSSES, OWN, Loss, OfSamples, check_loss, loss_named, own_loss
+from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError
@@ -36,6 +37,11 @@ def objective_of(
     form = (dataset.outputs, *dataset.target_shape) if chosen.name == CROSS_ENTROPY.name else None
     inputs, targets = (torch.from_numpy(half[:2]) for half in (dataset.test_inputs, dataset.test_labels))
     outputs = models.check_outputs(config.model.name, model, inputs, form)
+    if draws_random_numbers(model, inputs, training=False):
+        raise ConfigError(
+            f"model.name={config.model.name!r}: draws random numbers when it is evaluated, too, so that no test result "
+            "could be repeated. Draw them where self.training is true."
+        )
     if len(inputs) > 1:
         check_loss(chosen, outputs, targets)
     classes = of_classes and outputs.shape[1:] == (dataset.outputs, *dataset.target_shape)

@@ -10,17 +10,23 @@ from torch import Tensor
 
 from dpfed.run.evaluate import TestResult, evaluate
 from dpfed.run.experiment import Experiment
+from dpfed.server.moving_average import Averaged
+from dpfed.server.readout import Readout
 from dpfed.server.state import ServerState
 
 Scores = dict[str, float | None]
 
 
 def tested(experiment: Experiment, state: ServerState) -> Scores:
-    """test_accuracy (null without classes), test_loss and test_NAME of other metrics."""
+    """test_accuracy (null without classes), test_loss and test_NAME of other metrics; where a moving average is the
+    model, last_test_NAME of the last round's."""
     dataset, device = experiment.dataset, experiment.device
     inputs = torch.from_numpy(dataset.test_inputs).to(device)
     targets = torch.from_numpy(dataset.test_labels).to(device)
-    return _measured(experiment, state, inputs, targets).to_record("test")
+    scores = _measured(experiment, experiment.readout, state, inputs, targets).to_record("test")
+    if isinstance(experiment.readout, Averaged):
+        scores |= _measured(experiment, experiment.readout.last, state, inputs, targets).to_record("last_test")
+    return scores
 
 
 def validated(experiment: Experiment, state: ServerState) -> Scores:
@@ -28,12 +34,13 @@ def validated(experiment: Experiment, state: ServerState) -> Scores:
     held = experiment.validation
     if held is None:
         return {}
-    return _measured(experiment, state, held.inputs, held.labels).to_record("validation")
+    return _measured(experiment, experiment.readout, state, held.inputs, held.labels).to_record("validation")
 
 
 def scores_of(experiment: Experiment, state: ServerState, metrics: Sequence[Mapping[str, Any]]) -> Scores:
     """Of summary.json: after the last round, and the best accuracy over rounds."""
-    last: Scores = {name: value for name, value in (metrics[-1] if metrics else {}).items() if name.startswith("test_")}
+    line = metrics[-1] if metrics else {}
+    last: Scores = {name: value for name, value in line.items() if name.startswith(("test_", "last_test_"))}
     if metrics and last["test_loss"] is None:  # ended between two evaluations, or it is not finite
         last = tested(experiment, state)
     accuracies = [line["test_accuracy"] for line in (*metrics, last) if line.get("test_accuracy") is not None]
@@ -45,6 +52,7 @@ def scores_of(experiment: Experiment, state: ServerState, metrics: Sequence[Mapp
     return scores | {"validation_accuracy": None} | validated(experiment, state)
 
 
-def _measured(experiment: Experiment, state: ServerState, inputs: Tensor, targets: Tensor) -> TestResult:
-    weights = experiment.readout.weights(state)
-    return evaluate(experiment.model, weights, inputs, targets, objective=experiment.objective)
+def _measured(
+    experiment: Experiment, readout: Readout, state: ServerState, inputs: Tensor, targets: Tensor
+) -> TestResult:
+    return evaluate(experiment.model, readout.weights(state), inputs, targets, objective=experiment.objective)

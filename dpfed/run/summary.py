@@ -47,6 +47,7 @@ def summary_of(
         "dataset": config.data.name,
         "model": config.model.name,
         "parameters": experiment.model.size,
+        "fixed_parameters": sum(tensor.numel() for tensor in experiment.model.fixed.values()),
         "local_training": asdict(experiment.method.clients.plan) | {"precision": experiment.method.clients.precision},
         "clients": config.federation.clients,
         "cohort": int(experiment.method.sampler.expected),

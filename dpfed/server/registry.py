@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dpfed.config import registered
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.server.state import ServerRule
 
-RULES = ("step", "posterior")
+RULES = ("step", "adam", "yogi", "adagrad", "posterior")
 """Those that come with dpfed."""
 
 MakesRule = Callable[..., ServerRule]
@@ -40,7 +41,7 @@ def check_name(name: str) -> None:
     known = (*RULES, *registered.own("server rule"))
     if name not in known:
         raise ConfigError(
-            f"server.rule={name!r}: known are {', '.join(known)}. Did you mean {registered.nearest(name, known)!r}? "
+            f"server.rule={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} "
             "One's own are in a file that --load names."
         )
 
