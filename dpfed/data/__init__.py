@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from dpfed.data.arrays import from_samples, load_arrays
+from dpfed.data.arrays import from_arrays, from_clients, from_samples, load_arrays
 from dpfed.data.cifar import load_cifar10, load_cifar100
 from dpfed.data.dataset import Dataset
 from dpfed.data.digits import load_digits
@@ -24,6 +24,8 @@ __all__ = [
     "Dataset",
     "Partition",
     "dirichlet",
+    "from_arrays",
+    "from_clients",
     "from_samples",
     "iid",
     "load",

@@ -30,6 +30,7 @@ from dpfed.models.mask_file import Recipe
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.round import Method
+from dpfed.run.own import Own
 from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.seeds import Seeds
 from dpfed.server.averaging import Averaging
@@ -70,31 +71,33 @@ class Experiment:
     downlink_bits: int
 
 
-def check(config: Config, ranks: Ranks | None = None) -> MethodFacts:
+def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodFacts:
     """What is true of the method, after everything that can be refused without the data: ConfigError as in `build`."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
     chosen = method(config.method.name)
-    data.check_name(config.data.name)
-    models.check_name(config.model.name)
+    if own is None or own.data is None:
+        data.check_name(config.data.name)
+    if own is None or own.model is None:
+        models.check_name(config.model.name)
     refuse(config, chosen)
     return chosen
 
 
-def build(config: Config, ranks: Ranks | None = None) -> Experiment:
-    """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does; AccountingError
-    for one that no account of privacy covers.
+def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
+    """The objects of a run, of which the caller may have some of its `own`. ConfigError for a choice that cannot work,
+    with the nearest one that does; AccountingError for one that no account of privacy covers.
     """
-    ranks = Alone() if ranks is None else ranks
-    facts = check(config, ranks)
+    ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
+    facts = check(config, ranks, own)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
-    whole = data.load(config.data.name, config.data.root, classes=config.data.classes)
+    whole = own.data or data.load(config.data.name, config.data.root, classes=config.data.classes)
     check_letters(config.model.name, whole)
     division = Seeds(root=config.data.partition_seed)
     whole, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, whole, division, device)
-    model = network_of(config, dataset)
+    model = network_of(config, dataset, own.model)
     models.check_outputs(config.model.name, model, torch.from_numpy(dataset.test_inputs[:2]), dataset.classes)
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None

@@ -178,7 +178,7 @@ class Run:
             saved = folder.load_checkpoint(experiment.start)
             return cls(experiment, folder, saved, on_round, binding, project)
         except BaseException:
-            folder.release()
+            folder.discard()
             raise
 
     def release(self) -> None:
@@ -245,6 +245,8 @@ class Run:
         """The model and the summary. RunError if the budget did not pay for a single round."""
         experiment, folder = self.experiment, self._folder
         if experiment.goal and self.state.round == 0:
+            if self._book is not None and not self._book.ledger.entries:
+                folder.discard()
             raise RunError(self._exceeded())
         accuracies = [record["test_accuracy"] for record in self._metrics if record["test_accuracy"] is not None]
         if self._metrics and self._metrics[-1]["test_accuracy"] is None:  # ended between two evaluations

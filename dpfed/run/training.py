@@ -23,10 +23,13 @@ from dpfed.methods.facts import MethodFacts
 from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
+from dpfed.run.own import Maker
 from dpfed.seeds import Seeds
 
 
-def network_of(config: Config, dataset: Dataset) -> FlatModel:
+def network_of(config: Config, dataset: Dataset, own: Maker | None = None) -> FlatModel:
+    if own is not None:
+        return models.build_own(config.model.name, own, dataset.input_shape, dataset.classes)
     return models.build(config.model.name, dataset.input_shape, dataset.classes, **model_options(config))
 
 
