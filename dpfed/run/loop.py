@@ -37,7 +37,7 @@ from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
-from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, open_watched, take_part_watched
+from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, facts_record, open_watched, take_part_watched
 from dpfed.server.readout import Masked
 from dpfed.server.state import ServerState
 from dpfed.stages.stage import Round
@@ -382,7 +382,7 @@ def _report_of(state: ServerState, facts: RoundFacts, uplink: int, seconds: floa
     """What the files beside the checkpoint say of a round: it is in the checkpoint, and so never lost."""
     return {
         "uplink": uplink,
-        "diagnostics": _facts_record(state, facts, seconds),
+        "diagnostics": facts_record(state, facts, seconds),
         "canaries": [{"round": state.round, **asdict(score)} for score in facts.canaries],
     }
 
@@ -393,28 +393,3 @@ def _validated(experiment: Experiment, state: ServerState) -> float | None:
     if held is None:
         return None
     return evaluate(experiment.model, experiment.readout.weights(state), held.inputs, held.labels).accuracy
-
-
-def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, Any]:
-    """What no epsilon covers; the time of a round, too, tells how many took part."""
-    return {
-        "round": state.round,
-        "cohort": facts.cohort,
-        "members": facts.members,
-        "counted": facts.counted,
-        "clipped": facts.clipped,
-        "not_finite": facts.not_finite,
-        "uplink_bytes": facts.uplink_bytes,
-        "participants": facts.participants,
-        "arrived": facts.arrived,
-        "largest_norm": facts.largest_norm,
-        "longest_added": facts.longest_added,
-        "divisor": facts.divisor,
-        "probes": facts.probes,
-        "map": facts.map,
-        "noise": facts.noise,
-        "noise_known": facts.noise_known,
-        "near_the_ends": facts.near_the_ends,
-        "aborted": facts.aborted,
-        "seconds": seconds,
-    }
