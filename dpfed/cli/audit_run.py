@@ -35,7 +35,7 @@ def run(
     Parameters
     ----------
     folder
-        The folder that `dpfed run` left.
+        The folder that `dpfed run` left, or the ledger of a dpfed.ClientLevel.
     confidence
         A correct run fails with probability at most 1 - confidence, all checks together.
     out
@@ -53,7 +53,7 @@ def run(
             f"`dpfed audit run` needs the training extra ({error}): pip install 'dpfed[train]'."
         ) from None
     found = audit_run(folder, confidence=confidence)
-    page = write_audit_report(found, out or folder)
+    page = write_audit_report(found, out or found.files.path)
     if json:
         print_json(found.to_dict())
     else:

@@ -64,6 +64,7 @@ def releases(private, updates=rows):
     ],
     ids=range(6),
 )
+@pytest.mark.slow_but_one_in(3)
 def test_the_epsilon_is_that_of_a_run_of_the_same_plan(tiny_config, tmp_path, settings, plan):
     """To the last digit, and so is every line of the ledger."""
     without = ("privacy.noise_multiplier=2.0",) if "epsilon" not in plan else ("privacy.noise_multiplier=1.9",)
@@ -142,6 +143,7 @@ def tensors(row):
     ids=["matrix", "float64", "numpy", "list", "generator", "arrays", "dictionaries", "generated dictionaries"],
 )
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian"])
+@pytest.mark.slow_but_one_in(3)
 def test_every_form_of_updates_gives_the_same_release(form, noise):
     expected = releases(level(noise=noise))
     for step, wanted in zip((private := level(noise=noise)).rounds(), expected, strict=True):
@@ -214,6 +216,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("form", "complaint"), WRONG, ids=range(len(WRONG)))
+@pytest.mark.slow_but_one_in(2)
 def test_updates_that_do_not_fit_are_one_error_and_cost_nothing(tmp_path, form, complaint):
     private = level(tmp_path, sampling="fixed")
     steps = private.rounds()
