@@ -13,7 +13,7 @@ from accounting.compose import accountant
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
 from accounting.ledger import LocalRelease, Release
-from accounting.mechanisms import Composed, SingleRelease
+from accounting.mechanisms import SingleRelease
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
 from dpfed.run.book import Book
@@ -55,14 +55,9 @@ class NotSpending:
 
 
 class OfEqualRounds:
-    """Every released round is the same mechanism: one convolution a round.
-
-    The stream of epsilons is a little above the account that noise was calibrated with. Where that little is what
-    exceeds the budget, the account itself, which is what the ledger is judged by, says whether a round is affordable.
-    """
+    """Every released round is the same mechanism: one convolution a round."""
 
     def __init__(self, goal: PrivacyGoal, rounds: int, charged: int) -> None:
-        self._goal = goal
         self._values: list[float] = [0.0]
         self._stream: Iterator[float] = accountant.epsilons(
             goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant
@@ -70,12 +65,7 @@ class OfEqualRounds:
         self._charged = charged
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        count, goal = self._charged + 1, self._goal
-        after = self._after(count)
-        if goal.budget is None or after <= goal.budget:
-            return after
-        run = Composed(parts=((goal.mechanism, count),))
-        return min(after, accountant.epsilon(run, delta=goal.delta, accountant=goal.accountant))
+        return self._after(self._charged + 1)
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         self._charged += release is not None

@@ -170,11 +170,12 @@ class ClientLevel:
         now = self._announcement(machine, step, form)
         opened = open_watched(now, machine.method, machine.method.aggregation)
         at_once = max(1, min(_MOST_ROWS, _MOST_NUMBERS // form.size))
+        spent = self._spending(machine.goal)  # of the rounds before this one
         add_rows(opened, in_groups(rows, form, len(step.cohort), at_once=at_once), step.cohort)
         ended = end_round(opened, ledger=self._book)
         self._step, self._announced, self._state = None, None, ended.state
         facts = facts_of(ended, opened.watch, machine.method)
-        self._spending(machine.goal).charge(facts.release)
+        spent.charge(facts.release)
         self._book.note(facts_record(ended.state, facts, time.monotonic() - self._began))
         assert ended.moved is not None
         assert ended.divisor is not None

@@ -496,9 +496,17 @@ def test_the_loop_ends_with_its_budget(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_epsilon_alone_is_spent_by_the_rounds(tmp_path):
-    private = level(tmp_path, epsilon=2.0, noise_multiplier=None)
-    releases(private)
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_epsilon_alone_is_spent_by_the_rounds(tmp_path, noise, parts):
+    """All of them: no round is counted twice, with or without an interruption."""
+    for part in range(parts):
+        private = level(tmp_path, epsilon=2.0, noise_multiplier=None, rounds=8, noise=noise)
+        for step in private.rounds():
+            step.release(rows(step))
+            if step.round == 3 and part < parts - 1:
+                break
+    assert len(Ledger.read(private.ledger).releases) == 8
     assert 1.999 < private.guarantee().epsilon <= 2.0
     assert private.stopped_by == "rounds"
 
