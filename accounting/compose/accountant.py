@@ -55,6 +55,14 @@ class Guarantee:
     valid: bool = True
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """What must be named beside an epsilon, rounded to the side on which it stays true."""
+        return (
+            f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} for one {self.unit}, {self.adjacency} "
+            f"neighbours, {self.sampling} sampling, accountant {self.method}"
+            + ("" if self.valid else "; NOT an upper bound, see its notes")
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Bound:

@@ -78,6 +78,7 @@ class SeenCohorts:
 
     clients: int
     sizes: list[int] = field(default_factory=list)
+    size_in: dict[int, int] = field(default_factory=dict)
     shared: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     alike: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     _before: deque[NDArray[np.int64]] = field(default_factory=lambda: deque(maxlen=LAGS))
@@ -90,6 +91,7 @@ class SeenCohorts:
             self.shared[lag].append(len(np.intersect1d(earlier, ids, assume_unique=True)))
         self._before.appendleft(ids)
         self.sizes.append(len(ids))
+        self.size_in[number] = len(ids)
         self.alike[hashlib.sha256(ids.tobytes()).digest()].append(number)
 
     def finding(self, alpha: float) -> Finding:
@@ -106,7 +108,7 @@ class SeenCohorts:
         """The same cohort again, where C(clients, size) says that chance does not do that. By a union over pairs."""
         pairs = len(self.sizes) * (len(self.sizes) - 1) / 2
         for rounds in self.alike.values():
-            size = self.sizes[rounds[0] - 1]
+            size = self.size_in[rounds[0]]
             if len(rounds) > 1 and math.log(max(pairs, 1)) - log_choose(self.clients, size) < math.log(alpha):
                 return f"{rounds_in_words(rounds)} have the same cohort of {size} clients, which is not drawn again."
         return None

@@ -37,7 +37,7 @@ def run(
     Parameters
     ----------
     folder
-        The folder that `dpfed run` left.
+        The folder that `dpfed run` left, or the ledger of a dpfed.ClientLevel.
     confidence
         A correct run fails with probability at most 1 - confidence, all checks together.
     out
@@ -58,7 +58,7 @@ def run(
         ) from None
     load_files(load or [])
     found = audit_run(folder, confidence=confidence)
-    page = write_audit_report(found, out or folder)
+    page = write_audit_report(found, out or found.files.path)
     if json:
         print_json(found.to_dict())
     else:

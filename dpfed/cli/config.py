@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json as json_text
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import tomli_w
 from cyclopts import Parameter
 from rich.table import Table
 
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.methods import presets
-from dpfed.methods.key_reference import KeyFacts, every_table, key, keys_of, schema_of
+
+if TYPE_CHECKING:  # other commands do without the tables
+    from dpfed.methods.key_reference import KeyFacts
 
 SCHEMA = "dpfed.schema.json"
 _Flag = Annotated[bool, Parameter(negative="")]
@@ -48,6 +48,8 @@ def config(
     if new is not None:
         print(beginning(new), end="")
     elif schema:
+        from dpfed.methods.key_reference import schema_of
+
         print(json_text.dumps(schema_of(), indent=1))
     elif markdown:
         print(page(), end="")
@@ -58,6 +60,8 @@ def config(
 
 
 def _asked(name: str | None) -> list[KeyFacts]:
+    from dpfed.methods.key_reference import every_table, key, keys_of
+
     tables = every_table()
     if name is None:
         return [one for table in tables for one in keys_of(table)]
@@ -65,6 +69,8 @@ def _asked(name: str | None) -> list[KeyFacts]:
 
 
 def _show(name: str | None) -> None:
+    from dpfed.methods.key_reference import every_table, key, keys_of
+
     out = console()
     if name is not None and name not in every_table():
         for line in _lines(key(name)):
@@ -94,6 +100,9 @@ def _lines(one: KeyFacts) -> list[str]:
 
 def beginning(preset: str) -> str:
     """A preset's configuration as a file to be changed, with the meaning of every key that it sets."""
+    from dpfed.methods import presets
+    from dpfed.methods.key_reference import key
+
     lines = [
         f"#:schema ./{SCHEMA}",
         f"# The preset {preset}. `dpfed config KEY` explains a key;",
@@ -109,6 +118,8 @@ def beginning(preset: str) -> str:
 
 def _flat(tables: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, Any]]]:
     """Tables by dotted name with their own keys; options and dropouts are values, not tables."""
+    from dpfed.methods.key_reference import every_table
+
     known, found = every_table(), []
     for name, value in tables.items():
         dotted = f"{path}{name}"
@@ -119,6 +130,8 @@ def _flat(tables: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, A
 
 
 def _toml(name: str, value: Any) -> str:
+    import tomli_w
+
     if isinstance(value, dict):
         inner = ", ".join(tomli_w.dumps({k: v}).strip() for k, v in value.items())
         return f"{name} = {{ {inner} }}"
@@ -132,6 +145,8 @@ def _first(meaning: str) -> str:
 
 def page() -> str:
     """docs/configuration.md."""
+    from dpfed.methods.key_reference import every_table, keys_of
+
     lines = [
         "# Configuration",
         "",

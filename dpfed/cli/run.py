@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from accounting.ledger.project import ProjectLedger
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from dpfed.run.experiment import Experiment
     from dpfed.run.loop import Outcome
 
+Engine = Literal["in-process", "flower"]
+
 
 def run(
     config: str | None = None,
@@ -33,7 +34,7 @@ def run(
     resume: Annotated[bool, Parameter(negative="")] = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
-    engine: Literal["in-process", "flower"] = "in-process",
+    engine: Engine = "in-process",
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
@@ -164,53 +165,21 @@ def _command(
     return shlex.join([*words, "--resume"])
 
 
-def _engine(name: str, say: Callable[[str], None]) -> Callable[..., Outcome]:
-    if name == "flower":
-        from dpfed.engines.flower.settings import require_flower
-
-        require_flower(simulation=True)
-        from dpfed.engines.flower.simulation import simulate as train
-    else:
-        from dpfed.run.loop import run as train
-
-    def stoppable(*run: Any, **how: Any) -> Outcome:
-        with asked_by_signals(say) as stop:
-            return train(*run, **how, stop=stop)
-
-    return stoppable
-
-
 def _run(
-    experiment: Experiment, folder: Path, *, resume: bool, engine: str, project: ProjectLedger | None = None
+    experiment: Experiment, folder: Path, *, resume: bool, engine: Engine, project: ProjectLedger | None = None
 ) -> Outcome:
-    from dpfed.report.run import write_report
+    from dpfed.api.progress import shown
+    from dpfed.api.run import carry_out
 
-    config = experiment.config
     log = console(to_stderr=True)
     log.print(_plan_words(experiment))
-    columns = (
-        TextColumn("round"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=log, disable=not log.is_terminal) as progress:
-        task = progress.add_task("", total=config.federation.rounds, said="")
-        said: dict[str, float] = {}
-
-        def on_round(record: Mapping[str, Any]) -> None:
-            said.update({k: v for k, v in record.items() if k in _SAID and v is not None})
-            words = _progress_words(said)
-            progress.update(task, completed=record["round"], said=words)
-            if not log.is_terminal and any(record[key] is not None for key in ("test_accuracy", "test_loss")):
-                log.print(f"round {record['round']}/{config.federation.rounds}  {words}")
-
-        train = _engine(engine, log.print)
-        outcome = train(experiment, folder, resume=resume, on_round=on_round, project=project)
-    write_report(outcome)
-    return outcome
+    with (
+        shown(experiment.config.federation.rounds, log, otherwise=log.print) as on_round,
+        asked_by_signals(log.print) as stop,
+    ):
+        return carry_out(
+            experiment, folder, engine=engine, resume=resume, on_round=on_round, project=project, stop=stop
+        )
 
 
 def _plan_words(experiment: Experiment) -> str:
@@ -225,20 +194,6 @@ def _plan_words(experiment: Experiment) -> str:
     if goal.noise_multiplier is None:
         return words + f"; private by coins, clip norm {downwards(goal.clip_norm)}"
     return words + f"; noise multiplier {upwards(goal.noise_multiplier)}"
-
-
-_SAID = ("test_accuracy", "test_loss", "epsilon")
-
-
-def _progress_words(said: Mapping[str, float]) -> str:
-    words = []
-    if "test_accuracy" in said:
-        words.append(f"accuracy {said['test_accuracy']:.1%}")
-    elif "test_loss" in said:
-        words.append(f"test loss {said['test_loss']:.4g}")
-    if "epsilon" in said:
-        words.append(f"epsilon so far {upwards(said['epsilon'])}")
-    return "  ".join(words)
 
 
 def _show(outcome: Outcome) -> None:

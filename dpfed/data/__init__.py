@@ -10,7 +10,7 @@ from pathlib import Path
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
-from dpfed.data.arrays import from_samples, load_arrays
+from dpfed.data.arrays import from_arrays, from_clients, from_samples, load_arrays
 from dpfed.data.cifar import load_cifar10, load_cifar100
 from dpfed.data.dataset import Dataset
 from dpfed.data.digits import load_digits
@@ -26,6 +26,8 @@ __all__ = [
     "Dataset",
     "Partition",
     "dirichlet",
+    "from_arrays",
+    "from_clients",
     "from_samples",
     "iid",
     "load",

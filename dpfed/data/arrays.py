@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,9 @@ from dpfed.errors import DataError
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 _TARGETS = ("train_targets", "test_targets")
 _OPTIONAL = ("train_clients",)
+
+Pair = tuple[Any, Any]
+"""(inputs, labels)."""
 
 
 class Samples(Protocol):
@@ -128,6 +132,55 @@ def _stacked(labels: Sequence[Any], classes: int | None) -> NDArray[Any]:
     if labels and np.ndim(labels[0]):
         return np.stack([np.asarray(label) for label in labels])
     return np.array([int(label) for label in labels], dtype=np.int64)
+
+
+def from_arrays(
+    train: Pair, test: Pair, *, classes: int | None, clients: Sequence[Any] | None = None, name: str = "own"
+) -> Dataset:
+    """A data set from (inputs, labels) of each half: numpy arrays, tensors, or what numpy makes arrays of.
+
+    Inputs [N, ...] become float32, labels are integers [N] or, with classes=None, targets of any shape; classes and
+    clients as in `from_samples`. Raises DataError.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for half, (inputs, labels) in (("train", train), ("test", test)):
+        arrays[f"{half}_inputs"] = _array(inputs, f"dataset {name!r}, {half} inputs")
+        arrays[f"{half}_labels"] = _array(labels, f"dataset {name!r}, {half} labels")
+    if clients is not None:
+        arrays["train_clients"] = _numbered(clients, name)
+    return _dataset(name, arrays, f"dataset {name!r}", classes)
+
+
+def from_clients(clients: Sequence[Pair], test: Pair, *, classes: int | None, name: str = "own") -> Dataset:
+    """A data set from what each client holds, (inputs, labels) of one after the other; one may hold nothing.
+
+    Clients are numbered in this order. With it `data.partition` is "natural", which `dpfed.run` takes by itself.
+    Raises DataError.
+    """
+    held = [tuple(_array(part, f"dataset {name!r}, client {i}") for part in one) for i, one in enumerate(clients)]
+    if not held or any(len(one) != 2 or len(one[0]) != len(one[1]) for one in held):
+        raise DataError(
+            f"dataset {name!r}: must be a pair (inputs, labels) of each client, as many labels as samples. Give one a "
+            "client, with arrays of length 0 for a client that holds nothing."
+        )
+    full = [one for one in held if len(one[0])]
+    if not full:
+        raise DataError(f"dataset {name!r}: no client holds a sample. There is nothing to train on.")
+    try:
+        inputs, labels = (np.concatenate([one[part] for one in full]) for part in (0, 1))
+    except ValueError:
+        raise DataError(f"dataset {name!r}: samples of the clients have different shapes. Give them one.") from None
+    made = from_arrays((inputs, labels), test, classes=classes, name=name)
+    owners = np.repeat(np.arange(len(held)), [len(one[0]) for one in held])
+    return replace(made, train_clients=owners, natural_clients=len(held))
+
+
+def _array(values: Any, where: str) -> NDArray[Any]:
+    """Also of tensors, wherever they are."""
+    try:
+        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except (TypeError, ValueError) as error:  # whose words may hold a value
+        raise DataError(f"{where}: is no array of numbers ({type(error).__name__}). Convert it.") from None
 
 
 def _numbered(clients: Sequence[Any], name: str) -> NDArray[np.int64]:

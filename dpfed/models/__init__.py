@@ -22,7 +22,7 @@ from dpfed.models.flat import Block, FlatModel
 from dpfed.models.mlp import fedscalar_mlp, mlp
 from dpfed.models.strided_cnn import strided_cnn
 
-__all__ = ["MODELS", "Block", "FlatModel", "build", "register"]
+__all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 
 MOST_PARAMETERS = 2**30
 """Of a network that comes with dpfed: 4 GB."""
@@ -89,6 +89,17 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, *, fixed_seed: 
             )
     if name in MODELS:
         _check_size(name, made)
+    return _flat(name, made, fixed_seed)
+
+
+def build_own(
+    name: str, maker: Callable[..., nn.Module], input_shape: tuple[int, ...], classes: int, *, fixed_seed: int = 0
+) -> FlatModel:
+    """The model that a maker of one's own makes, registered or not; ConfigError where there is none."""
+    return _flat(name, partial(_made, name, partial(maker, input_shape, classes)), fixed_seed)
+
+
+def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int) -> FlatModel:
     try:
         return FlatModel(made, seed=fixed_seed)
     except DpfedError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -12,7 +12,6 @@ import torch
 from accounting.errors import AccountingError
 from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
-from dpfed.clients.losses import OfSamples
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
 from dpfed.config.tables import Config
@@ -36,8 +35,8 @@ from dpfed.participation.sampling import sampler
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.round import Method
 from dpfed.run.evaluate import Objective
-from dpfed.run.metrics import Metric
 from dpfed.run.objective import objective_of, with_own_loss
+from dpfed.run.own import Own
 from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.seeds import Seeds
 from dpfed.server.adaptive import Adaptive, Kind
@@ -86,44 +85,37 @@ class Experiment:
     own_code: tuple[OwnFile, ...] = ()
 
 
-def check(config: Config, ranks: Ranks | None = None) -> MethodFacts:
+def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodFacts:
     """What is true of the method, after everything that can be refused without the data: ConfigError as in `build`."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
     chosen = method(config.method.name)
-    data.check_name(config.data.name)
-    models.check_name(config.model.name)
+    if own is None or own.data is None:
+        data.check_name(config.data.name)
+    if own is None or own.model is None:
+        models.check_name(config.model.name)
     check_rule(config.server.rule)
     refuse(config, chosen)
     return chosen
 
 
-def build(
-    config: Config,
-    ranks: Ranks | None = None,
-    *,
-    loss: OfSamples | None = None,
-    metrics: Mapping[str, Metric] | None = None,
-) -> Experiment:
-    """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does; AccountingError
-    for one that no account of privacy covers.
-
-    loss: of one's own, f(outputs [n, ...], targets [n, ...]) -> [n], in place of local.loss, whose value becomes "own";
-    metrics: of one's own beside those of run.metrics, by name (`dpfed.run.metrics.Metric`)
+def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
+    """The objects of a run, of which the caller may have some of its `own`. ConfigError for a choice that cannot work,
+    with the nearest one that does; AccountingError for one that no account of privacy covers.
     """
-    ranks = Alone() if ranks is None else ranks
-    if loss is not None:
+    ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
+    if own.loss is not None:
         config = with_own_loss(config)
-    facts = check(config, ranks)
+    facts = check(config, ranks, own)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
-    whole = data.load(config.data.name, config.data.root, classes=config.data.classes)
+    whole = own.data or data.load(config.data.name, config.data.root, classes=config.data.classes)
     check_letters(config.model.name, whole)
     division = Seeds(root=config.data.partition_seed)
     whole, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, whole, division, device)
-    model = network_of(config, dataset, seeds)
-    objective = objective_of(config, dataset, model, loss, metrics or {})
+    model = network_of(config, dataset, seeds, own.model)
+    objective = objective_of(config, dataset, model, own.loss, own.metrics)
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)

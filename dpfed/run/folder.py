@@ -21,6 +21,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ class RunFolder:
         self.configuration = configuration_hash(config)
         self._binding: Binding | None = None
         self.shorter: Mapping[str, Any] | None = None
+        self._made: tuple[Path, ...] | None = None
         self._lock = FileLock(path / _LOCK, thread_local=False)
         self.ledger = path / "ledger.jsonl"
         self.report = path / "report.html"
@@ -70,6 +72,7 @@ class RunFolder:
         """A new folder holding the configuration; RunError if something is already there."""
         folder = cls(path, config)
         try:
+            folder._made = tuple(one for one in (path, *path.parents) if not one.exists())
             path.mkdir(parents=True, exist_ok=True)
             folder._refuse_content()
             folder._hold()
@@ -79,7 +82,7 @@ class RunFolder:
         try:
             folder._write("config.toml", tomli_w.dumps(dict(config)).encode())
         except RunError:
-            folder.release()
+            folder.discard()
             raise
         return folder
 
@@ -144,6 +147,17 @@ class RunFolder:
     def release(self) -> None:
         """Another process may run here now."""
         self._lock.release()
+
+    def discard(self) -> None:
+        """Release it; a new folder, of a run that was refused before it charged or saved anything, is taken away."""
+        names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", _LOCK)
+        if self._made is not None:
+            with suppress(OSError):  # what cannot be removed stays; why the run was refused is said all the same
+                for name in names:
+                    (self.path / name).unlink(missing_ok=True)
+                for folder in self._made:
+                    folder.rmdir()
+        self.release()
 
     def _refuse_content(self) -> None:
         """A run that was killed before it had a configuration has left nothing that counts."""

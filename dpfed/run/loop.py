@@ -37,7 +37,7 @@ from dpfed.run.prolonging import require_same_rounds
 from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
-from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, open_watched, take_part_watched
+from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, facts_record, open_watched, take_part_watched
 from dpfed.server.moving_average import network_of
 from dpfed.server.state import ServerState
 from dpfed.stages.stage import Round
@@ -183,7 +183,7 @@ class Run:
             saved = folder.load_checkpoint(experiment.start)
             return cls(experiment, folder, saved, on_round, binding, project)
         except BaseException:
-            folder.release()
+            folder.discard()
             raise
 
     def release(self) -> None:
@@ -250,6 +250,8 @@ class Run:
         """The model and the summary. RunError if the budget did not pay for a single round."""
         experiment, folder = self.experiment, self._folder
         if experiment.goal and self.state.round == 0:
+            if self._book is not None and not self._book.ledger.entries:
+                folder.discard()
             raise RunError(self._exceeded())
         summary = summary_of(
             experiment,
@@ -372,31 +374,6 @@ def _report_of(state: ServerState, facts: RoundFacts, uplink: int, seconds: floa
     """What the files beside the checkpoint say of a round: it is in the checkpoint, and so never lost."""
     return {
         "uplink": uplink,
-        "diagnostics": _facts_record(state, facts, seconds),
+        "diagnostics": facts_record(state, facts, seconds),
         "canaries": [{"round": state.round, **asdict(score)} for score in facts.canaries],
-    }
-
-
-def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, Any]:
-    """What no epsilon covers; the time of a round, too, tells how many took part."""
-    return {
-        "round": state.round,
-        "cohort": facts.cohort,
-        "members": facts.members,
-        "counted": facts.counted,
-        "clipped": facts.clipped,
-        "not_finite": facts.not_finite,
-        "uplink_bytes": facts.uplink_bytes,
-        "participants": facts.participants,
-        "arrived": facts.arrived,
-        "largest_norm": facts.largest_norm,
-        "longest_added": facts.longest_added,
-        "divisor": facts.divisor,
-        "probes": facts.probes,
-        "map": facts.map,
-        "noise": facts.noise,
-        "noise_known": facts.noise_known,
-        "near_the_ends": facts.near_the_ends,
-        "aborted": facts.aborted,
-        "seconds": seconds,
     }

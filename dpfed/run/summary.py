@@ -38,7 +38,7 @@ def summary_of(
     charged = 0.0
     if goal is not None and book is not None:
         ledger = Ledger.read(book.ledger.path)
-        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=_records(experiment))
+        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
         released = len(ledger.releases)
         against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
         charged = delta_for_failures(ledger)
@@ -103,7 +103,7 @@ def delta_for_failures(ledger: Ledger) -> float:
     return overflow(released) if released is not None else 0.0
 
 
-def _records(experiment: Experiment) -> int | None:
+def records_of(experiment: Experiment) -> int | None:
     """How many records there are, where they are what is private."""
     return experiment.method.clients.partition.total if isinstance(experiment.goal, RecordGoal) else None
 

@@ -27,13 +27,16 @@ from dpfed.methods.facts import MethodFacts
 from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
+from dpfed.run.own import Maker
 from dpfed.seeds import Seeds
 
 
-def network_of(config: Config, dataset: Dataset, seeds: Seeds) -> FlatModel:
+def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None = None) -> FlatModel:
     """Initial weights, and fixed ones where a part is not trained, are those of the run's seed."""
-    shape, fixed_seed = dataset.input_shape, seeds.integer("weights")
-    return models.build(config.model.name, shape, dataset.outputs, fixed_seed=fixed_seed, **model_options(config))
+    name, shape, fixed_seed = config.model.name, dataset.input_shape, seeds.integer("weights")
+    if own is not None:
+        return models.build_own(name, own, shape, dataset.outputs, fixed_seed=fixed_seed)
+    return models.build(name, shape, dataset.outputs, fixed_seed=fixed_seed, **model_options(config))
 
 
 def model_options(config: Config) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def test_distributed_noise_with_dropout_costs_more(capsys):
         (["budget", "--client", "60"], "client"),
         (["bugdet"], "budget"),
         (["run"], "preset"),
-        (["run", "nothing-digits"], "nearest"),
+        (["run", "nothing-digits"], "neither a file nor a preset"),
         (["run", "missing.toml"], "missing.toml"),
         (["run", "dp-fedavg-digits", "--set", "privacy.clip=1"], "clip_norm"),
         (["run", "dp-fedavg-digits", "--resume"], "--out"),

@@ -204,19 +204,19 @@ def test_what_cannot_be_seeded_or_recorded_is_refused(tiny_config: Any) -> None:
 
     with pytest.raises(TrainingFailed, match=r"randperm.*no seed here controls"):
         moves(trainer(lambda: Shuffles(6, 4), strategy="loop"))
-    register("always random in a test", lambda input_shape, classes: Always(64, classes))
+    register("always-random-in-a-test", lambda input_shape, classes: Always(64, classes))
     with pytest.raises(ConfigError, match="when it is evaluated"):
-        build(tiny_config("model.name=always random in a test", without=["model"]))
+        build(tiny_config("model.name=always-random-in-a-test", without=["model"]))
 
 
 def test_a_run_with_dropout_is_resumed_to_the_bit(tiny_config: Any, tmp_path: Any) -> None:
     register(
-        "dropout in a test",
+        "dropout-in-a-test",
         lambda input_shape, classes: nn.Sequential(
             nn.Flatten(), nn.Linear(64, 16), nn.Dropout(), nn.Linear(16, classes)
         ),
     )
-    config = tiny_config("model.name=dropout in a test", without=["model"])
+    config = tiny_config("model.name=dropout-in-a-test", without=["model"])
     whole = federation.run(build(config), tmp_path / "whole")
     with pytest.raises(Exception, match="interrupted"):
         federation.run(build(config), tmp_path / "parts", stop=iter([False, True]).__next__)

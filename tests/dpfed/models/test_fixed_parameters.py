@@ -158,10 +158,10 @@ def test_batch_norm_is_fixed_where_its_parameters_are_and_trained_where_they_are
 
 @pytest.mark.parametrize("method", ["dp-fedavg", "fedpm-private"])
 def test_a_run_sends_notes_and_saves_just_that(tiny_config: Any, tmp_path: Any, method: str) -> None:
-    register("adapters in a test", lambda input_shape, classes: Adapted(64, classes))
+    register("adapters-in-a-test", lambda input_shape, classes: Adapted(64, classes))
     private: dict[str, Any] = {"without": ["model", "privacy"] if method != "dp-fedavg" else ["model"]}
     own = ["method.name=fedpm", "privacy.clip_norm=1.0", "privacy.release=sum"] if method != "dp-fedavg" else []
-    config = tiny_config("model.name=adapters in a test", *own, **private)
+    config = tiny_config("model.name=adapters-in-a-test", *own, **private)
     experiment = build(config)
     done = federation.run(experiment, tmp_path / "run")
     trained, fixed = 10 + 128 + 16, 64 * 8 + 8 + 4 * 8 + 72 + 80
@@ -189,8 +189,8 @@ def test_another_frozen_network_is_another_run(tiny_config: Any, tmp_path: Any) 
         module.body.weight.data.mul_(scale)
         return module
 
-    register("scaled in a test", maker)
-    config = tiny_config("model.name=scaled in a test", without=["model"])
+    register("scaled-in-a-test", maker)
+    config = tiny_config("model.name=scaled-in-a-test", without=["model"])
     with pytest.raises(Exception, match="interrupted"):
         federation.run(build(config), tmp_path / "run", stop=iter([False, True]).__next__)
     scale = 2.0

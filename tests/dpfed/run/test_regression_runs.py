@@ -17,6 +17,7 @@ from dpfed.report.run import write_report
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.metrics import mae, r2, rmse
+from dpfed.run.own import Own
 
 CLIENTS, EACH = 30, 12
 
@@ -102,19 +103,19 @@ def worst(outputs, targets):
 def test_functions_of_ones_own_stand_under_their_names_and_a_resumed_run_needs_them(folder):
     config = tables(folder)
     metrics = {"worst": worst, "first": lambda outputs, targets: (outputs - targets)[:, 0].abs()}
-    experiment = build(config, loss=logcosh, metrics=metrics)
+    experiment = build(config, own=Own(loss=logcosh, metrics=metrics))
     with pytest.raises(Exception, match="interrupted"):
         federation.run(experiment, folder / "run", stop=iter([False, False, True]).__next__)
     assert 'loss = "own"' in (folder / "run" / "config.toml").read_text()
     with pytest.raises(ConfigError, match="was given in Python"):
         build(experiment.config)
-    done = federation.run(build(config, loss=logcosh, metrics=metrics), folder / "run", resume=True)
+    done = federation.run(build(config, own=Own(loss=logcosh, metrics=metrics)), folder / "run", resume=True)
     test = arrays()
     off = outputs_of(load_file(folder / "run" / "model.safetensors"), test["test_inputs"]) - test["test_targets"]
     assert done.summary["test_loss"] == pytest.approx(float(np.log(np.cosh(off)).mean()), rel=1e-4)
     assert done.summary["test_worst"] == pytest.approx(float(np.abs(off).max()), rel=1e-4)
     assert done.summary["test_first"] == pytest.approx(float(np.abs(off[:, 0]).mean()), rel=1e-4)
-    whole = federation.run(build(config, loss=logcosh, metrics=metrics), folder / "whole")
+    whole = federation.run(build(config, own=Own(loss=logcosh, metrics=metrics)), folder / "whole")
     assert done.metrics == whole.metrics
 
 
@@ -142,12 +143,12 @@ def test_sequences_of_labels_have_cross_entropy_and_accuracy_of_places(tmp_path)
         made[f"{half}_labels"] = (made[f"{half}_inputs"] > 0).astype(np.int64)
     save_file(made, tmp_path / "places.safetensors", metadata={"classes": "2"})
     models.register(
-        "places of a test",
+        "places-of-a-test",
         lambda input_shape, classes: torch.nn.Sequential(
             torch.nn.Linear(4, 8), torch.nn.Unflatten(1, (classes, input_shape[0]))
         ),
     )
-    config = tables(tmp_path, name="places.safetensors", model={"name": "places of a test", "hidden": None})
+    config = tables(tmp_path, name="places.safetensors", model={"name": "places-of-a-test", "hidden": None})
     done = federation.run(build(config), tmp_path / "run")
     saved = load_file(tmp_path / "run" / "model.safetensors")
     logits = (made["test_inputs"] @ saved["0.weight"].numpy().T + saved["0.bias"].numpy()).reshape(-1, 2, 4)
@@ -179,12 +180,12 @@ def test_what_does_not_fit_labels_is_refused(tiny_config):
         with pytest.raises(ConfigError, match=complaint):
             build(tiny_config(setting))
     with pytest.raises(ConfigError, match="one number a sample"):
-        build(tiny_config(), loss=torch.nn.CrossEntropyLoss())
+        build(tiny_config(), own=Own(loss=torch.nn.CrossEntropyLoss()))
     with pytest.raises(ConfigError, match="give one of them"):
-        build(tiny_config("local.loss=cross-entropy"), loss=logcosh)
+        build(tiny_config("local.loss=cross-entropy"), own=Own(loss=logcosh))
     for name in ("loss", "accuracy", "two words", ""):
         with pytest.raises(ConfigError, match="is no name for one"):
-            build(tiny_config(), metrics={name: worst})
+            build(tiny_config(), own=Own(metrics={name: worst}))
 
 
 def test_files_of_targets_are_checked(tmp_path):
@@ -225,6 +226,6 @@ def test_metrics_are_what_their_names_say():
 
 def test_metrics_jsonl_is_json_where_a_metric_is_no_number(folder):
     metrics = {"nothing": lambda outputs, targets: float("nan")}
-    federation.run(build(tables(folder), metrics=metrics), folder / "run")
+    federation.run(build(tables(folder), own=Own(metrics=metrics)), folder / "run")
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     assert all(json.loads(line)["test_nothing"] is None for line in lines)
