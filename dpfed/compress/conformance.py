@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy.special import stdtrit
 from torch import Tensor
 
 from dpfed.compress.payload import Payload, Payloads, Scheme, largest_entry, most_bytes, parse, wire_options
@@ -259,7 +259,7 @@ def _unbiased(scheme: Scheme, x: Tensor) -> str:
     directions = _directions(row)
     means = torch.stack([_mean_errors(scheme, x[0], block) @ directions.T for block in range(_BLOCKS)])
     spread = means.std(dim=0) / math.sqrt(_BLOCKS)
-    cut = float(stats.t.isf(FALSE_ALARM / len(directions) / 2, _BLOCKS - 1))
+    cut = -float(stdtrit(_BLOCKS - 1, FALSE_ALARM / len(directions) / 2))
     allowed = cut * spread + _ROUNDING * float(row.norm())
     excess = means.mean(dim=0).abs()
     worst = int((excess / allowed).argmax())

@@ -14,7 +14,7 @@ from dpfed.stages.integers import Integers
 from dpfed.stages.mask_wire import MaskWire
 from dpfed.stages.project import Project
 from dpfed.stages.remembering import covers_memory, remembers_clients
-from dpfed.stages.stage import Private, Stage, Wire
+from dpfed.stages.stage import Private, Stage, Stateful, Wire
 from dpfed.stages.words import Words
 
 _BEFORE: dict[type, tuple[type, ...]] = {
@@ -112,6 +112,12 @@ def _require_charged_alone(stages: Stages, private: Private) -> None:
         raise ConfigError(
             f"the chain {stages!r}: the count that moves the clip norm is not the one that {type(private).__name__} "
             "charges. Give both the same AdaptiveClip, or none."
+        )
+    moving = [stage for stage in stages.own if isinstance(stage, Stateful) and not isinstance(stage, Clip)]
+    if moving:
+        raise ConfigError(
+            f"the chain {stages!r}: {type(moving[0]).__name__} changes what the next round starts from (next_state), "
+            "beside the sum that is charged: a release that no account has. Remove next_state."
         )
     if isinstance(private, GaussianNoise) and stages.bits is not None:
         raise ConfigError(

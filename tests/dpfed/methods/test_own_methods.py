@@ -23,6 +23,7 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
+from dpfed.stages.soundness import require_forgetful
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -309,6 +310,32 @@ def test_an_account_that_covers_memory_may_have_it():
     experiment = built("covered", *PRIVATE)
     after = run_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     assert "momentum" in after.stages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    remembers_clients: bool
+
+
+def test_a_trainer_that_remembers_clients_is_refused_under_privacy():
+    stages = built("dp-fedavg", *PRIVATE).method.stages
+    require_forgetful(stages, Trainer(remembers_clients=False))
+    with pytest.raises(ConfigError, match=r"Trainer with \[privacy\]: it remembers something of clients"):
+        require_forgetful(stages, Trainer(remembers_clients=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts(Halved):
+    """The next round's bound follows how many were inside this one's: a count without noise."""
+
+    def next_state(self, state, now):
+        return replace(state, clip_norm=state.clip_norm * now.tally.inside)
+
+
+def test_a_stage_that_moves_the_state_beside_the_charge_is_refused():
+    methods.register("counts")(lambda s: s.updates(stages.SendAll(size=s.size), Counts()))
+    with pytest.raises(ConfigError, match="Counts changes what the next round starts from"):
+        built("counts", *PRIVATE)
 
 
 def test_error_feedback_says_that_it_remembers(honest):
