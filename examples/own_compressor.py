@@ -1,26 +1,19 @@
-"""A compressor and a method of one's own, in the commands of dpfed:
-
-dpfed audit scheme three-levels --load own_compressor.py
-dpfed run masked-levels-digits --load own_compressor.py --set privacy.clip_norm=2 --set privacy.epsilon=3
-dpfed audit upload masked-levels --load own_compressor.py
-"""
+"""A compressor and a method of one's own. dpfed run masked-levels-digits --load own_compressor.py
+dpfed audit scheme three-levels --load own_compressor.py; dpfed audit upload masked-levels --load own_compressor.py"""
 
 from dpfed import compress, methods, stages
-from dpfed.compress import Floats, SymbolField, counter
 
 
-@compress.register("three-levels")
+@compress.register("three-levels")  # the largest entry times -1, 0 or 1, at random so that the mean is right
 class ThreeLevels:
-    """The largest entry times -1, 0 or 1, at random so that the mean is right."""
-
     unbiased = True
 
     def bits(self, dimension):
-        return {"scale": Floats(count=1, signed=False), "levels": SymbolField(alphabet=3, count=dimension)}
+        return {"scale": compress.Floats(count=1), "levels": compress.SymbolField(alphabet=3, count=dimension)}
 
     def encode(self, x, seeds):
         scale = x.abs().amax(dim=1, keepdim=True)
-        kept = counter.coins(x.abs() / scale.clamp_min(1e-38), seeds, "three-levels")
+        kept = compress.counter.coins(x.abs() / scale.clamp_min(1e-38), seeds, "three-levels")
         return {"scale": scale, "levels": 1 + kept * x.sign().long()}
 
     def decode(self, sent):
@@ -28,6 +21,5 @@ class ThreeLevels:
 
 
 @methods.register("masked-levels", scheme="three-levels", sparse="yes", preset={"method": {"keep": 0.4}})
-def masked_levels(s):
-    """Three levels of the coordinates that the round's public seed draws"""
+def masked_levels(s):  # of the coordinates that the round's public seed draws
     return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept))

@@ -4,7 +4,7 @@ Given their sizes, the cohorts of every sampler here are uniformly random sets, 
 
 - how many clients a cohort shares with the one `lag` rounds before is hypergeometric, whatever came earlier: these
   numbers are independent, and their sum has the convolution of their laws;
-- the rounds of one client are independent coins of probability size / clients, so that it is drawn k times or more with
+- the rounds of one client are independent draws of probability size / clients, so that it is drawn k times or more with
   at most the binomial's probability at the mean of those (Hoeffding 1956, Theorem 5, for k beyond the mean by 1);
 - two cohorts of s clients are the same with probability 1 / C(clients, s).
 """

@@ -69,7 +69,7 @@ def budget(
     delta
         Default: clients^-1.1, or the ledger's.
     sampling
-        How a cohort is drawn: each client by its own coin, a fixed number without replacement, all.
+        How a cohort is drawn: each client independently, a fixed number without replacement, all.
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.
     accountant

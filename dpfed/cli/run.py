@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -70,7 +71,7 @@ def run(
         raise ConfigError(f"`dpfed run` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     load_files(load or [])
     if list_presets:
-        print_json(presets.names()) if json else print("\n".join(presets.names()))
+        print_json(presets.names()) if json else _list_presets(presets.names())
         return
     if config is None:
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
@@ -107,6 +108,29 @@ def run(
         print_json(outcome.summary)
     else:
         _show(outcome)
+
+
+def _list_presets(names: list[str]) -> None:
+    """A table by method and data set on a terminal; in a pipe, where scripts read, a name a line."""
+    if not sys.stdout.isatty():
+        print("\n".join(names))
+        return
+    from dpfed.methods import presets
+    from dpfed.methods.catalogue import every_method
+
+    out = console()
+    out.print("A preset is METHOD-DATASET: fed-smp-randk-digits.", highlight=False)
+    methods = Table("METHOD", "what a client sends")
+    for name in presets.of_methods():
+        methods.add_row(name, every_method()[str(presets.tables(f"{name}-digits")["method"]["name"])].what)
+    sets = Table("DATASET", "network", "clients", "a round", "rounds", "epsilon where private")
+    for name in presets.data_sets():
+        tables = presets.tables(f"dp-fedavg-{name}")
+        who = tables["federation"]
+        numbers = (who["clients"], who["cohort"], who["rounds"], tables["privacy"]["epsilon"])
+        sets.add_row(name, tables["model"]["name"], *map(str, numbers))
+    out.print(methods)
+    out.print(sets)
 
 
 def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
@@ -314,7 +338,7 @@ def _sampled(summary: Mapping[str, Any]) -> str:
     if summary["noise_placement"] == "uploads":
         return "every upload seen, every round charged to all"
     if summary["unit"] == "record":
-        return "in the client whose steps tell most; batches by coins"
+        return "in the worst client; Poisson batches"
     return f"{summary['sampling']} sampling"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, huber_loss, l1_loss, mse_loss
 
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError
 
@@ -109,8 +109,7 @@ def loss_named(name: str) -> Loss:
             "loss=f in Python; or name it with dpfed.clients.losses.register in a file of your own."
         )
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-        raise ConfigError(f"local.loss={name!r}: known are {', '.join(sorted(known))}. Did you mean {nearest!r}?")
+        raise ConfigError(f"local.loss={name!r}: known are {', '.join(sorted(known))}.{did_you_mean(name, known)}")
     return known[name]
 
 

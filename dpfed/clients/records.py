@@ -32,7 +32,7 @@ _MOST_NUMBERS = 50_000_000
 class RecordLevel:
     """What a step of a client does to its records' gradients (DP-SGD, Abadi et al. 2016).
 
-    Each record is in the batch by its own coin of probability q = min(1, batch_size / n) (`PoissonBatches`). With h_r
+    Each record is in the batch independently with probability q = min(1, batch_size / n) (`PoissonBatches`). With h_r
     the slope of record r, the gradient of what is trained (weights, or a mask's scores: `Walk.slope`), a step follows
         h = (sum over the batch of clip(h_r, C) + N(0, (z C)^2)) / (q n)
     with the expected batch size below, not the real one; an empty batch is noise alone.

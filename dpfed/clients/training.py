@@ -47,7 +47,7 @@ class LocalTraining:
     at_once:        clients that `train` is about to be given at a time, for the choice of a strategy
     precision:      of gradients (`dpfed.clients.task`): "bf16" is faster where processors know it, "tf32" is for
                     CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
-    record:         if given, records are private: batches are drawn by coins (`PoissonBatches`), slopes clipped record
+    record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes clipped record
                     by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
 
     What a network draws (dropout layers) is each client's own, from the seeds (`dpfed.clients.network_randomness`).

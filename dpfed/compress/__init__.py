@@ -35,6 +35,7 @@ from dpfed.compress.pruned import FedSparsify
 from dpfed.compress.sign import SignSgd, StochasticSign
 from dpfed.compress.sparse import RandK, SharedRandK, SharedTopK, TopK
 from dpfed.config import registered
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import load_own_code, words_of
 from dpfed.errors import ConfigError, DpfedError
 
@@ -112,8 +113,7 @@ def _known() -> Mapping[str, Any]:
 def _make(name: str, options: Mapping[str, Any]) -> Scheme:
     known = _known()
     if name not in known:
-        near = registered.nearest(name, known)
-        raise ConfigError(f"compressor {name!r}: did you mean {near!r}? There are: {', '.join(known)}.")
+        raise ConfigError(f"compressor {name!r}: there are {', '.join(known)}.{did_you_mean(name, known)}")
     scheme, kinds = known[name], _kinds(known[name])
     for option, value in options.items():
         if option not in kinds:

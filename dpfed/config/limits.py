@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 
@@ -50,4 +50,8 @@ def _held_by_float32(value: float) -> float:
     return value
 
 
-ClipNorm = Annotated[float, AfterValidator(_held_by_float32)]
+ClipNorm = Annotated[
+    float,
+    AfterValidator(_held_by_float32),
+    WithJsonSchema({"type": "number", "minimum": SMALLEST_CLIP, "maximum": LARGEST_CLIP}),
+]

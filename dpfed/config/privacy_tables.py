@@ -46,10 +46,10 @@ class PrivacyTable(Table):
     """c of noise = "coins": probabilities of coins are kept in [c, 1 - c]."""
 
     linf_clip: ClipNorm | None = None
-    """How far one probability of a coin may move."""
+    """Of coins: how far one probability may move."""
 
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
-    """Standard deviation of Gaussian noise on probabilities before the coins."""
+    """Of coins: standard deviation of Gaussian noise on probabilities before them."""
 
     release: Literal["sum", "uploads"] | None = None
     """What is seen: the sum of a round, or every upload."""
@@ -58,7 +58,7 @@ class PrivacyTable(Table):
     """Uploads in a sum of fixed size; default: so many that what Poisson cohorts above it take of delta is small."""
 
     correction: Literal["none", "linear", "invert"] | None = None
-    """How the bias of probabilities that were noised and clipped is corrected; default: linear."""
+    """Of coins: how the bias of probabilities that were noised and clipped is corrected; default: linear."""
 
     noise_multiplier: Positive | None = None
     """z: the sum's noise has standard deviation z times clip_norm."""

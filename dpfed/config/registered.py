@@ -6,7 +6,6 @@ from another place is an error, and so is the name of something that comes with 
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
@@ -76,11 +75,6 @@ def forget(file: str) -> None:
     for names in _KNOWN.values():
         for name in [name for name, one in names.items() if one.file == file]:
             del names[name]
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """The known name that looks most like it."""
-    return difflib.get_close_matches(name, sorted(known), n=1, cutoff=0)[0]
 
 
 def _caller() -> tuple[str, int]:

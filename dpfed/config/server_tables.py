@@ -64,9 +64,9 @@ class Aggregation(Table):
 class ServerTable(Table):
     """What the server does with the mean update."""
 
-    rule: Literal["step", "adam", "yogi", "adagrad", "posterior"] = "step"
-    """A step along the mean update; FedAdam, FedYogi or FedAdagrad (Reddi et al. 2021); or, for masks, the Beta
-    posterior of their probabilities."""
+    rule: str = "step"
+    """step, along the mean update; adam, yogi or adagrad: FedAdam, FedYogi, FedAdagrad (Reddi et al. 2021); for masks
+    posterior, the Beta posterior of their probabilities; or one of your own (dpfed.server.register)."""
 
     learning_rate: Positive = 1.0
     """Of the server's step. An adaptive rule moves every entry by about as much: 0.001 to 0.1."""

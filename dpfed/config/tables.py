@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.privacy_tables import Audit, PrivacyTable
 from dpfed.config.samples_tables import Data, Federation, Model
 from dpfed.config.server_tables import Aggregation, RunTable, ServerTable
@@ -74,7 +74,8 @@ def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """`tables` with `table.key=value` settings put in; values are TOML, a bare word is a string."""
+    """`tables` with `table.key=value` settings put in; values are TOML, a bare word is a string, `key=` removes the
+    key."""
     result = _copied(tables)
     for setting in settings:
         path, equals, text = setting.partition("=")
@@ -86,7 +87,10 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
             place = place.setdefault(name, {})
             if not isinstance(place, dict):
                 raise ConfigError(f"--set {setting}: {name} is a value, not a table.")
-        place[key] = _toml_value(text.strip())
+        if text.strip():
+            place[key] = _toml_value(text.strip())
+        else:
+            place.pop(key, None)
     return result
 
 
@@ -119,12 +123,22 @@ def _problem(item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         known = _known_keys(item["loc"][:-1])
-        nearest = difflib.get_close_matches(str(item["loc"][-1]), known, n=1, cutoff=0)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        return f"{where}: unknown key; known here: {', '.join(known)}.{hint}"
+        hint = did_you_mean(str(item["loc"][-1]), known)
+        return f"{where}: unknown key; known here: {', '.join(known)}.{hint} `dpfed config` explains every key."
     if item["type"] == "missing":
         return f"{where}: is missing and has no default."
-    return f"{where}={shown(item['input'])}: {item['msg']}."
+    return f"{where}={shown(item['input'])}: {item['msg']}. `dpfed config {_key(item['loc'])}` says what is allowed."
+
+
+def _key(location: Sequence[Any]) -> str:
+    """The dotted key of a place, which may be deeper than that: an item of a list, a branch of a type."""
+    names = [str(part) for part in location]
+    depth = max(n for n in range(len(names) + 1) if ".".join(names[:n]) in _every_key())
+    return ".".join(names[:depth])
+
+
+def _every_key() -> set[str]:
+    return {"", *(f"{name}.{key}".removeprefix(".") for name, table in sections() for key in table.model_fields)}
 
 
 def shown(value: Any) -> str:

@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from dpfed.config import registered
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
 from dpfed.data.arrays import from_samples, load_arrays
 from dpfed.data.cifar import load_cifar10, load_cifar100
@@ -75,8 +76,8 @@ def check_name(name: str) -> None:
     known = sorted(["digits", *DATASETS, *registered.own("data set")])
     if name not in known and not name.endswith(".safetensors"):
         raise ConfigError(
-            f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors. "
-            f"Did you mean {registered.nearest(name, known)!r}? One's own are in a file that --load names."
+            f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors."
+            f"{did_you_mean(name, known)} One's own are in a file that --load names."
         )
 
 
@@ -87,7 +88,7 @@ def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
     Raises ConfigError for the name of a data set that comes with dpfed, or that another line of code has registered.
     """
     if name.endswith(".safetensors"):
-        raise ConfigError(f"data set {name!r}: a name that ends in .safetensors is a file. Choose another.")
+        raise ConfigError(f"data set {name!r}: such a name is there already, of a file. Choose another.")
     if not isinstance(dataset, Dataset) and not callable(dataset):
         raise ConfigError(
             f"data set {name!r}: is {type(dataset).__name__}; must be a dpfed.data.Dataset or a function that loads "

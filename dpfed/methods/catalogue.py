@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dpfed.config import registered
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.errors import ConfigError
 from dpfed.methods import fed_avg, fed_smp, fedmrn, fedpm, fedscalar, fedsparsify, quantisers
 from dpfed.methods.facts import MethodFacts, compressed
@@ -27,9 +28,8 @@ def method(name: str) -> MethodFacts:
     """The method of this name; ConfigError with the nearest one otherwise."""
     known = METHODS if name in METHODS else every_method()
     if name not in known:
-        nearest = registered.nearest(name, known)
         raise ConfigError(
-            f"method.name={name!r}: known are {', '.join(known)}. Did you mean {nearest!r}? One's own are in a file "
+            f"method.name={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} One's own are in a file "
             "that --load names."
         )
     return known[name]

@@ -5,12 +5,12 @@ Methods and schemes of one's own have them, too.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.tables import override
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import every_method
@@ -20,24 +20,23 @@ _DATA = files("dpfed.config") / "data_presets"
 
 def names() -> list[str]:
     """Every preset, by name."""
-    return [f"{method}-{data}" for data in _data_sets() for method in sorted(_of_methods())]
+    return [f"{method}-{data}" for data in data_sets() for method in sorted(of_methods())]
 
 
 def tables(name: str) -> dict[str, Any]:
     """The unchecked tables of a preset; ConfigError with the nearest name if there is none."""
-    for data in _data_sets():
+    for data in data_sets():
         method = name.removesuffix(f"-{data}")
-        if method != name and method in _of_methods():
+        if method != name and method in of_methods():
             below = tomllib.loads((_DATA / f"{data}.toml").read_text(encoding="utf-8"))
             adjusted = below.pop("adjust", {}).get(method, {})
-            return _merged(_merged(below, _of_methods()[method]), adjusted)
-    nearest = difflib.get_close_matches(name, names(), n=1, cutoff=0)[0]
-    raise ConfigError(
-        f"{name}: neither a file nor a preset. `dpfed run --list` names the presets; the nearest is {nearest!r}."
-    )
+            return _merged(_merged(below, of_methods()[method]), adjusted)
+    whole = any(data in name for data in data_sets())
+    hint = did_you_mean(name, [one for one in names() if whole or one.endswith("-digits")])
+    raise ConfigError(f"{name}: neither a file nor a preset. `dpfed run --list` names the presets.{hint}")
 
 
-def _of_methods() -> dict[str, dict[str, Any]]:
+def of_methods() -> dict[str, dict[str, Any]]:
     """What methods set, by the preset's name; `privacy = False` takes the data set's table away."""
     found = {}
     for method in every_method().values():
@@ -47,7 +46,8 @@ def _of_methods() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _data_sets() -> list[str]:
+def data_sets() -> list[str]:
+    """Data sets that have presets."""
     return sorted(entry.name.removesuffix(".toml") for entry in _DATA.iterdir() if entry.name.endswith(".toml"))
 
 

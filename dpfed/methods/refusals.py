@@ -19,7 +19,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import every_method
 from dpfed.methods.choices import in_integers, integer_noise, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.idle_keys import idle_keys
+from dpfed.methods.idle_keys import ADAPTIVE, idle_keys
 from dpfed.methods.keys import not_taken
 from dpfed.methods.schemes import check_scheme
 from dpfed.models.flat import FlatModel
@@ -77,6 +77,8 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
     """What masks alone have, and public data where coordinates come from them."""
+    if facts.coins and config.server.rule not in ("step", "posterior", *ADAPTIVE):
+        yield f"server.rule={config.server.rule!r} with masks: it is for updates. Use 'step' or 'posterior'."
     if not facts.coins and config.server.rule == "posterior":
         yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
     chosen = facts.sparse == "optional" and (config.method.keep is not None or config.method.k is not None)
@@ -101,8 +103,7 @@ def _optimisers(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield "local.schedule='step': needs local.schedule_rounds, and local.learning_rate_decay as the factor."
     if local.schedule not in ("constant", "step") and local.learning_rate_decay != 1:
         yield "local.learning_rate_decay with local.schedule: both lower the learning rate. Remove one of them."
-    adaptive = server.rule in ("adam", "yogi", "adagrad")
-    if adaptive and (facts.coins or config.method.purge == "clients"):
+    if server.rule in ADAPTIVE and (facts.coins or config.method.purge == "clients"):
         what = "probabilities" if facts.coins else "the zeros that clients agree on"
         yield f"server.rule={server.rule!r} with method.name={name!r}: would not keep {what}. Use 'step'."
     if server.average is not None and facts.local_training == "pruned":

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfed.config import registered
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.models.batch_norm_cnn import cnn_4_bn, cnn_8_bn
@@ -62,8 +63,8 @@ def check_name(name: str) -> None:
     known = _known()
     if name not in known:
         raise ConfigError(
-            f"model={name!r}: known models are {', '.join(sorted(known))}. Did you mean "
-            f"{registered.nearest(name, known)!r}? One's own are in a file that --load names."
+            f"model={name!r}: known models are {', '.join(sorted(known))}."
+            f"{did_you_mean(name, known)} One's own are in a file that --load names."
         )
 
 

@@ -46,6 +46,8 @@ from dpfed.server.moving_average import Averaged, MovingAverage
 from dpfed.server.posterior import BetaPosterior
 from dpfed.server.purging import Purging
 from dpfed.server.readout import Masked, Readout, Weights
+from dpfed.server.registry import check_name as check_rule
+from dpfed.server.registry import own_rule
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
@@ -91,6 +93,7 @@ def check(config: Config, ranks: Ranks | None = None) -> MethodFacts:
     chosen = method(config.method.name)
     data.check_name(config.data.name)
     models.check_name(config.model.name)
+    check_rule(config.server.rule)
     refuse(config, chosen)
     return chosen
 
@@ -289,10 +292,9 @@ def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch
     if server.rule == "posterior":
         kept = edge if config.privacy is not None else 0.0
         return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-    step, averaged = _step(config, edge if chosen.coins else None), None
-    if model.has_statistics:
-        averaged = model.indices("statistic").to(device)
-    step = replace(step, averaged=averaged)
+    own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
+    averaged = model.indices("statistic").to(device) if model.has_statistics else None
+    step = own or replace(_step(config, edge if chosen.coins else None), averaged=averaged)
     if chosen.local_training != "pruned" or config.method.purge == "clients":
         return step
     return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))

@@ -38,6 +38,7 @@ from dpfed.models.flat import FlatModel
 from dpfed.run import checkpoint, durable_files
 from dpfed.run.binding import Binding, configuration_hash
 from dpfed.run.checkpoint import Checkpoint
+from dpfed.run.prolonging import prolonged
 from dpfed.server.state import ServerState
 
 _LOCK = "lock"
@@ -47,13 +48,15 @@ OWN_CODE = "own_code.json"
 class RunFolder:
     """Paths and atomic writes, for one process at a time; every failure is a RunError that names the file.
 
-    `release` lets the next process in; the end of this one does, too, whatever ends it.
+    `shorter`: the configuration that the run began with, where it is to be prolonged. `release` lets the next process
+    in; the end of this one does, too, whatever ends it.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path
         self.configuration = configuration_hash(config)
         self._binding: Binding | None = None
+        self.shorter: Mapping[str, Any] | None = None
         self._lock = FileLock(path / _LOCK, thread_local=False)
         self.ledger = path / "ledger.jsonl"
         self.report = path / "report.html"
@@ -82,7 +85,8 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
-        """The folder of an interrupted run; RunError if it holds none, or one with another configuration.
+        """The folder of an interrupted run, or of one that is to be prolonged; RunError if it holds none, or one with
+        another configuration.
 
         Of a setting that its version did not have yet, see `parse_written`.
         """
@@ -90,15 +94,23 @@ class RunFolder:
             before = tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
-        changed = differences(parse_written(before, source=str(path / "config.toml")).to_dict(), dict(config))
-        if changed:
+        written = parse_written(before, source=str(path / "config.toml")).to_dict()
+        changed = differences(written, dict(config))
+        if changed and not prolonged(written, config):
             raise RunError(
                 f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "
                 "or take the differences back."
             )
         folder = cls(path, before)  # its files name the configuration as it was written
         folder._hold()
+        folder.shorter = before if changed else None
         return folder
+
+    def prolong(self, rounds: int) -> None:
+        """From now on the run has so many rounds."""
+        assert self.shorter is not None
+        tables = {**self.shorter, "federation": {**self.shorter["federation"], "rounds": rounds}}
+        self._write("config.toml", tomli_w.dumps(tables).encode())
 
     def key(self, new: Callable[[], bytes]) -> bytes:
         """The key of the population's fingerprint. A new one where nothing was begun, or where it is lost: then no

@@ -33,6 +33,7 @@ from dpfed.run.book import Book
 from dpfed.run.checkpoint import Checkpoint
 from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
+from dpfed.run.prolonging import require_same_rounds
 from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
@@ -173,6 +174,10 @@ class Run:
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
             folder.own_code(experiment.own_code, resume=resume)
+            if folder.shorter is not None:
+                sent = experiment.method.stages.project.choice.sent
+                require_same_rounds(folder.shorter, experiment.config, experiment.facts, experiment.goal, sent)
+                folder.prolong(experiment.config.federation.rounds)
             binding = _binding_of(experiment, folder, project)
             folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError, TrainingFailed
 
@@ -54,8 +54,7 @@ _TAKEN = ("loss", "accuracy")
 def metric_named(name: str) -> Metric:
     """The metric of this name; ConfigError with the nearest one otherwise."""
     if name not in METRICS:
-        nearest = difflib.get_close_matches(name, METRICS, n=1, cutoff=0)[0]
-        raise ConfigError(f"run.metrics={name!r}: known are {', '.join(METRICS)}. Did you mean {nearest!r}?")
+        raise ConfigError(f"run.metrics={name!r}: known are {', '.join(METRICS)}.{did_you_mean(name, METRICS)}")
     return METRICS[name]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from accounting.rounding import downwards, upwards
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.errors import ConfigError
 
 SAFELY: Mapping[str, Callable[[float], str]] = {
@@ -99,6 +99,6 @@ QUANTITIES: dict[str, Quantity] = {
 def quantity(key: str, *, where: str) -> Quantity:
     """The quantity `key`; ConfigError that names `where` it was asked for."""
     if key not in QUANTITIES:
-        nearest = difflib.get_close_matches(key, QUANTITIES, n=1, cutoff=0)[0]
-        raise ConfigError(f"{where}: quantity {key!r} is none of {', '.join(QUANTITIES)}. Did you mean {nearest!r}?")
+        hint = did_you_mean(key, QUANTITIES)
+        raise ConfigError(f"{where}: quantity {key!r} is none of {', '.join(QUANTITIES)}.{hint}")
     return QUANTITIES[key]
