@@ -167,6 +167,6 @@ def test_masks_take_adam_and_no_weight_decay(tiny_config: Any) -> None:
 
 def test_a_schedule_that_ends_with_the_run_keeps_it_from_being_prolonged(tiny_config: Any, tmp_path: Any) -> None:
     federation.run(build(tiny_config("local.schedule=cosine")), tmp_path / "run")
+    longer = build(tiny_config("local.schedule=cosine", "federation.rounds=5"))
     with pytest.raises(RunError, match="ends with the last round"):
-        longer = tiny_config("local.schedule=cosine", "federation.rounds=5")
-        federation.run(build(longer), tmp_path / "run", resume=True)
+        federation.run(longer, tmp_path / "run", resume=True)
