@@ -44,7 +44,7 @@ def test_a_run_with_it_goes_on_to_the_bit(tiny_config, tmp_path):
 
 
 def test_what_is_no_rule_is_refused(tiny_config):
-    with pytest.raises(ConfigError, match=r"server.rule='sings': known are step, posterior"):
+    with pytest.raises(ConfigError, match=r"server.rule='sings': known are step, adam, yogi, adagrad, posterior"):
         build(tiny_config("server.rule=sings"))
     with pytest.raises(ConfigError, match="is there already"):
         server.register("step")(SignSteps)
