@@ -74,7 +74,7 @@ def test_a_moving_average_follows_the_models_and_leaves_them_alone():
         (["server.average=0.9", "method.name=fedsparsify", "method.options.sparsity=0.5"], "is not sparse"),
         (["server.beta1=0.5"], "server.rule='adam', 'yogi' or 'adagrad'"),
         (["server.rule=adam", "server.momentum=0.5"], "server.rule='step'"),
-        (["server.rule=adagrad", "server.beta2=0.5"], "adam or yogi"),
+        (["server.rule=adagrad", "server.beta2=0.5"], "'adam' or 'yogi'"),
         (["server.average=1.0"], "average"),
         (["server.rule=adamw"], "rule"),
     ],
