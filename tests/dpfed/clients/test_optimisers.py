@@ -16,7 +16,7 @@ from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import Course
 from dpfed.data import Partition
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, RunError
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze
 from dpfed.run import loop as federation
@@ -163,3 +163,10 @@ def test_masks_take_adam_and_no_weight_decay(tiny_config: Any) -> None:
     for settings in (["local.optimizer=adamw"], ["local.weight_decay=0.1"]):
         with pytest.raises(ConfigError, match="masks' scores"):
             build(tiny_config("method.name=fedpm", *settings, without=["privacy"]))
+
+
+def test_a_schedule_that_ends_with_the_run_keeps_it_from_being_prolonged(tiny_config: Any, tmp_path: Any) -> None:
+    federation.run(build(tiny_config("local.schedule=cosine")), tmp_path / "run")
+    longer = build(tiny_config("local.schedule=cosine", "federation.rounds=5"))
+    with pytest.raises(RunError, match="ends with the last round"):
+        federation.run(longer, tmp_path / "run", resume=True)
