@@ -3,9 +3,11 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
+
+from numpy.typing import ArrayLike
 
 from accounting import require
 from accounting.bernoulli.pairs import MOST_COINS
@@ -31,6 +33,9 @@ from accounting.mechanisms import (
 from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
 
+if TYPE_CHECKING:
+    from accounting.compose.profiles import Profile
+
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 
@@ -55,6 +60,21 @@ class Guarantee:
     lower_bound: float | None = None
     valid: bool = True
     notes: tuple[str, ...] = ()
+    mechanism: Mechanism | None = field(default=None, repr=False, compare=False)
+
+    def profile(self) -> "Profile":
+        """delta at every epsilon: all that is claimed of the mechanism, by the best account. Direction: upper bound."""
+        from accounting.compose.profiles import profile
+
+        if self.mechanism is None:
+            raise UnsupportedMechanism("profile: this guarantee does not say of which mechanism it is.")
+        return profile(self.mechanism)
+
+    def tradeoff(self, false_positive_rate: ArrayLike) -> Floats:
+        """The least false negative rate at each false positive rate (`compose.readings`). Direction: lower bound."""
+        from accounting.compose.readings import tradeoff
+
+        return tradeoff(self.profile(), false_positive_rate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +125,7 @@ def guarantee(
         order=bound.order,
         lower_bound=lower,
         valid=not bound.violated,
+        mechanism=mechanism,
         notes=(
             *bound.notes,
             *_hypotheses(mechanism),
