@@ -2,14 +2,17 @@
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Literal, get_args
+
+from numpy.typing import ArrayLike
 
 from accounting import require
 from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import caveats
-from accounting.compose import lower_bound, pld, rdp
+from accounting.compose import adaptive, lower_bound, pld, rdp
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
 from accounting.compose.rdp import Conversion, Floats
 from accounting.compose.twins import Continuous, continuous
@@ -30,7 +33,10 @@ from accounting.mechanisms import (
 from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
 
-Accountant = Literal["best", "rdp", "pld", "exact", "fed-smp-theorem", "fed-smp-lemma"]
+if TYPE_CHECKING:
+    from accounting.compose.profiles import Profile
+
+Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 
 
@@ -54,6 +60,21 @@ class Guarantee:
     lower_bound: float | None = None
     valid: bool = True
     notes: tuple[str, ...] = ()
+    mechanism: Mechanism | None = field(default=None, repr=False, compare=False)
+
+    def profile(self) -> "Profile":
+        """delta at every epsilon: all that is claimed of the mechanism, by the best account. Direction: upper bound."""
+        from accounting.compose.profiles import profile
+
+        if self.mechanism is None:
+            raise UnsupportedMechanism("profile: this guarantee does not say of which mechanism it is.")
+        return profile(self.mechanism)
+
+    def tradeoff(self, false_positive_rate: ArrayLike) -> Floats:
+        """The least false negative rate at each false positive rate (`compose.readings`). Direction: lower bound."""
+        from accounting.compose.readings import tradeoff
+
+        return tradeoff(self.profile(), false_positive_rate)
 
     def __str__(self) -> str:
         """What must be named beside an epsilon, rounded to the side on which it stays true."""
@@ -83,19 +104,21 @@ def guarantee(
     unit: str = "client",
     units: int | None = None,
     with_lower_bound: bool = True,
+    precise: bool = False,
 ) -> Guarantee:
     """The epsilon of `mechanism` at `delta`.
 
     Claim: for all neighbours under the mechanism's adjacency, P(S) <= e^epsilon Q(S) + delta for every event S.
-    best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD and RDP).
-    rdp, pld: that accountant. exact: single uploads of coins in few coordinates (bernoulli.pairs).
-    fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
+    best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD, RDP, and under fixed-size
+    sampling the adaptive account). rdp, pld: that accountant. adaptive: `compose.adaptive`, whose grid and cover are
+    finer where `precise` (0.05% instead of 0.3%, for up to minutes). exact: single uploads of coins in few coordinates
+    (bernoulli.pairs). fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
     sampling needs; an unmet condition gives valid=False. units: how many clients (or records) there are, for a note on
     a delta that is large for so many. Errors: UnsupportedMechanism where the accountant has no bound for this
     mechanism, InvalidParameter for a delta outside (0, 1).
     """
     require.open_probability(delta=delta)
-    bound = _bound(mechanism, delta, accountant, conversion)
+    bound = _bound(mechanism, delta, accountant, conversion, precise)
     lower = lower_bound.epsilon(mechanism, delta=delta) if with_lower_bound and pld.supports(mechanism) else None
     if lower is not None and not bound.violated:
         lower = min(lower, bound.epsilon)  # two computations of one number may cross by rounding
@@ -110,18 +133,40 @@ def guarantee(
         order=bound.order,
         lower_bound=lower,
         valid=not bound.violated,
+        mechanism=mechanism,
         notes=(
             *bound.notes,
+            *_hypotheses(mechanism),
             *(f"not a guarantee: {condition}" for condition in bound.violated),
             *caveats(epsilon=bound.epsilon, delta=delta, units=units, unit=unit),
         ),
     )
 
 
-def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "best") -> float:
+def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "best", precise: bool = False) -> float:
     """Only the number of `guarantee`, without its lower bound: for solvers and progress bars."""
     require.open_probability(delta=delta)
-    return _bound(mechanism, delta, accountant, "improved").epsilon
+    return _bound(mechanism, delta, accountant, "improved", precise).epsilon
+
+
+def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
+    """Nearly `epsilon` where that takes long (the adaptive account), to solve with first; None elsewhere. No bound."""
+    require.open_probability(delta=delta)
+    try:
+        near, target = _nearly_gaussian(mechanism, delta)
+    except UnsupportedMechanism:
+        return None
+    found = adaptive.quick_epsilon(near.mechanism, delta=target)
+    return (
+        None
+        if found is None
+        else min(found + 2 * near.closeness, _best(mechanism, delta, without_adaptive=True).epsilon)
+    )
+
+
+def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
+    fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
+    return (adaptive.HYPOTHESIS,) if fixed else ()
 
 
 def sampling_name(mechanism: Mechanism) -> str:
@@ -130,14 +175,16 @@ def sampling_name(mechanism: Mechanism) -> str:
     return "+".join(sorted(names))
 
 
-def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
+def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion, precise: bool) -> _Bound:
     match accountant:
         case "best":
-            return _best(mechanism, delta)
+            return _best(mechanism, delta, precise=precise)
         case "rdp":
             return _rdp(mechanism, delta, conversion)
         case "pld":
             return _pld(mechanism, delta)
+        case "adaptive":
+            return _adaptive(mechanism, delta, precise)
         case "exact":
             return _exact(mechanism, delta)
         case "fed-smp-theorem" | "fed-smp-lemma":
@@ -145,12 +192,15 @@ def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conv
     raise InvalidParameter(f"accountant={accountant!r}: must be one of {', '.join(ACCOUNTANTS)}.")
 
 
-def _best(mechanism: Mechanism, delta: float) -> _Bound:
+def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_adaptive: bool = False) -> _Bound:
     if plain_shift(mechanism) is not None:
         return _analytic(mechanism, delta)
     candidates = []
     refusals = []
-    for accountant in (_analytic, _pld, _rdp_improved, _exact):
+    accountants: list[Callable[[Mechanism, float], _Bound]] = [_analytic, _pld, _rdp_improved, _exact]
+    if not without_adaptive:
+        accountants.append(partial(_adaptive, precise=precise))
+    for accountant in accountants:
         try:
             candidates.append(accountant(mechanism, delta))
         except (UnsupportedMechanism, InvalidParameter) as refusal:
@@ -178,6 +228,18 @@ def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
 def _pld(mechanism: Mechanism, delta: float) -> _Bound:
     near, target = _nearly_gaussian(mechanism, delta)
     return _Bound(epsilon=pld.epsilon(near.mechanism, delta=target) + 2 * near.closeness, method="pld")
+
+
+def _adaptive(mechanism: Mechanism, delta: float, precise: bool) -> _Bound:
+    near, target = _nearly_gaussian(mechanism, delta)
+    fineness = adaptive.FINE if precise else adaptive.STANDARD
+    found = adaptive.epsilon(near.mechanism, delta=target, fineness=fineness)
+    if found is None:
+        raise UnsupportedMechanism(
+            "accountant='adaptive': is for Gaussian noise on sums under fixed-size sampling, under replace-one or "
+            "zero-out, in up to some thousand rounds. Use 'best'."
+        )
+    return _Bound(epsilon=found + 2 * near.closeness, method="adaptive")
 
 
 def _exact(mechanism: Mechanism, delta: float) -> _Bound:
@@ -295,7 +357,8 @@ def epsilons(
     """
     streams: list[Iterator[float]] = []
     plain = plain_shift(mechanism) is not None and accountant in ("best", "pld")
-    gaussian = _gaussian_epsilons(mechanism, delta, rounds) if accountant in ("best", "pld") else None
+    losses = accountant in ("best", "pld", "adaptive")
+    gaussian = _gaussian_epsilons(mechanism, delta, rounds, accountant) if losses else None
     if gaussian is not None:
         streams.append(gaussian)
     if plain:
@@ -325,7 +388,18 @@ def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
         yield exact_epsilon(run, delta=delta) if has_exact(run) else math.inf
 
 
-def _gaussian_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float] | None:
+def _sampled_epsilons(
+    twin: SingleRelease, delta: float, rounds: int, lost: float, accountant: Accountant
+) -> Iterator[float] | None:
+    """By loss laws, by the adaptive account, or the smaller of both."""
+    one = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "adaptive" else None
+    two = adaptive.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "pld" else None
+    return map(min, zip(one, two, strict=False)) if one is not None and two is not None else one or two
+
+
+def _gaussian_epsilons(
+    mechanism: SingleRelease, delta: float, rounds: int, accountant: Accountant
+) -> Iterator[float] | None:
     """The closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
     try:
         near = continuous(Composed(parts=((mechanism, rounds),)))
@@ -337,7 +411,10 @@ def _gaussian_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> I
     if plain := plain_gaussian(twin):
         stream = _analytic_epsilons(plain, delta, lost)
     elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
-        stream = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost)
+        sampled = _sampled_epsilons(twin, delta, rounds, lost, accountant)
+        if sampled is None:
+            return None
+        stream = sampled
     else:
         return None
     return (epsilon + 2 * count * each for count, epsilon in enumerate(stream, start=1))

@@ -1,12 +1,13 @@
 """Epsilon while a run goes on whose rounds are not all alike: one convolution for each, instead of all over again."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from accounting import require
 from accounting.compose import accountant as accountants
-from accounting.compose import loss_grid, pld, rdp
+from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant
 from accounting.compose.pld import LossLaws
 from accounting.compose.rdp import Floats
@@ -20,7 +21,8 @@ class Running:
 
     typical: a release like those to come, of which about `rounds` are planned: it sets grid and orders. Every value is
     an upper bound, equal to that of `compose.accountant.epsilon` within the tolerance of the grid. "best" takes the
-    smaller of the privacy loss distribution and the Renyi account; the former where noise is Gaussian or nearly.
+    smallest of the privacy loss distribution, the adaptive account of fixed-size sampling and the Renyi account; the
+    first two where noise is Gaussian or nearly.
     """
 
     def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
@@ -28,8 +30,9 @@ class Running:
         self._lost = 0.0
         self._curve: Floats | None = None
         self._losses: _Losses | None = None
-        if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA and _near(typical, rounds) is not None:
-            self._losses = _Losses(typical, rounds)
+        losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
+        if losses and delta >= pld.SMALLEST_DELTA and _near(typical, rounds) is not None:
+            self._losses = _Losses(typical, rounds, delta=delta, accountants=losses)
         if accountant in ("best", "rdp"):
             self._orders = accountants.orders(typical)
             self._curve = np.zeros_like(self._orders)
@@ -73,43 +76,51 @@ class Running:
 
 
 class _Losses:
-    """The composed privacy loss distribution on the grid of the planned rounds."""
+    """The composed privacy loss distribution on the grid of the planned rounds, and the adaptive account beside it."""
 
-    def __init__(self, typical: SingleRelease, rounds: int) -> None:
-        self._rounds = rounds
+    def __init__(self, typical: SingleRelease, rounds: int, *, delta: float, accountants: Sequence[str]) -> None:
+        self._rounds, self._accountants = rounds, accountants
         near = _near(typical, rounds)
         assert near is not None  # the caller has asked
         self._interval = loss_grid.interval(Composed(parts=((near[0], rounds),)))
-        self._known: dict[SingleRelease, tuple[LossLaws, float]] = {}
+        self._adding = adaptive.Adding(near[0], rounds=rounds, delta=delta) if "adaptive" in accountants else None
+        self._known: dict[SingleRelease, tuple[LossLaws, SingleRelease, float]] = {}
         self._total: LossLaws | None = None
         self._closeness, self._count = 0.0, 0
 
     def add(self, release: SingleRelease, count: int) -> None:
         self._total, self._closeness = self._with(release, count)
+        if self._adding is not None:
+            self._adding.add(self._one(release)[1], count)
         # The ends that a self-composition cuts may wrap around, too: 1e-15, twice the slack of five.
         self._count += count + (5 if count > 1 else 0)
 
     def epsilon(self, delta: float, also: SingleRelease | None) -> float:
         total, closeness = (self._total, self._closeness) if also is None else self._with(also)
         count = self._count + (also is not None)
-        target = delta * math.exp(-closeness) - 2 * pld.composition_slack(count)
+        near = delta * math.exp(-closeness)
+        target = near - 2 * pld.composition_slack(count)
         if total is None:
             return 0.0
-        return total.smallest_epsilon(target) + 2 * closeness if target > 0 else math.inf
+        bounds = [total.smallest_epsilon(target) if target > 0 and "pld" in self._accountants else math.inf]
+        if self._adding is not None:
+            bounds.append(self._adding.epsilon(near, None if also is None else self._one(also)[1]))
+        return min(bounds) + 2 * closeness
 
     def _with(self, release: SingleRelease, count: int = 1) -> tuple[LossLaws, float]:
-        losses, closeness = self._one(release)
+        losses, _, closeness = self._one(release)
         if count > 1:
             losses, closeness = losses.repeated(count), count * closeness
         return losses if self._total is None else self._total.plus(losses), self._closeness + closeness
 
-    def _one(self, release: SingleRelease) -> tuple[LossLaws, float]:
+    def _one(self, release: SingleRelease) -> tuple[LossLaws, SingleRelease, float]:
+        """Its loss laws, the release with continuous noise, and how near that is."""
         if release not in self._known:
             near = _near(release, self._rounds)
             if near is None:
                 raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
             twin, closeness = near
-            self._known[release] = pld.distribution(twin, self._interval), closeness
+            self._known[release] = pld.distribution(twin, self._interval), twin, closeness
         return self._known[release]
 
 

@@ -41,7 +41,9 @@ def continuous(mechanism: Mechanism) -> Continuous:
         return Continuous(mechanism=mechanism, closeness=0.0)
     replaced = [_twin(part, count) for part, count in parts]
     counted = tuple((twin, count) for (twin, _), (_, count) in zip(replaced, parts, strict=True))
-    return Continuous(mechanism=Composed(parts=counted), closeness=math.fsum(eta for _, eta in replaced) * _ROUNDING)
+    order = mechanism.order if isinstance(mechanism, Composed) else ()
+    near = Composed(parts=counted, order=order)
+    return Continuous(mechanism=near, closeness=math.fsum(eta for _, eta in replaced) * _ROUNDING)
 
 
 def _has_twin(part: SingleRelease) -> bool:
