@@ -112,3 +112,20 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 """
+
+
+@pytest.mark.slow
+def test_regression(tmp_path):
+    said = output("regression.py", tmp_path)
+    shares = [float(share) for share in re.findall(r"([\d.]+)% of test targets", said)]
+    assert 35 < shares[0] < 65
+    assert shares[1] > 80
+    assert said.count("epsilon 3.0000 at delta") == 2
+
+
+@pytest.mark.slow
+def test_own_compressor_as_its_docstring_says(tmp_path):
+    file = EXAMPLES / "own_compressor.py"
+    for words in (["audit", "scheme", "three-levels"], ["methods"]):
+        run = [sys.executable, "-m", "dpfed", *words, "--load", str(file)]
+        subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, timeout=600)
