@@ -13,13 +13,22 @@ import numpy as np
 import scipy
 
 from accounting import require
-from accounting.compose import adaptive, loss_grid
+from accounting.compose import adaptive, loss_grid, shown_schedules
 from accounting.compose.loss_law import CUT, LossLaw, composed
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.gaussian import smallest_epsilon
 from accounting.gaussian.attacks import AttackPair, Mixture, attack_pairs, log_density
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms import Composed, Mechanism, SingleRelease, gaussian_of, parts_of, plain_gaussian, sampling_of
+from accounting.mechanisms import (
+    Composed,
+    Mechanism,
+    SingleRelease,
+    gaussian_of,
+    parts_of,
+    plain_gaussian,
+    sampling_of,
+    schedule_of,
+)
 
 # The masses of narrow cells are differences of distribution functions, good to about 1e-10 relative.
 _MASS_ROUNDING = 1e-9
@@ -42,10 +51,14 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     target = require.open_probability(delta=delta)
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
+    shift_squared += sum(_of_public_order(part, count) for part, _, count in parts)
     sampled: list[tuple[SingleRelease, int]] = [
         (part, min(count, MOST_ROUNDS))  # fewer rounds show less
         for part, noise, count in parts
-        if noise is None and gaussian_of(part) is not None and sampling_of(part).probability > 0
+        if noise is None
+        and gaussian_of(part) is not None
+        and sampling_of(part).probability > 0
+        and loss_grid.public_order(part) is None
     ]
     plain = 0.0
     if shift_squared:  # below by more than `smallest_epsilon` is rounded upwards
@@ -60,20 +73,41 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     finer = max(1.0, _FINER / len(sampled))  # each distinct part is a convolution of its own
     interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=finer)
     bounds = [
-        _composed_epsilon([(attack_pairs(part)[choice], count) for part, count in sampled], interval, target)
-        for choice in range(min(len(attack_pairs(part)) for part, _ in sampled))
+        _composed_epsilon([_shown(part, count, choice, interval) for part, count in sampled], interval, target)
+        for choice in range(min(2 if schedule_of(part) else len(attack_pairs(part)) for part, _ in sampled))
     ]
     return max(0.0, plain, shown, *bounds)
 
 
-def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, delta: float) -> float:
+def _of_public_order(part: SingleRelease, count: int) -> float:
+    """mu^2 of the client that takes part most often, where the order of participation is public."""
+    schedule, noise = schedule_of(part), loss_grid.public_order(part)
+    return 0.0 if schedule is None or noise is None else schedule.most_participations(count) * noise.mu**2
+
+
+_Shown = tuple[LossLaw, float, int]
+"""A quantised loss law, the offset of its grid in steps, and how often it comes."""
+
+
+def _shown(part: SingleRelease, count: int, choice: int, interval: float) -> _Shown:
+    """What a fixed attack shows in one order of the worlds; of a schedule, its first `count` rounds together."""
+    schedule, noise = schedule_of(part), gaussian_of(part)
+    if schedule is None or noise is None:
+        return (*_quantised(attack_pairs(part)[choice], interval), count)
+    masses = shown_schedules.shown_pair(schedule, noise.mu, count)
+    first, second = masses if choice == 0 else masses[::-1]
+    with np.errstate(divide="ignore"):
+        p = np.log(np.maximum(first - shown_schedules.MASS_ERROR, 0.0))
+    return (*_on_grid(p, np.log(second + shown_schedules.MASS_ERROR), interval), 1)
+
+
+def _composed_epsilon(quantised: Sequence[_Shown], interval: float, delta: float) -> float:
     """Epsilon of the composed quantised pairs; each pair's losses sit on the grid plus its own offset."""
-    quantised = [(*_quantised(pair, interval), count) for pair, count in pairs]
     offset = sum(count * shift for _, shift, count in quantised)
     # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.
     steps = math.floor(offset)
     # The composition cuts its tails, which can wrap around.
-    slack = composition_slack(sum(count for _, count in pairs)) + 2 * CUT
+    slack = composition_slack(sum(count for _, _, count in quantised)) + 2 * CUT
     if delta + slack >= 1:
         return 0.0
     law = composed([(law, count) for law, _, count in quantised])
@@ -109,7 +143,11 @@ def _shown_epsilon(law: LossLaw, delta: float) -> float:
 
 def _quantised(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
     """The pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
-    p, q = _cells(pair, interval)
+    return _on_grid(*_cells(pair, interval), interval)
+
+
+def _on_grid(p: Floats, q: Floats, interval: float) -> tuple[LossLaw, float]:
+    """Log masses of cells under both laws, as `_quantised`."""
     kept = (p > -700) & (q > -np.inf)
     steps = (p[kept] - q[kept] - _MASS_ROUNDING) / interval
     mass = np.exp(p[kept])

@@ -1,6 +1,7 @@
 """Epsilon while a run goes on whose rounds are not all alike: one convolution for each, instead of all over again."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from accounting.compose.pld import LossLaws
 from accounting.compose.rdp import Floats
 from accounting.compose.twins import continuous
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import Composed, SingleRelease, parts_of
+from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
 
 
 class Running:
@@ -22,17 +23,21 @@ class Running:
     typical: a release like those to come, of which about `rounds` are planned: it sets grid and orders. Every value is
     an upper bound, equal to that of `compose.accountant.epsilon` within the tolerance of the grid. "best" takes the
     smallest of the privacy loss distribution, the adaptive account of fixed-size sampling and the Renyi account; the
-    first two where noise is Gaussian or nearly.
+    first two where noise is Gaussian or nearly. Rounds of a participation schedule belong together: they are accounted
+    anew for every epsilon, an epoch in progress as its rounds so far.
     """
 
     def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
-        self._delta, self._rounds = require.open_probability(delta=delta), require.count(rounds=rounds)
+        schedule = schedule_of(typical)
+        most = rounds if schedule is None or schedule.ends_after is None else min(rounds, schedule.ends_after)
+        self._delta, self._rounds = require.open_probability(delta=delta), require.count(rounds=most)
+        self._scheduled: Counter[SingleRelease] = Counter()
         self._lost = 0.0
         self._curve: Floats | None = None
         self._losses: _Losses | None = None
         losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
-        if losses and delta >= pld.SMALLEST_DELTA and _near(typical, rounds) is not None:
-            self._losses = _Losses(typical, rounds, delta=delta, accountants=losses)
+        if losses and delta >= pld.SMALLEST_DELTA and _near(typical, most) is not None:
+            self._losses = _Losses(typical, most, delta=delta, accountants=losses)
         if accountant in ("best", "rdp"):
             self._orders = accountants.orders(typical)
             self._curve = np.zeros_like(self._orders)
@@ -43,6 +48,9 @@ class Running:
     def add(self, release: SingleRelease, count: int = 1) -> None:
         """`count` releases more, all like this."""
         self._count += require.count(count=count)
+        if schedule_of(release) is not None:
+            self._scheduled[release] += count
+            return
         self._lost += count * accountants.overflow(release)
         if self._losses is not None:
             self._losses.add(release, count)
@@ -53,14 +61,19 @@ class Running:
         """Of everything added so far, and of `also` on top."""
         if also is None and not self._count:
             return 0.0
+        scheduled = self._scheduled
+        if also is not None and schedule_of(also) is not None:
+            scheduled, also = self._scheduled + Counter([also]), None
+        together = Composed(parts=tuple(scheduled.items())) if scheduled else None
         target = self._delta - self._lost - (accountants.overflow(also) if also is not None else 0.0)
         if target <= 0:
             return math.inf
         bounds = []
         if self._losses is not None:
-            bounds.append(self._losses.epsilon(target, also))
+            bounds.append(self._losses.epsilon(target, also, together))
         if self._curve is not None:
             curve = self._curve + (self._of_orders(also) if also is not None else 0.0)
+            curve = curve + (rdp.curve(together, self._orders) if together is not None else 0.0)
             bounds.append(rdp.epsilon_from_curve(self._orders, curve, delta=target).epsilon)
         return min(bounds)
 
@@ -95,16 +108,21 @@ class _Losses:
         # The ends that a self-composition cuts may wrap around, too: 1e-15, twice the slack of five.
         self._count += count + (5 if count > 1 else 0)
 
-    def epsilon(self, delta: float, also: SingleRelease | None) -> float:
+    def epsilon(self, delta: float, also: SingleRelease | None, scheduled: Composed | None) -> float:
         total, closeness = (self._total, self._closeness) if also is None else self._with(also)
         count = self._count + (also is not None)
-        near = delta * math.exp(-closeness)
-        target = near - 2 * pld.composition_slack(count)
+        if scheduled is not None:
+            near = continuous(scheduled)
+            laws = pld.distribution(near.mechanism, self._interval)
+            total, closeness = laws if total is None else total.plus(laws), closeness + near.closeness
+            count += sum(rounds for _, rounds in scheduled.parts)
+        allowed = delta * math.exp(-closeness)
+        target = allowed - 2 * pld.composition_slack(count)
         if total is None:
             return 0.0
         bounds = [total.smallest_epsilon(target) if target > 0 and "pld" in self._accountants else math.inf]
-        if self._adding is not None:
-            bounds.append(self._adding.epsilon(near, None if also is None else self._one(also)[1]))
+        if self._adding is not None and scheduled is None:
+            bounds.append(self._adding.epsilon(allowed, None if also is None else self._one(also)[1]))
         return min(bounds) + 2 * closeness
 
     def _with(self, release: SingleRelease, count: int = 1) -> tuple[LossLaws, float]:

@@ -159,7 +159,7 @@ def test_rounding_down_costs_little_even_of_a_coarse_grid(adjacency, interval, e
     """Cells are cut at the grid, so a grid shifted by half a step loses next to nothing. The shift is given back."""
     pair = attack_pairs(poisson(0.3, 1.0, adjacency))[0]
     delta = hockey_stick(list(pair.p), list(pair.q), math.exp(epsilon))
-    found = lower_bound._composed_epsilon([(pair, 1)], interval, delta)
+    found = lower_bound._composed_epsilon([(*lower_bound._quantised(pair, interval), 1)], interval, delta)
     assert epsilon - 0.2 * interval <= found <= epsilon
 
 
