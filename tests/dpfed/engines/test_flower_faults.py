@@ -288,7 +288,7 @@ def test_a_node_started_again_waits_for_the_place_of_its_predecessor(tmp_path, g
     again = nodes.clients.pop(997)
     print_ = fingerprint(parse(chosen, source="test"))
     directory = Directory(nodes, clients=20, fingerprint=print_, patience=0.1)
-    directory.wait()
+    directory.wait(more_may_join=True)
     assert directory.node_of(3) is None
     nodes.clients[997] = again
     nodes.clients[5] = 3
