@@ -26,7 +26,7 @@ class Dropouts:
     lost: Mapping[Step, int] = field(default_factory=dict)
 
     def draw(self, participants: NDArray[np.int64], number: int) -> dict[int, Step]:
-        """The clients that are lost in this round, and before which step."""
+        """The clients that drop out of this round, and before which step."""
         generator = self.seeds.generator("dropouts", number)
         if self.lost:
             steps = [step for step, count in self.lost.items() for _ in range(count)]

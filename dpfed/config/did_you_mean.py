@@ -1,4 +1,4 @@
-"""The known name that somebody may have meant: none where nothing is like what was given."""
+"""The known name that may have been meant: none where nothing is like what was given."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def _chain(settings: Settings) -> Stages:
         return require_form(facts.stages(settings))
     except (DpfedError, AccountingError):
         raise
-    except Exception as error:
+    except Exception as error:  # the function may be the user's, and raise anything
         if registered.file_of("method", facts.name) is None:
             raise
         raise ConfigError(f"method.name={facts.name!r}: its function fails: {words_of(error)}.") from error

@@ -1,4 +1,4 @@
-"""What Flower is told through its environment, and what this engine cannot do."""
+"""What is set in Flower's environment, and what this engine cannot do."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_uploads_that_tell_by_themselves_are_charged_before_anybody_is_asked(tmp
 
 
 @pytest.mark.parametrize(("randomness", "charged"), [("secure", 3), ("simulated", 2)])
-def test_a_round_that_was_cut_off_stays_charged_if_its_coins_are_tossed_anew(
+def test_a_round_that_was_cut_off_stays_charged_if_its_coins_are_drawn_anew(
     tmp_path, grid, tables, randomness, charged
 ):
     """Uploads may have been seen before the server died; nodes asked again toss again, unless from the seed."""
