@@ -20,8 +20,10 @@ from accounting.mechanisms import (
     repeated,
 )
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.schedules import SCHEDULES, Allocation, BallsAndBins, Cyclic, MinSeparation
 
 SAMPLINGS = ("poisson", "fixed", "all")
+"""Every round drawn by itself; besides them the schedules of `mechanisms.schedules`, over many rounds."""
 
 Placement = Literal["clients", "server"]
 
@@ -45,6 +47,11 @@ class Plan:
     zero-out where a client more or less would be an upload, or a share of noise, more or less. `before` is what was
     released on the same clients already: every epsilon is then of that and the plan together.
 
+    A schedule (balls-and-bins, allocation, min-separation, cyclic) lets a client take part once in clients / cohort
+    rounds, which is rounded to whole rounds for all but min-separation. participations: of a client, at most
+    (balls-and-bins), or exactly in participations clients / cohort rounds (allocation). separation: min-separation's B,
+    a client that took part rests for B - 1 rounds.
+
     Of Gaussian noise (`gaussian`, `distributed-gaussian`): `budget.gaussians` says what dropout is.
     Of integer noise (`discrete-gaussian`, `skellam`): dimension, scale, rotate, placement, dropout, slots, secure,
     wrap_probability, as `budget.integers` says.
@@ -62,6 +69,8 @@ class Plan:
     adjacency: Adjacency | None = None
     delta: float | None = None
     before: Composed | None = None
+    participations: int | None = None
+    separation: int | None = None
     dropout: float = 0.0
     dimension: int | None = None
     scale: float | None = None
@@ -80,7 +89,7 @@ class Plan:
         if cohort > clients:
             raise InvalidParameter(f"cohort={cohort} of clients={clients}: must be at most the number of clients.")
         for name, value, allowed in (
-            ("sampling", self.sampling, SAMPLINGS),
+            ("sampling", self.sampling, (*SAMPLINGS, *SCHEDULES)),
             ("mechanism", self.mechanism, MECHANISMS),
         ):
             if value not in allowed:
@@ -89,6 +98,7 @@ class Plan:
             raise InvalidParameter("clients=1: the default delta n^-1.1 would be 1. Give --delta.")
         object.__setattr__(self, "delta", clients**-1.1 if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
+        self._check_schedule()
         self._refuse_foreign_fields()
         for name, value in self.rounds_of.resolved().items():
             object.__setattr__(self, name, value)
@@ -104,6 +114,36 @@ class Plan:
                     f"{field.name}={require.shown(value)} with mechanism={self.mechanism!r}: is for "
                     f"{', '.join(takers)}. Remove it."
                 )
+
+    def _check_schedule(self) -> None:
+        """Refuse what the sampling does not look at, and what it lacks."""
+        for name, takers in (("participations", ("allocation", "balls-and-bins")), ("separation", ("min-separation",))):
+            value = getattr(self, name)
+            if value is None and takers[0] == self.sampling:
+                raise InvalidParameter(f"{name} is missing: sampling={self.sampling!r} needs it.")
+            if value is not None and self.sampling not in takers:
+                raise InvalidParameter(
+                    f"{name}={require.shown(value)} with sampling={self.sampling!r}: is for {', '.join(takers)}. "
+                    "Remove it."
+                )
+            if value is not None:
+                require.count(**{name: value})
+
+    @property
+    def period(self) -> int:
+        """Rounds from one participation of a client to the next, on average: clients / cohort, rounded."""
+        return max(round(self.clients / self.cohort), 1)
+
+    @property
+    def most_rounds(self) -> int | None:
+        """Rounds after which the schedule is over; None where it goes on."""
+        if self.participations is None:
+            return None
+        return self.participations * self.period if self.sampling == "balls-and-bins" else self._allocated
+
+    @property
+    def _allocated(self) -> int:
+        return round((self.participations or 1) * self.clients / self.cohort)
 
     @property
     def rounds_of(self) -> RoundsOf:
@@ -124,6 +164,14 @@ class Plan:
             return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
         if self.sampling == "all":
             return FullParticipation()
+        if self.sampling == "balls-and-bins":
+            return BallsAndBins(bins=self.period)
+        if self.sampling == "allocation":
+            return Allocation(participations=self.participations or 1, rounds=self._allocated)
+        if self.sampling == "min-separation":
+            return MinSeparation(separation=self.separation or 1, probability=self.cohort / self.clients)
+        if self.sampling == "cyclic":
+            return Cyclic(period=self.period)
         return PoissonSampling(probability=self.cohort / self.clients)
 
     @property
@@ -142,7 +190,13 @@ class Plan:
         return self.rounds_of.round(noise_multiplier)
 
     def run(self, noise_multiplier: float | None, rounds: int) -> Composed:
-        """The mechanism of all rounds, and of what was released before."""
+        """The mechanism of all rounds, and of what was released before. InvalidParameter for more rounds than the
+        participations of a client allow."""
+        if self.most_rounds is not None and rounds > self.most_rounds:
+            raise InvalidParameter(
+                f"rounds={rounds} with participations={self.participations} of cohort={self.cohort} of "
+                f"clients={self.clients}: that is {self.most_rounds} rounds. Change one of them."
+            )
         return repeated(self.round(noise_multiplier), rounds, before=self.before)
 
     def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
