@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from accounting import budget
 from accounting.budget import Plan
@@ -22,6 +22,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
 from dpfed.methods.choices import edge_of, integer_noise, seen, signs_are_coins, tolerance_of
 from dpfed.methods.facts import MethodFacts
+from dpfed.participation.of_run import allocated, sampler_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +133,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         slots=table.slots,
         secure=sums.kind != "plain",
         wrap_probability=sums.wrap_probability,
+        **_schedule(config),
     )
     made = IntegerRounds(plan=plan)
     slots = made.uploads if made.filled or table.placement == "clients" else None
@@ -145,7 +147,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
     noise = made.noise(z)
     least = least_uploads(made.uploads, tolerance) if charged else None
     return PrivacyGoal(
-        mechanism=subsample(noise if least is None else replace(noise, shares=least), plan.sampler),
+        mechanism=subsample(noise if least is None else replace(noise, shares=least), sampler_of(config).law),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,
@@ -233,4 +235,13 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
         sampling="all" if all_take_part else federation.sampling,
         adjacency=Adjacency(table.adjacency) if table.adjacency else default,
         delta=table.delta,
+        **({} if all_take_part else _schedule(config)),
     )
+
+
+def _schedule(config: Config) -> dict[str, Any]:
+    """What a plan needs to know of a participation schedule."""
+    federation = config.federation
+    if federation.sampling == "allocation":
+        return {"participations": allocated(federation.clients, federation.cohort, federation.rounds)}
+    return {"separation": federation.separation} if federation.sampling == "min-separation" else {}

@@ -44,6 +44,7 @@ def refuse(config: Config, facts: MethodFacts) -> None:
         _noise(config, facts),
         _coins(config, facts),
         _randomness(config, facts),
+        _schedules(config),
     ):
         raise ConfigError(message)
 
@@ -289,6 +290,30 @@ def _randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield (
             "run.randomness='secure' with Gaussian noise: as floating-point numbers its last bits leak what it hides. "
             "Use privacy.noise 'discrete-gaussian' or 'skellam' (release 'sum'), or 'simulated' for an experiment."
+        )
+
+
+def _schedules(config: Config) -> Iterator[str]:
+    """Participation over many rounds that has no account, or cannot be carried out."""
+    name = config.federation.sampling
+    if name in ("poisson", "fixed", "all"):
+        return
+    if config.privacy is not None and config.run.randomness == "secure":
+        yield (
+            f"run.randomness='secure' with federation.sampling={name!r}: a run that is interrupted would have to keep "
+            "on disk who is still to take part, and to repeat no round; that is not built. Use 'poisson' or 'fixed', "
+            "or 'simulated' for an experiment."
+        )
+    if config.audit.canaries:
+        yield (
+            f"audit.canaries={config.audit.canaries} with federation.sampling={name!r}: canaries take part in rounds "
+            "drawn by themselves, which a schedule does not have. Remove them, or use 'poisson'."
+        )
+    if config.aggregation.kind != "plain" and config.privacy is not None:
+        yield (
+            f"aggregation.kind={config.aggregation.kind!r} with federation.sampling={name!r} and [privacy]: a secure "
+            "sum needs a number of uploads that does not depend on who takes part. Use kind 'plain', or "
+            "sampling 'poisson'."
         )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Release
-from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, simultaneous, subsample
+from accounting.mechanisms import Gaussian, PoissonSampling, Schedule, SingleRelease, simultaneous, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
@@ -55,11 +55,11 @@ class GaussianNoise:
     charged: bool = False
 
     def __post_init__(self) -> None:
-        if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling):
+        if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling | Schedule):
             raise ConfigError(
-                "privacy.placement='clients' with federation.sampling='poisson': the noise of the sum would depend on "
-                "the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', or "
-                "privacy.noise='discrete-gaussian', whose sums always hold as many shares."
+                f"privacy.placement='clients' with federation.sampling={self.sampler.law.name!r}: the noise of the sum "
+                "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "
+                "or 'all', or privacy.noise='discrete-gaussian', whose sums always hold as many shares."
             )
         if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
             raise ConfigError(
