@@ -1,0 +1,43 @@
+"""The numbers of docs/participation.md."""
+
+from pathlib import Path
+
+import pytest
+
+from accounting import Plan, budget
+from accounting.rounding import downwards, upwards
+
+PAGE = (Path(__file__).parents[3] / "docs" / "participation.md").read_text()
+ROWS = {
+    "poisson": {},
+    "balls-and-bins": {},
+    "allocation": {"participations": 3},
+    "min-separation": {"separation": 30},
+    "cyclic": {},
+}
+
+
+def cells(name: str) -> list[str]:
+    line = next(line for line in PAGE.splitlines() if line.startswith(f"| `{name}`"))
+    return [cell.strip(" *") for cell in line.split("|")]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_table_is_what_budgets_print(name):
+    plan = Plan(clients=6000, cohort=100, sampling=name, **ROWS[name])
+    found = budget.solve(plan, noise_multiplier=1.4, rounds=180)
+    assert (upwards(found.epsilon), downwards(found.lower_bound)) == (cells(name)[3], cells(name)[4])
+
+
+@pytest.mark.parametrize(("rounds", "printed"), [(30, "0.2450"), (60, "0.3181"), (90, "0.4040")])
+def test_beginnings_of_an_epoch(rounds, printed):
+    plan = Plan(clients=6000, cohort=100, sampling="balls-and-bins")
+    assert upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=rounds)) == printed
+    assert printed in PAGE
+
+
+@pytest.mark.parametrize(("separation", "printed"), [(5, "0.6501"), (15, "0.7042")])
+def test_rests(separation, printed):
+    plan = Plan(clients=6000, cohort=100, sampling="min-separation", separation=separation)
+    assert upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=180)) == printed
+    assert printed in PAGE
