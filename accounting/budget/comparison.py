@@ -26,6 +26,8 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     """
     if plan.mechanism not in ("gaussian", "distributed-gaussian"):
         raise InvalidParameter(f"mechanism={plan.mechanism!r}: comparisons are for Gaussian noise.")
+    if plan.correlated is not None:
+        raise InvalidParameter(f"noise={plan.noise!r}: comparisons are for noise that is independent over rounds.")
     kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(plan.noise_kept)
     missing = plan.notes(noise_multiplier, rounds)
     in_shares = plan.mechanism == "distributed-gaussian"

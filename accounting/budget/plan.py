@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from accounting import require
 from accounting.budget.coins import CoinRounds
+from accounting.budget.correlated import NOISES, Banded
 from accounting.budget.gaussians import GaussianRounds
 from accounting.budget.integers import IntegerRounds
 from accounting.budget.rounds_of import RoundsOf
@@ -52,6 +53,8 @@ class Plan:
     (balls-and-bins), or exactly in participations clients / cohort rounds (allocation). separation: min-separation's B,
     a client that took part rests for B - 1 rounds.
 
+    noise "banded": correlated over rounds in `bands` bands (`budget.correlated`), to plan with.
+
     Of Gaussian noise (`gaussian`, `distributed-gaussian`): `budget.gaussians` says what dropout is.
     Of integer noise (`discrete-gaussian`, `skellam`): dimension, scale, rotate, placement, dropout, slots, secure,
     wrap_probability, as `budget.integers` says.
@@ -69,6 +72,8 @@ class Plan:
     adjacency: Adjacency | None = None
     delta: float | None = None
     before: Composed | None = None
+    noise: str = "independent"
+    bands: int | None = None
     participations: int | None = None
     separation: int | None = None
     dropout: float = 0.0
@@ -91,6 +96,7 @@ class Plan:
         for name, value, allowed in (
             ("sampling", self.sampling, (*SAMPLINGS, *SCHEDULES)),
             ("mechanism", self.mechanism, MECHANISMS),
+            ("noise", self.noise, NOISES),
         ):
             if value not in allowed:
                 raise InvalidParameter(f"{name}={value!r}: must be one of {', '.join(allowed)}.")
@@ -99,6 +105,10 @@ class Plan:
         object.__setattr__(self, "delta", clients**-1.1 if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
         self._check_schedule()
+        if self.correlated is not None:
+            self.correlated.check()
+        elif self.bands is not None:
+            raise InvalidParameter(f"bands={require.shown(self.bands)} with noise='independent': is for 'banded'.")
         self._refuse_foreign_fields()
         for name, value in self.rounds_of.resolved().items():
             object.__setattr__(self, name, value)
@@ -121,13 +131,19 @@ class Plan:
             value = getattr(self, name)
             if value is None and takers[0] == self.sampling:
                 raise InvalidParameter(f"{name} is missing: sampling={self.sampling!r} needs it.")
-            if value is not None and self.sampling not in takers:
+            public = self.noise == "banded" and self.sampling in ("cyclic", "min-separation")
+            if value is not None and self.sampling not in takers and not public:
                 raise InvalidParameter(
                     f"{name}={require.shown(value)} with sampling={self.sampling!r}: is for {', '.join(takers)}. "
                     "Remove it."
                 )
             if value is not None:
                 require.count(**{name: value})
+
+    @property
+    def correlated(self) -> Banded | None:
+        """The rounds where their noise is correlated; None where it is independent."""
+        return Banded(plan=self) if self.noise == "banded" else None
 
     @property
     def period(self) -> int:
@@ -137,7 +153,7 @@ class Plan:
     @property
     def most_rounds(self) -> int | None:
         """Rounds after which the schedule is over; None where it goes on."""
-        if self.participations is None:
+        if self.participations is None or self.correlated is not None:
             return None
         return self.participations * self.period if self.sampling == "balls-and-bins" else self._allocated
 
@@ -197,8 +213,12 @@ class Plan:
                 f"rounds={rounds} with participations={self.participations} of cohort={self.cohort} of "
                 f"clients={self.clients}: that is {self.most_rounds} rounds. Change one of them."
             )
+        if self.correlated is not None:
+            return self.correlated.run(require.noise_multiplier(noise_multiplier), rounds)
         return repeated(self.round(noise_multiplier), rounds, before=self.before)
 
     def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """What a reader of the epsilon should know."""
+        if self.correlated is not None:
+            return self.correlated.notes(require.noise_multiplier(noise_multiplier), rounds)
         return self.rounds_of.notes(noise_multiplier, rounds)

@@ -25,6 +25,8 @@ def budget(
     epsilon: float | None = None,
     delta: float | None = None,
     sampling: Sampling = "poisson",
+    noise: Literal["independent", "banded"] = "independent",
+    bands: int | None = None,
     participations: int | None = None,
     separation: int | None = None,
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
@@ -77,10 +79,15 @@ def budget(
         rounds, in which each client takes part once in an epoch of clients / cohort rounds (balls-and-bins), in so many
         of all rounds (allocation), at most once in so many rounds by its own coin (min-separation), or in a public
         order (cyclic). docs/participation.md says which is for whom.
+    noise
+        Independent over rounds, or correlated in so many --bands, so that it cancels in the model: to plan with. With
+        --separation alone clients take part in a public order; under poisson in as many groups as bands.
+    bands
+        banded: rounds over which noise is taken back; 1 is independent noise.
     participations
         balls-and-bins, allocation: in how many rounds a client takes part. With it the cohort follows from the rounds.
     separation
-        min-separation: a client that took part stays away from the next separation - 1 rounds.
+        min-separation, banded: a client that took part stays away from the next separation - 1 rounds.
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.
     accountant
@@ -144,7 +151,7 @@ def budget(
         raise ConfigError("--group with --json: is printed for people only. Remove one.")
     options = PlanOptions(
         clients=clients or 0, cohort=cohort, sampling=sampling, participations=participations, separation=separation,
-        rounds=rounds, adjacency=adjacency, delta=delta, mechanism=mechanism,
+        noise=noise, bands=bands, rounds=rounds, adjacency=adjacency, delta=delta, mechanism=mechanism,
         dropout=dropout, dimension=dimension, scale=scale, rotate=rotate, placement=placement, edge=edge,
         clip_norm=clip_norm, l2_sensitivity=l2_sensitivity, linf_clip=linf_clip, noise_std=noise_std, slots=slots,
     )  # fmt: skip

@@ -25,6 +25,8 @@ class PlanOptions:
     clients: int
     cohort: int | None
     sampling: str
+    noise: str
+    bands: int | None
     participations: int | None
     separation: int | None
     rounds: int | None
@@ -46,6 +48,9 @@ class PlanOptions:
 
     def plan(self) -> Plan:
         """ConfigError for an option that has no meaning for this mechanism, or that it needs."""
+        if self.noise == "banded" and self.sampling == "poisson" and self.separation is not None:
+            public = replace(self, sampling="cyclic", cohort=self.cohort or round(self.clients / self.separation))
+            return public.plan()
         if self.cohort is None and self.participations is not None and self.rounds is not None:
             return replace(self, cohort=self._cohort_of(self.participations, self.rounds)).plan()
         if self.cohort is None and self.sampling != "all":
@@ -70,6 +75,8 @@ class PlanOptions:
             sampling=self.sampling,
             delta=self.delta,
             before=self.before,
+            noise=self.noise,
+            bands=self.bands,
             participations=self.participations,
             separation=self.separation,
             **{"adjacency": Adjacency(self.adjacency) if self.adjacency else None, **more},
