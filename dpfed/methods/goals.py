@@ -11,7 +11,7 @@ from accounting.budget import Plan
 from accounting.budget.integers import IntegerRounds
 from accounting.compose.accountant import Accountant, epsilons, overflow
 from accounting.integers.fixed_point import NoiseLaw
-from accounting.mechanisms import SingleRelease, Subsampled, subsample
+from accounting.mechanisms import SingleRelease, Subsampled, schedule_of, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.rounding import upwards
@@ -104,7 +104,7 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
         least = least_uploads(uploads, tolerance_of(config) or 0.0)
         worst = z * math.sqrt(least / uploads)
     return PrivacyGoal(
-        mechanism=plan.round(worst),
+        mechanism=_as_drawn(plan.round(worst), config),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,
@@ -147,7 +147,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
     noise = made.noise(z)
     least = least_uploads(made.uploads, tolerance) if charged else None
     return PrivacyGoal(
-        mechanism=subsample(noise if least is None else replace(noise, shares=least), sampler_of(config).law),
+        mechanism=_as_drawn(subsample(noise if least is None else replace(noise, shares=least), plan.sampler), config),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,
@@ -237,6 +237,13 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
         delta=table.delta,
         **({} if all_take_part else _schedule(config)),
     )
+
+
+def _as_drawn(release: SingleRelease, config: Config) -> SingleRelease:
+    """The same, with the name of the stream that a schedule is drawn from."""
+    if not isinstance(release, Subsampled) or schedule_of(release) is None:
+        return release
+    return replace(release, sampling=sampler_of(config).law)
 
 
 def _schedule(config: Config) -> dict[str, Any]:
