@@ -10,6 +10,7 @@ from accounting.mechanisms import schedule_of
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import goal_of
+from dpfed.participation.schedules import BallsAndBinsCohorts
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 
@@ -55,6 +56,16 @@ def test_a_scheduled_run_is_charged_resumed_and_audited(tiny_config, tmp_path, s
     assert found["members follow the sampler"].passed is True
     assert found["cohort sizes follow the sampler"].passed is True
     assert not [check for check in found.values() if check.passed is False]
+
+
+def test_an_audit_finds_bins_that_are_reused(tiny_config, tmp_path, monkeypatch):
+    """The planted fault: every epoch has the bins of the first."""
+    honest = BallsAndBinsCohorts.sample
+    monkeypatch.setattr(BallsAndBinsCohorts, "sample", lambda self, r, number: honest(self, r, number % self.bins))
+    federation.run(build(tiny_config(*BINS, "federation.rounds=6")), tmp_path / "run")
+    found = {check.name: check for check in audit_run(tmp_path / "run").checks}
+    assert found["members follow the sampler"].passed is False
+    assert "not drawn anew" in found["members follow the sampler"].detail
 
 
 def test_a_budget_ends_a_run_within_an_epoch(tiny_config, tmp_path):
