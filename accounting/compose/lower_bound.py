@@ -13,7 +13,8 @@ import numpy as np
 import scipy
 
 from accounting import require
-from accounting.compose import adaptive, loss_grid
+from accounting.compose import loss_grid
+from accounting.compose.adaptive_shown import shown_epsilon
 from accounting.compose.loss_law import CUT, LossLaw, composed
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.gaussian import smallest_epsilon
@@ -35,7 +36,8 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that the mechanism cannot be better than at `delta`.
 
     Claim: the neighbours of `attack_pairs`, the same in every round, are at least this far apart; under fixed-size
-    sampling, where choosing them in each round by the loss so far shows more, so are those of `adaptive.shown_epsilon`.
+    sampling, where choosing them in each round by the loss so far shows more, so are those of
+    `adaptive_shown.shown_epsilon`.
     Direction of error: lower bound. Equal to the truth for plain Gaussians; for Poisson sampling the pair is the
     dominating one, so the bound meets the upper bound up to the grids, as it does for fixed-size sampling nearly.
     """
@@ -53,7 +55,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
         plain = max(0.0, above * (1 - 1e-11) - 1e-14 * (1 - math.log(target)))
     if not sampled:
         return plain
-    shown = adaptive.shown_epsilon(mechanism, delta=target)
+    shown = shown_epsilon(mechanism, delta=target)
     many = sum(count for _, count in sampled) > _MANY
     if shown and many and not plain and all(sampling_of(part).name == "fixed" for part, _ in sampled):
         return shown  # a fixed pair of neighbours shows less
