@@ -14,13 +14,15 @@ import numpy as np
 from accounting import require
 from accounting.compose import loss_grid
 from accounting.compose.adaptive_shown import shown_epsilon
-from accounting.compose.loss_law import CUT, LossLaw, composed
+from accounting.compose.loss_law import CUT, LITTLE, LossLaw, composed, tilted_for
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised
 from accounting.gaussian import smallest_epsilon
 from accounting.gaussian.attacks import AttackPair, attack_pairs
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, gaussian_of, parts_of, plain_gaussian, sampling_of
 
+# Share of delta from which on rounding is worth a second, tilted composition.
+_NOTICED = 1e-4
 # Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
 _FINER = 16.0
 # Rounds from which on the choice of neighbours by the loss so far shows more than the finer grid of a fixed pair.
@@ -74,9 +76,28 @@ def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, 
     slack += sum(misplaced for _, _, _, misplaced in parts)
     if delta + slack >= 1:
         return 0.0
-    law = composed([(law, count) for law, _, count, _ in parts])
+    laws = [(law, count) for law, _, count, _ in parts]
+    law = composed(laws)
     epsilon = _shown_epsilon(replace(law, lowest=law.lowest + steps, infinite=0.0), delta + slack)
+    if slack > _NOTICED * delta:
+        epsilon = max(epsilon, _tilted_epsilon(composed(tilted_for(laws, delta)), steps, delta, slack))
     return epsilon * (1 - 1e-12) + (offset - steps) * interval if epsilon > 0 else 0.0
+
+
+def _tilted_epsilon(law: LossLaw, steps: int, delta: float, slack: float) -> float:
+    """A loss of the tilted law, plus `steps`, at which its delta is above `delta` though `slack` of it was misplaced.
+
+    0 where there is none. Misplaced mass at losses above epsilon is at most slack e^(scale - tilt epsilon) of delta.
+    """
+    losses = law.losses[::-1]
+    logs = law.scale - law.tilt * losses
+    masses = law.masses[::-1] * np.exp(np.minimum(logs, 700.0))
+    above = np.cumsum(masses)
+    anchor = losses[min(int(np.searchsorted(np.maximum.accumulate(above), delta)), len(losses) - 1)]
+    discounted = np.cumsum(masses * np.exp(np.minimum(anchor - losses, 700.0)))
+    shown = above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted
+    over = np.flatnonzero((shown > delta * (1 + LITTLE)) & (logs + math.log(slack / (LITTLE * delta)) < 0))
+    return max(0.0, float(losses[over[0]]) + steps * law.spacing) if over.size else 0.0
 
 
 def _shown_epsilon(law: LossLaw, delta: float) -> float:

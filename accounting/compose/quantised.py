@@ -92,7 +92,7 @@ def _best_offset(steps: Floats, mass: Floats) -> float:
 
 
 def _cells(pair: AttackPair, interval: float) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Log masses of both laws, and their errors, in cells bounded where the loss crosses grid points (any cut is valid)."""
+    """Log masses of both laws, and their errors, in cells cut where the loss crosses grid points (any cut is valid)."""
     means = [m for _, m in (*pair.p, *pair.q)]
     x = np.unique(np.concatenate([m + np.linspace(-10, 10, 200_001) for m in set(means)]))
     density = np.exp(log_density(pair.p, x))

@@ -203,3 +203,11 @@ def test_does_not_collapse_after_many_rounds(sigma, rounds):
     many = times(poisson(0.01, sigma), rounds)
     stated = pld.epsilon(many, delta=1e-5)
     assert 0.995 * stated < lower_bound.epsilon(many, delta=1e-5) < stated
+
+
+@pytest.mark.parametrize(("rounds", "delta"), [(1000, 1e-12), (1000, 1e-11), (200, 1e-12)])
+def test_both_bounds_meet_at_the_smallest_delta(rounds, delta):
+    """Rounding of transforms is charged, where it is not small against delta by tilted laws."""
+    many = times(poisson(0.01, 1.0), rounds)
+    stated = pld.epsilon(many, delta=delta)
+    assert 0.9999 * stated < lower_bound.epsilon(many, delta=delta) < stated
