@@ -1,6 +1,7 @@
 """Epsilon while a run goes on whose rounds are not all alike: one convolution for each, instead of all over again."""
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from accounting.compose import loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant
 from accounting.compose.pld import LossLaws
 from accounting.compose.rdp import Floats
-from accounting.compose.twins import continuous
+from accounting.compose.twins import Continuous, continuous
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, parts_of
 
@@ -28,8 +29,9 @@ class Running:
         self._lost = 0.0
         self._curve: Floats | None = None
         self._losses: _Losses | None = None
-        if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA and _near(typical, rounds) is not None:
-            self._losses = _Losses(typical, rounds)
+        lost = accountants.allowed_loss(delta, rounds)
+        if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA and _near(typical, rounds, lost) is not None:
+            self._losses = _Losses(typical, rounds, lost)
         if accountant in ("best", "rdp"):
             self._orders = accountants.orders(typical)
             self._curve = np.zeros_like(self._orders)
@@ -42,7 +44,12 @@ class Running:
         self._count += require.count(count=count)
         self._lost += count * accountants.overflow(release)
         if self._losses is not None:
-            self._losses.add(release, count)
+            try:
+                self._losses.add(release, count)
+            except UnsupportedMechanism:
+                if self._curve is None:
+                    raise
+                self._losses = None  # the other account stands alone
         if self._curve is not None:
             self._curve = self._curve + count * self._of_orders(release)
 
@@ -55,7 +62,11 @@ class Running:
             return math.inf
         bounds = []
         if self._losses is not None:
-            bounds.append(self._losses.epsilon(target, also))
+            try:
+                bounds.append(self._losses.epsilon(target, also))
+            except UnsupportedMechanism:
+                if self._curve is None:
+                    raise
         if self._curve is not None:
             curve = self._curve + (self._of_orders(also) if also is not None else 0.0)
             bounds.append(rdp.epsilon_from_curve(self._orders, curve, delta=target).epsilon)
@@ -72,52 +83,68 @@ class Running:
             return np.full_like(self._orders, np.inf)  # replace-one under Poisson: the other account stands alone
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _One:
+    """Loss laws of releases, how near they are, and what they lose of delta."""
+
+    laws: LossLaws
+    closeness: float
+    lost: float
+
+
 class _Losses:
     """The composed privacy loss distribution on the grid of the planned rounds."""
 
-    def __init__(self, typical: SingleRelease, rounds: int) -> None:
-        self._rounds = rounds
-        near = _near(typical, rounds)
+    def __init__(self, typical: SingleRelease, rounds: int, lost: float) -> None:
+        self._rounds, self._lost = rounds, lost
+        near = _near(typical, rounds, lost)
         assert near is not None  # the caller has asked
-        self._interval = loss_grid.interval(Composed(parts=((near[0], rounds),)))
-        self._known: dict[SingleRelease, tuple[LossLaws, float]] = {}
-        self._total: LossLaws | None = None
-        self._closeness, self._count = 0.0, 0
+        (planned, _), *_ = parts_of(near.mechanism)
+        self._interval = loss_grid.interval(Composed(parts=((planned, rounds),)))
+        self._known: dict[SingleRelease, _One] = {}
+        self._total: _One | None = None
+        self._count = 0
 
     def add(self, release: SingleRelease, count: int) -> None:
-        self._total, self._closeness = self._with(release, count)
+        self._total = self._with(release, count)
         # The ends that a self-composition cuts may wrap around, too: 1e-15, twice the slack of five.
         self._count += count + (5 if count > 1 else 0)
 
     def epsilon(self, delta: float, also: SingleRelease | None) -> float:
-        total, closeness = (self._total, self._closeness) if also is None else self._with(also)
+        total = self._total if also is None else self._with(also)
         count = self._count + (also is not None)
-        target = delta * math.exp(-closeness) - 2 * pld.composition_slack(count)
         if total is None:
             return 0.0
-        return total.smallest_epsilon(target) + 2 * closeness if target > 0 else math.inf
+        target = (delta - total.lost) * math.exp(-total.closeness) - 2 * pld.composition_slack(count)
+        return total.laws.smallest_epsilon(target) + 2 * total.closeness if target > 0 else math.inf
 
-    def _with(self, release: SingleRelease, count: int = 1) -> tuple[LossLaws, float]:
-        losses, closeness = self._one(release)
-        if count > 1:
-            losses, closeness = losses.repeated(count), count * closeness
-        return losses if self._total is None else self._total.plus(losses), self._closeness + closeness
+    def _with(self, release: SingleRelease, count: int = 1) -> _One:
+        one = self._one(release)
+        laws = one.laws.repeated(count) if count > 1 else one.laws
+        before = self._total
+        return _One(
+            laws=laws if before is None else before.laws.plus(laws),
+            closeness=count * one.closeness + (before.closeness if before else 0.0),
+            lost=count * one.lost + (before.lost if before else 0.0),
+        )
 
-    def _one(self, release: SingleRelease) -> tuple[LossLaws, float]:
+    def _one(self, release: SingleRelease) -> _One:
         if release not in self._known:
-            near = _near(release, self._rounds)
+            near = _near(release, self._rounds, self._lost)
             if near is None:
                 raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
-            twin, closeness = near
-            self._known[release] = pld.distribution(twin, self._interval), closeness
+            laws = pld.distribution(near.mechanism, self._interval)
+            self._known[release] = _One(laws=laws, closeness=near.closeness, lost=near.lost)
         return self._known[release]
 
 
-def _near(release: SingleRelease, rounds: int) -> tuple[SingleRelease, float] | None:
-    """The release with continuous noise and how near that is; None where there is no such thing."""
+def _near(release: SingleRelease, rounds: int, lost: float) -> Continuous | None:
+    """One release with continuous noise and how near that is, as one of so many; None where there is no such thing."""
     try:
-        near = continuous(Composed(parts=((release, rounds),)))
+        near = continuous(Composed(parts=((release, rounds),)), lost=lost)
     except UnsupportedMechanism:
         return None
     ((twin, _),) = parts_of(near.mechanism)
-    return (twin, near.closeness / rounds) if pld.supports(twin) else None
+    if not pld.supports(twin):
+        return None
+    return replace(near, mechanism=twin, closeness=near.closeness / rounds, lost=near.lost / rounds)
