@@ -41,6 +41,7 @@ def gaussian_above(coins: BernoulliAggregate | BernoulliChannel, in_clips: float
         reach=_reach(coins, moves),
         move=in_clips * moves.linf,
         fisher=coins.clip_metric == "fisher",
+        reference=None if coins.reference is None or coins.noise_std else coins.reference,
     )
     # Powers of ten and two: neighbouring questions have one path.
     zeta, farthest = 10.0 ** math.floor(math.log10(lost / squared)), 2.0 ** math.ceil(math.log2(squared))

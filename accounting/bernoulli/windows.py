@@ -35,6 +35,7 @@ class Coordinates:
     floor:  c; every probability lies in [c, 1 - c]
     reach:  how far any coin of the sum may lie from the public probability, in the metric; None: anywhere
     move:   how far the two worlds' probabilities of the moving coin may lie apart, in the metric
+    reference: the public probability, where it is known to be one number; None: anywhere in [c, 1 - c]
     fisher: the metric is |p - theta| / sqrt(theta (1 - theta)), theta the public probability; else |p - theta|
     """
 
@@ -43,6 +44,7 @@ class Coordinates:
     reach: float | None
     move: float
     fisher: bool = False
+    reference: float | None = None
 
     def __post_init__(self) -> None:
         require.count(coins=self.coins)
@@ -58,6 +60,9 @@ def windows(at: Coordinates) -> list[Window]:
     c = at.floor * (1 - 1e-12) - ROUNDED if at.floor > 2 * ROUNDED else at.floor / 2
     if at.reach is None:
         return [Window(low=c, high=1 - c, stretch=0.5 if at.fisher else 1.0, mirrored=True)]
+    if at.reference is not None:
+        theta = min(at.reference, 1 - at.reference)
+        return [_window(at, c, theta, theta)]
     found, a = [], c
     worst = max(_weight(at, c, theta, theta) for theta in _points(c, at.reach))
     while a < 0.5:

@@ -28,6 +28,8 @@ def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant
             "multiplier."
         )
     widest = (1 - 2 * plan.edge) * math.sqrt(plan.dimension)
+    if plan.clip_metric == "fisher":
+        widest /= math.sqrt(plan.edge * (1 - plan.edge))
 
     @cache
     def cost(inverse: float) -> float:

@@ -43,7 +43,7 @@ class CoinRounds:
 
     plan: Plan
     takes: ClassVar[frozenset[str]] = frozenset(
-        {"dimension", "edge", "clip_norm", "linf_clip", "noise_std", "slots", "clip_metric", "others"}
+        {"dimension", "edge", "clip_norm", "linf_clip", "noise_std", "slots", "clip_metric", "others", "reference"}
     )
     has_noise_multiplier: ClassVar[bool] = False
     advice: ClassVar[str] = "Lower the clip or raise the cohort."
@@ -85,6 +85,7 @@ class CoinRounds:
             "linf_clip": plan.linf_clip,
             "noise_std": plan.noise_std,
             "clip_metric": plan.clip_metric,
+            "reference": plan.reference,
         }
         if self._seen_one_by_one:
             return BernoulliChannel(**common)
@@ -107,7 +108,7 @@ class CoinRounds:
 
     def details(self, noise_multiplier: float | None) -> Mapping[str, Any]:
         """What the coins are."""
-        names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std", "clip_metric", "others")
+        names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std", "clip_metric", "others", "reference")
         return {name: getattr(self.plan, name) for name in names}
 
     def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class Plan:
     Of integer noise (`discrete-gaussian`, `skellam`): dimension, scale, rotate, placement, dropout, slots, secure,
     wrap_probability, as `budget.integers` says.
     Of coins (`bernoulli-aggregate`, `bernoulli-channel`): dimension, edge, clip_norm, linf_clip, noise_std, slots,
-    clip_metric, others, as `budget.coins` says; they have no noise multiplier.
+    clip_metric, others, reference, as `budget.coins` says; they have no noise multiplier.
 
     Errors: InvalidParameter for a field outside its domain, or one that the mechanism does not look at;
     UnsupportedMechanism for a combination of fields that has no account.
@@ -76,6 +76,7 @@ class Plan:
     noise_std: float = 0.0
     clip_metric: str = "euclidean"
     others: str = "anywhere"
+    reference: float | None = None
 
     def __post_init__(self) -> None:
         clients, cohort = require.count(clients=self.clients), require.count(cohort=self.cohort)

@@ -24,8 +24,9 @@ def shift_above(variance: float, sensitivity: float, lost: float) -> float | Non
     """mu of a Gaussian pair above shifts of integer vectors with independent Skellam noise of this variance.
 
     Claim: for integer shifts k of L2 norm at most `sensitivity` and every gamma >= 0, H_gamma of X + k from X is at
-    most H_gamma of N(mu) from N(0) plus `lost`; the law is symmetric, so in both orders. mu = s sensitivity, s the largest
-    step of y up to where the law's tail, once for each coordinate that can move (at most sensitivity^2), is `lost`.
+    most H_gamma of N(mu) from N(0) plus `lost`; the law is symmetric, so in both orders. mu = s sensitivity, s the
+    largest step of y up to where the law's tail, once for each coordinate that can move (at most sensitivity^2), is
+    `lost`.
     Direction of error: upwards. None where doubles do not reach that far.
     """
     if not _SMALLEST_VARIANCE <= variance <= _LARGEST_VARIANCE or not 0 < lost < 1:

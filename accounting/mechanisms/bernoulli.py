@@ -4,6 +4,7 @@ A client's probabilities theta lie in [floor, 1 - floor]^dimension and within `l
 coordinate) of the public ones. Zero-out puts the public probabilities in their place, which moves theta by at most
 that; replace-one by at most twice that. Sensitivities follow from clip and adjacency. With `clip_metric` "fisher" both
 clips are of (p - theta) / sqrt(theta (1 - theta)), theta the public probabilities of the round in [floor, 1 - floor].
+`reference`: what all public probabilities are in every round, where that is one number (1/2 for signs as coins).
 """
 
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ class _Coins:
     linf_clip: float | None = None
     noise_std: float = 0.0
     clip_metric: str = "euclidean"
+    reference: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dimension", require.count(dimension=self.dimension))
@@ -41,6 +43,10 @@ class _Coins:
                 object.__setattr__(self, name, require.clip_norm(**{name: getattr(self, name)}))
         object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
         require.one_of(CLIP_METRICS, clip_metric=self.clip_metric)
+        if self.reference is not None:
+            inside = require.real("a number in [floor, 1 - floor]", reference=self.reference)
+            if not self.floor <= inside <= 1 - self.floor:
+                raise InvalidParameter(f"reference={inside}: must be in [{self.floor}, 1 - {self.floor}].")
         if self.clip_metric == "fisher" and self.noise_std:
             raise UnsupportedMechanism(
                 f"clip_metric='fisher' with noise_std={self.noise_std}: the metric is that of coins without noise. Use "

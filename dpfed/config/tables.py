@@ -203,7 +203,10 @@ class PrivacyTable(_Table):
 
     Coins (fedpm; with noise = "coins" and an `edge` also stochastic-sign and fedmrns): a clip norm of the move of the
     coins' probabilities, or an epsilon to calibrate it for, or both; `release` says what is seen, the sum of
-    exactly `slots` uploads or every upload; `noise_std` is added to the probabilities before the coins.
+    exactly `slots` uploads or every upload; `noise_std` is added to the probabilities before the coins. `clip_metric`
+    "fisher": clip_norm and linf_clip are of the move over sqrt(theta (1 - theta)), theta the public probability.
+    `others`: whether the other clients of a sum are relied on to keep to linf_clip ("near-reference", which a run with
+    plain sums does itself) or only to the edge ("anywhere", the default of secure sums).
 
     Integer noise (discrete-gaussian, skellam) is added to integers before their sum is reduced modulo 2^b: the only
     noise on secure sums (aggregation.kind), which take discrete-gaussian where none is given; elsewhere the default is
@@ -216,6 +219,8 @@ class PrivacyTable(_Table):
     noise: Literal["gaussian", "discrete-gaussian", "skellam", "coins"] | None = None
     edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
     linf_clip: ClipNorm | None = None
+    clip_metric: Literal["euclidean", "fisher"] = "euclidean"
+    others: Literal["near-reference", "anywhere"] | None = None
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
     release: Literal["sum", "uploads"] | None = None
     slots: Clients | None = None

@@ -56,6 +56,18 @@ def edge_of(config: Config) -> float:
     return (config.mask or Mask()).edge if config.method.name == "fedpm" else EDGE_OF_SIGNS
 
 
+def others_of(config: Config) -> str:
+    """What is relied on of the other clients' coins in a sum (`accounting.mechanisms.BernoulliAggregate.others`).
+
+    In a plain sum every client is one that the run clips itself; in a secure sum nobody sees what the others send, so
+    that they are relied on to keep to their clip only where privacy.others says so.
+    """
+    table = config.privacy
+    if table is not None and table.others is not None:
+        return table.others
+    return "near-reference" if config.aggregation.kind == "plain" else "anywhere"
+
+
 def tolerance_of(config: Config) -> float | None:
     """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest."""
     table, federation = config.aggregation, config.federation
