@@ -102,10 +102,10 @@ def path_of(growth: Growth, zeta: float, squared_norm: float) -> Path | None:
 
     zeta: what of delta a move tau may lose, over tau^2. Direction of error: the rates are upper bounds.
     """
+    if not (np.all(np.isfinite(growth.table)) and np.all(growth.table > 0) and 0 < zeta < 1):
+        return None
     cells, move = _Cells.of(growth), float(growth.moves[-1])
     least = float(growth.table[:, 0].max())
-    if not (np.all(np.isfinite(cells.log_growth)) and least > 0 and 0 < zeta < 1):
-        return None
     variances, rates = [], []
     for variance in _variances(_FIRST * least * move**2, 2 * least * squared_norm):
         variances.append(variance)

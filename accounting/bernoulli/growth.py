@@ -20,13 +20,16 @@ Floats = NDArray[np.float64]
 _MARGIN = 1 + 1e-8
 _NOT_SMALL = 1e-5
 _SMALLEST_SPREAD = 1e-5
-_SLACK = 1 + 1e-3
+_FEW = 400  # coins; of more a coarser table takes seconds, too
+_SLACK = {True: 1e-3, False: 5e-3}
 _JUDGED = 0.7  # of the orders; those above it matter at the first steps of a path only
 _SMALLEST_MASS = 1e-250
 _LARGEST_EXPONENT = 500.0
 _FIRST_ORDERS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0)  # none between 2 and 3: G need not be convex in tau there
-_RATIO = 1.1
-_MOST_LAWS = 6000
+_RATIO = {True: 1.1, False: 1.15}
+_MOVES = {True: 10, False: 8}
+_MOST_ENTRIES = 400_000_000  # about ten seconds
+_WIDTH = 20.0  # of a law's support, in square roots of the coins
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +52,7 @@ def growth_of(at: Coordinates) -> Growth | None:
 
     Direction of error: upper bound. A block of laws, of the other coins j0 at the top of the window and K-1-j1 at its
     bottom, bounds all that have j0 to j1 at the top (data processing); blocks are halved while they exceed what single
-    laws attain by more than a thousandth.
+    laws attain by more than a rate higher by 0.1% (of many coins 0.5%) would allow.
     """
     spans = windows(at)
     if any(window.low <= 0 or window.low + at.move * window.stretch >= 1 for window in spans):
@@ -60,18 +63,19 @@ def growth_of(at: Coordinates) -> Growth | None:
     lowest = max(_information(window, at.coins) for window in spans)
     if at.move * math.sqrt(lowest) < _SMALLEST_SPREAD:
         return growth_of(replace(at, move=1.01 * _SMALLEST_SPREAD / math.sqrt(lowest)))
-    moves = at.move * np.sqrt(np.arange(11) / 10)
+    few = at.coins <= _FEW
+    moves = at.move * np.sqrt(np.arange(_MOVES[few] + 1) / _MOVES[few])
     farthest = 1 + math.sqrt(40 / (lowest * at.move**2)) if lowest * at.move**2 > 0 else math.inf
-    orders = _orders(min(max(farthest, 8.0), _LARGEST_EXPONENT / ratio))
+    orders = _orders(min(max(farthest, 8.0), _LARGEST_EXPONENT / ratio), _RATIO[few])
     table = _largest(at, spans, orders, moves)
     if table is None or not np.all(np.isfinite(table)):
         return None
     return Growth(orders=orders, moves=moves, table=table * _MARGIN, ratio=ratio)
 
 
-def _orders(largest: float) -> Floats:
-    count = max(int(math.log(largest / 3) / math.log(_RATIO)), 0)
-    return np.concatenate([_FIRST_ORDERS, 3 * _RATIO ** np.arange(1, count + 1)])
+def _orders(largest: float, ratio: float) -> Floats:
+    count = max(int(math.log(largest / 3) / math.log(ratio)), 0)
+    return np.concatenate([_FIRST_ORDERS, 3 * ratio ** np.arange(1, count + 1)])
 
 
 def _information(window: Window, coins: int) -> float:
@@ -85,14 +89,16 @@ def _largest(at: Coordinates, spans: list[Window], orders: Floats, moves: Floats
     table = np.zeros((len(orders), len(moves)))
     for block in ends:
         table = np.maximum(table, _of_block(at.coins, *block, orders, moves))
-    attained = table * _SLACK
+    # As much as a rate that is a little higher would allow: G grows like e^(rate tau^2 alpha^2 / 2).
+    bends = 1 + np.multiply.outer(orders**2, moves**2) * table[:, :1].max() / 2
+    attained = table * np.exp(_SLACK[at.coins <= _FEW] * bends)
     judged = orders <= _JUDGED * orders[-1]
     left = [(window, *part, up) for window in spans for up in _directions(window) for part in _parts(1, last - 1)]
-    laws = 0
+    entries = 0
     while left:
         window, first, end, up = left.pop()
-        laws += 1
-        if laws > _MOST_LAWS:
+        entries += len(orders) * len(moves) * int(_WIDTH * math.sqrt(at.coins) + 10)
+        if entries > _MOST_ENTRIES:
             return None
         found = _of_block(at.coins, window, first, end, up, orders, moves)
         if first == end or np.all(found[judged] <= attained[judged]):

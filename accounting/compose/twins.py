@@ -42,9 +42,9 @@ def continuous(mechanism: Mechanism, *, lost: float | None = None) -> Continuous
     one; other parts stay.
 
     Claim: that of each kind's twin, or of `Account.above`. Every sampler is a mixture over cohorts, which keeps the
-    ratio; the closeness of a composition is the sum, and so is what is lost (docs/theory-bernoulli.md, section on
-    composition). Direction of error: upper bound. UnsupportedMechanism where a twin is infinitely far, or where the
-    parts' Gaussians have different neighbours.
+    ratio; the closeness of a composition is the sum, and so is what is lost (docs/theory-bernoulli.md, Theorem 7).
+    Direction of error: upper bound. UnsupportedMechanism where a twin is infinitely far, or where the parts' Gaussians
+    have different neighbours.
     """
     parts = parts_of(mechanism)
     replaced = [_replaced(part, count, lost) for part, count in parts]

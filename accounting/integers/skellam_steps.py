@@ -1,4 +1,4 @@
-"""The Gaussian shift that a shift of Skellam noise stays below (docs/theory.md, section 7, Theorem 4).
+"""The Gaussian shift that a shift of Skellam noise stays below (docs/theory.md, section 7).
 
 With y(x) = -Phi^-1(Pr[X >= x]) for X of the Skellam law of variance V, a shift by k integers is below a Gaussian shift
 of s k, s the largest step y(x) - y(x - 1): nearly 1/sqrt(V), the Gaussian of equal variance.

@@ -10,7 +10,6 @@ from dpfed.audit.claims import Claim
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.verdict import Check
 from dpfed.audit.whole_round import WholeRounds
-from dpfed.stages.clip_moves import ClipMoves
 
 _ROUNDING = 1e-5  # of float32 sums, relative
 _ABOVE = (1e-6, 1e-3, 5e-3, 1e-2, 0.1, 9.0)
@@ -39,7 +38,7 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
 
 def _longest(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
     """The longest of what comes of one client's update, over the bound."""
-    bounded = in_metric(rounds.one, rounds.one.upload(update[None], np.full(1, client)).bounded)
+    bounded = in_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
     lengths = [_norm(bounded)]
     if claim.seen == "sum" and not claim.coins:
         moves = torch.zeros(rounds.one.method.sampler.clients, len(update))
@@ -52,10 +51,12 @@ def _longest(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> 
     return max(*(length / claim.bound for length in lengths), entries)
 
 
-def in_metric(one: OneRound, rows: Tensor) -> Tensor:
-    """Rows in the metric that they are bounded in: of coins clipped in the Fisher metric another than that of rows."""
-    clip = one.method.stages.find(ClipMoves)
-    return rows if clip is None else rows / clip.units(one.reference)
+def in_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:
+    """Rows in the metric that is charged: of coins in the Fisher metric, over sqrt(theta (1 - theta))."""
+    if claim.coins is None or claim.coins.clip_metric == "euclidean":
+        return rows
+    theta = one.reference.double().clamp(claim.coins.floor, 1 - claim.coins.floor)
+    return rows / (theta * (1 - theta)).sqrt()
 
 
 def _norm(row: Tensor) -> float:
@@ -67,7 +68,7 @@ def around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor
     normal = torch.randn(size, generator=torch.Generator().manual_seed(4))
     length = float(
         torch.linalg.vector_norm(
-            in_metric(one, one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))).double()
+            in_metric(one, claim, one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))).double()
         )
     )
     return {f"{1 + excess:g} C": normal * (claim.bound * (1 + excess) / length) for excess in _ABOVE if length}

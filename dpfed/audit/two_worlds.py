@@ -241,7 +241,7 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
     ]
     others = one.clients - 1 if claim.seen == "sum" else 0
     moved = ends[0].clamp(coins.edge, 1 - coins.edge) - ends[1].clamp(coins.edge, 1 - coins.edge)
-    moved = in_metric(one, moved)
+    moved = in_metric(one, claim, moved)
     gaps = [
         float(norm) / limit
         for norm, limit in (

@@ -31,7 +31,7 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     reach = min(clip for clip in (coins.linf_clip, coins.l2_clip) if clip is not None)
     ids = np.arange(one.clients)
     farthest = max(
-        float(in_metric(one, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max()) / reach
+        float(in_metric(one, claim, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max()) / reach
         for update in adversarial_updates(one, size).values()
     )
     chance = None if coins.noise_std else _chance_of_padding(one, stage)
