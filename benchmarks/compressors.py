@@ -1,6 +1,9 @@
 """Every compressor: bits from real bytes, error beside theory, milliseconds a client. Prints Markdown tables.
 
 python benchmarks/compressors.py [--inputs gaussian student lognormal] [--dimension 65536] [--threads 1]
+    [--load FILE.py] [--only NAME]
+
+Schemes of one's own, of a file that --load names, come at the end.
 
 Ten clients with d numbers each, four repetitions with other seeds. Error is NMSE, ||decoded - x||² / ||x||²: of one
 client; of the mean of ten different clients, against their true mean; of the mean of ten clients that all have the
@@ -15,6 +18,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from forgotten import forget
@@ -22,6 +26,7 @@ from torch import Tensor
 
 import dpfed.compress
 from dpfed.compress import Scheme
+from dpfed.config.own_code import load
 
 CLIENTS, REPETITIONS, TIMES = 10, 4, 20
 GAUSSIAN_ERROR = {1: math.pi / 2 - 1, 2: 0.1331, 3: 0.0358, 4: 0.00959}  # EDEN by bits; DRIVE has one
@@ -206,7 +211,10 @@ def main() -> None:
     parser.add_argument("--inputs", nargs="+", choices=kinds, default=["gaussian", "student"])
     parser.add_argument("--dimension", type=int, default=1 << 16)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--load", nargs="*", type=Path, default=[])
+    parser.add_argument("--only")
     asked = parser.parse_args()
+    load(asked.load)
     torch.set_num_threads(asked.threads)
     for kind in asked.inputs:
         x = updates(kind, asked.dimension)
@@ -217,6 +225,8 @@ def main() -> None:
         )
         print("|---" + "|--:" * 11 + "|")
         for name, options in settings(asked.dimension):
+            if asked.only not in (None, name):
+                continue
             print(row(dpfed.compress.get(name, **options), label_of(name, options), x), flush=True)
 
 

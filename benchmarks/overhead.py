@@ -167,7 +167,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("epsilon", type(run._spent), "with_round"),
         ("epsilon", type(run._spent), "charge"),
         ("ledger", Book, "record"),
-        ("evaluation", dpfed.run.loop, "_evaluate"),
+        ("evaluation", dpfed.run.loop, "tested"),
         ("checkpoint", RunFolder, "save_checkpoint"),
         ("metrics", RunFolder, "append_metrics"),
         ("metrics", RunFolder, "append_diagnostics"),

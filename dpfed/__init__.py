@@ -1,6 +1,41 @@
 """Differentially private federated learning with compressed uploads: budget, run, audit.
 
-Importing this package loads neither torch nor dp-accounting; the parts that need them load them.
+    done = dpfed.run("fed-smp-randk-digits", {"privacy.epsilon": 2.0})        # docs/python.md
+    private = dpfed.ClientLevel(clients=600, cohort=100, clip_norm=1.0, epsilon=3.0, rounds=60, ledger="l.jsonl")
+
+Importing this package loads neither torch nor dp-accounting; its parts are loaded when they are first used.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpfed import audit as audit
+    from dpfed import compress as compress
+    from dpfed import data as data
+    from dpfed import errors as errors
+    from dpfed import methods as methods
+    from dpfed import models as models
+    from dpfed.api.run import run as run
+    from dpfed.run.client_level import ClientLevel as ClientLevel
+
 __version__ = "0.2.0"
+
+_ROOMS = ("audit", "compress", "data", "errors", "methods", "models", "run")
+_HOMES = {"ClientLevel": "run.client_level"}
+
+__all__ = ["ClientLevel", "__version__", "audit", "compress", "data", "errors", "methods", "models", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

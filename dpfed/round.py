@@ -24,6 +24,7 @@ from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
 from dpfed.stages.observer import Observer
+from dpfed.stages.remembering import memory_of
 from dpfed.stages.stage import Round, Stateful, Tally
 from dpfed.stages.weigh import Weigh
 
@@ -71,7 +72,7 @@ class Method:
             task=task,
             projection=projection,
             reference=projection.restrict(state.broadcast),
-            memory=dict(state.stages),
+            memory=memory_of(self.stages.private, state.stages),
         )
 
     def release_of_uploads(self, now: Round) -> Release | LocalRelease | None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from accounting import require
@@ -76,6 +77,7 @@ class _How:
 
     accountant: Accountant
     conversion: Conversion
+    precise: bool = False
 
     def state(self, plan: Plan, noise_multiplier: float | None, rounds: int, *, with_lower_bound: bool) -> Budget:
         stated = accountants.guarantee(
@@ -85,6 +87,7 @@ class _How:
             conversion=self.conversion,
             units=plan.clients,
             with_lower_bound=with_lower_bound,
+            precise=self.precise,
         )
         return Budget(
             plan=plan,
@@ -107,7 +110,14 @@ class _How:
             accountant=self.accountant,
             conversion=self.conversion,
             with_lower_bound=False,
+            precise=self.precise,
         ).epsilon
+
+    def quick(self, plan: Plan, noise_multiplier: float | None, rounds: int) -> float | None:
+        """Nearly the same where it takes long; None where it does not."""
+        if self.accountant not in ("best", "adaptive"):
+            return None
+        return accountants.quick_epsilon(plan.run(noise_multiplier, rounds), delta=float(plan.delta or 0))
 
     def noise_multiplier(self, plan: Plan, target: float, rounds: int) -> float:
         require.positive(epsilon=target)
@@ -118,18 +128,36 @@ class _How:
                 "Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
             )
 
+        @cache
         def cost(z: float) -> float:
             return self.epsilon(plan, z, rounds)
 
-        return calibrate.smallest(cost, target, name="noise multiplier", start=_guess(plan, target, rounds))
+        @cache
+        def nearly(z: float) -> float:
+            found = self.quick(plan, z, rounds)
+            return cost(z) if found is None else found
+
+        start = _guess(plan, target, rounds)
+        if self.quick(plan, start, rounds) is None:
+            return calibrate.smallest(cost, target, name="noise multiplier", start=start)
+        return calibrate.certified(cost, nearly, target, name="noise multiplier", start=start)
 
     def rounds(self, plan: Plan, target: float, noise_multiplier: float | None) -> int:
         require.positive(epsilon=target)
 
+        @cache
         def cost(count: int) -> float:
             return self.epsilon(plan, noise_multiplier, count)
 
-        count = calibrate.largest_count(cost, target, name="rounds")
+        @cache
+        def nearly(count: int) -> float:
+            found = self.quick(plan, noise_multiplier, count)
+            return cost(count) if found is None else found
+
+        if self.quick(plan, noise_multiplier, 1) is None:
+            count = calibrate.largest_count(cost, target, name="rounds")
+        else:
+            count = calibrate.certified_count(cost, nearly, target, name="rounds")
         if count == 0:
             beside = f" with noise_multiplier={noise_multiplier}" if noise_multiplier is not None else ""
             raise CalibrationError(
@@ -154,15 +182,17 @@ def solve(
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
     with_lower_bound: bool = True,
+    precise: bool = False,
 ) -> Budget:
     """The one of epsilon, noise multiplier and rounds that is not given, with everything that must be named beside it.
 
     The epsilon is an upper bound for the plan's sampler and adjacency. Noise: the smallest multiplier whose epsilon
     stays within the target, at most 1e-6 relative above it. Rounds: the largest number within the target. Coins have no
-    noise multiplier: give one of epsilon and rounds. Errors: InvalidParameter unless exactly one lacks,
-    CalibrationError where nothing meets the target. Direction of error: upper bound.
+    noise multiplier: give one of epsilon and rounds. precise: finer grid and cover under fixed-size sampling. Errors:
+    InvalidParameter unless exactly one lacks, CalibrationError where nothing meets the target. Direction of error:
+    upper bound.
     """
-    how = _How(accountant=accountant, conversion=conversion)
+    how = _How(accountant=accountant, conversion=conversion, precise=precise)
     lacks_noise = noise_multiplier is None and plan.has_noise_multiplier
     if (epsilon is None) + lacks_noise + (rounds is None) != 1:
         names = "epsilon, noise_multiplier and rounds" if plan.has_noise_multiplier else "epsilon and rounds"
@@ -181,13 +211,14 @@ def epsilon(
     rounds: int,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
+    precise: bool = False,
 ) -> float:
     """What `rounds` rounds cost at this noise multiplier (none for coins): `solve`, the number alone.
 
     Direction of error: upper bound for the plan's sampler and adjacency; of `fed-smp-theorem` only where `solve` calls
     it valid. Errors: those of `solve`.
     """
-    return _How(accountant=accountant, conversion=conversion).epsilon(plan, noise_multiplier, rounds)
+    return _How(accountant=accountant, conversion=conversion, precise=precise).epsilon(plan, noise_multiplier, rounds)
 
 
 def noise_multiplier(
@@ -197,12 +228,13 @@ def noise_multiplier(
     rounds: int,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
+    precise: bool = False,
 ) -> float:
     """The smallest noise multiplier whose epsilon stays within `epsilon`, at most 1e-6 relative above it.
 
     Errors: CalibrationError where none does; InvalidParameter for coins, which have none. Direction of error: upwards.
     """
-    return _How(accountant=accountant, conversion=conversion).noise_multiplier(plan, epsilon, rounds)
+    return _How(accountant=accountant, conversion=conversion, precise=precise).noise_multiplier(plan, epsilon, rounds)
 
 
 def rounds(
@@ -212,12 +244,13 @@ def rounds(
     noise_multiplier: float | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
+    precise: bool = False,
 ) -> int:
     """The largest number of rounds whose epsilon stays within `epsilon`.
 
     Errors: CalibrationError where not even one does. Direction of error: downwards.
     """
-    return _How(accountant=accountant, conversion=conversion).rounds(plan, epsilon, noise_multiplier)
+    return _How(accountant=accountant, conversion=conversion, precise=precise).rounds(plan, epsilon, noise_multiplier)
 
 
 def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:

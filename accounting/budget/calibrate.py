@@ -8,6 +8,7 @@ from accounting.errors import CalibrationError
 
 # A calibrated value lies within this relative distance above the exact threshold, never below it.
 TOLERANCE = 1e-6
+_STEPS = 6
 
 
 def smallest(
@@ -33,6 +34,53 @@ def smallest(
     while cost(x) > target:
         x *= 1 + tolerance / 2
     return x
+
+
+def certified(
+    cost: Callable[[float], float],
+    quick: Callable[[float], float],
+    target: float,
+    *,
+    name: str,
+    start: float = 1.0,
+    tolerance: float = TOLERANCE,
+) -> float:
+    """As `smallest`, for a cost that takes long and a `quick` one nearly equal to it.
+
+    The threshold of `quick` first; from there a few steps of Newton's method with its slope. The result satisfies
+    cost(x) <= target as evaluated.
+    """
+    x = smallest(quick, target, name=name, start=start, tolerance=tolerance)
+    ahead = x * 1.01
+    slope = (math.log(quick(ahead)) - math.log(quick(x))) / math.log(ahead / x)
+    for _ in range(_STEPS):
+        above = math.log(cost(x) / target)
+        if -tolerance <= above / -slope <= 0:
+            return x
+        x *= math.exp(-above / slope) * (1 + tolerance / 2)
+    step = tolerance / 2
+    while cost(x) > target:
+        x, step = x * (1 + step), step * 2
+    return x
+
+
+def certified_count(
+    cost: Callable[[int], float], quick: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000
+) -> int:
+    """As `largest_count`, for a cost that takes long and a `quick` one that is nearly equal to it."""
+    high = largest_count(quick, target, name=name, limit=limit) + 1
+    step = 1
+    while cost(high) <= target:
+        high, step = high + step, step * 2
+    low = high - step
+    while low > 0 and cost(low) > target:
+        high, step = low, step * 2
+        low = high - step
+    low = max(low, 0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) <= target else (low, middle)
+    return low
 
 
 def _bracket(excess: Callable[[float], float], *, name: str, target: float, start: float) -> tuple[float, float]:

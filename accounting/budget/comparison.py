@@ -68,6 +68,8 @@ def _rows(plan: Plan, z: float, count: int) -> list[Budget]:
                 )
             )
     rows.append(solve(plan, noise_multiplier=z, rounds=count, accountant="pld" if plan.sampling != "all" else "best"))
+    if plan.sampling == "fixed":
+        rows.append(solve(plan, noise_multiplier=z, rounds=count))
     if plan.sampling == "fixed" and plan.adjacency is Adjacency.REPLACE_ONE:
         rows += _paper_rows(plan, z, count)
     return rows

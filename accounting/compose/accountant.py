@@ -2,14 +2,17 @@
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, get_args
+
+from numpy.typing import ArrayLike
 
 from accounting import require
 from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import caveats
-from accounting.compose import lower_bound, pld, rdp
+from accounting.compose import adaptive, lower_bound, pld, rdp
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
 from accounting.compose.rdp import Conversion, Floats
 from accounting.compose.twins import Continuous, continuous
@@ -31,7 +34,10 @@ from accounting.mechanisms import (
 from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
 
-Accountant = Literal["best", "rdp", "pld", "exact", "fed-smp-theorem", "fed-smp-lemma"]
+if TYPE_CHECKING:
+    from accounting.compose.profiles import Profile
+
+Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _LOSS_SHARE = 1e-3
 _WEAKER = 0.8
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
@@ -57,6 +63,29 @@ class Guarantee:
     lower_bound: float | None = None
     valid: bool = True
     notes: tuple[str, ...] = ()
+    mechanism: Mechanism | None = field(default=None, repr=False, compare=False)
+
+    def profile(self) -> "Profile":
+        """delta at every epsilon: all that is claimed of the mechanism, by the best account. Direction: upper bound."""
+        from accounting.compose.profiles import profile
+
+        if self.mechanism is None:
+            raise UnsupportedMechanism("profile: this guarantee does not say of which mechanism it is.")
+        return profile(self.mechanism)
+
+    def tradeoff(self, false_positive_rate: ArrayLike) -> Floats:
+        """The least false negative rate at each false positive rate (`compose.readings`). Direction: lower bound."""
+        from accounting.compose.readings import tradeoff
+
+        return tradeoff(self.profile(), false_positive_rate)
+
+    def __str__(self) -> str:
+        """What must be named beside an epsilon, rounded to the side on which it stays true."""
+        return (
+            f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} for one {self.unit}, {self.adjacency} "
+            f"neighbours, {self.sampling} sampling, accountant {self.method}"
+            + ("" if self.valid else "; NOT an upper bound, see its notes")
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +107,21 @@ def guarantee(
     unit: str = "client",
     units: int | None = None,
     with_lower_bound: bool = True,
+    precise: bool = False,
 ) -> Guarantee:
     """The epsilon of `mechanism` at `delta`.
 
     Claim: for all neighbours under the mechanism's adjacency, P(S) <= e^epsilon Q(S) + delta for every event S.
-    best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD and RDP).
-    rdp, pld: that accountant. exact: single uploads of coins in few coordinates (bernoulli.pairs).
-    fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
+    best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD, RDP, and under fixed-size
+    sampling the adaptive account). rdp, pld: that accountant. adaptive: `compose.adaptive`, whose grid and cover are
+    finer where `precise` (0.05% instead of 0.3%, for up to minutes). exact: single uploads of coins in few coordinates
+    (bernoulli.pairs). fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
     sampling needs; an unmet condition gives valid=False. units: how many clients (or records) there are, for a note on
     a delta that is large for so many. Errors: UnsupportedMechanism where the accountant has no bound for this
     mechanism, InvalidParameter for a delta outside (0, 1).
     """
     require.open_probability(delta=delta)
-    bound = _bound(mechanism, delta, accountant, conversion)
+    bound = _bound(mechanism, delta, accountant, conversion, precise)
     lower = lower_bound.epsilon(mechanism, delta=delta) if with_lower_bound and pld.supports(mechanism) else None
     if lower is not None and not bound.violated:
         lower = min(lower, bound.epsilon)  # two computations of one number may cross by rounding
@@ -105,18 +136,40 @@ def guarantee(
         order=bound.order,
         lower_bound=lower,
         valid=not bound.violated,
+        mechanism=mechanism,
         notes=(
             *bound.notes,
+            *_hypotheses(mechanism),
             *(f"not a guarantee: {condition}" for condition in bound.violated),
             *caveats(epsilon=bound.epsilon, delta=delta, units=units, unit=unit),
         ),
     )
 
 
-def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "best") -> float:
+def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "best", precise: bool = False) -> float:
     """Only the number of `guarantee`, without its lower bound: for solvers and progress bars."""
     require.open_probability(delta=delta)
-    return _bound(mechanism, delta, accountant, "improved").epsilon
+    return _bound(mechanism, delta, accountant, "improved", precise).epsilon
+
+
+def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
+    """Nearly `epsilon` where that takes long (the adaptive account), to solve with first; None elsewhere. No bound."""
+    require.open_probability(delta=delta)
+    try:
+        near, target = _nearly_gaussian(mechanism, delta)
+    except UnsupportedMechanism:
+        return None
+    found = None if near.pairwise else adaptive.quick_epsilon(near.mechanism, delta=target)
+    return (
+        None
+        if found is None
+        else min(found + 2 * near.closeness, _best(mechanism, delta, without_adaptive=True).epsilon)
+    )
+
+
+def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
+    fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
+    return (adaptive.HYPOTHESIS,) if fixed else ()
 
 
 def sampling_name(mechanism: Mechanism) -> str:
@@ -125,14 +178,16 @@ def sampling_name(mechanism: Mechanism) -> str:
     return "+".join(sorted(names))
 
 
-def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
+def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion, precise: bool) -> _Bound:
     match accountant:
         case "best":
-            return _best(mechanism, delta)
+            return _best(mechanism, delta, precise=precise)
         case "rdp":
             return _rdp(mechanism, delta, conversion)
         case "pld":
             return _pld(mechanism, delta)
+        case "adaptive":
+            return _adaptive(mechanism, delta, precise)
         case "exact":
             return _exact(mechanism, delta)
         case "fed-smp-theorem" | "fed-smp-lemma":
@@ -140,12 +195,15 @@ def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conv
     raise InvalidParameter(f"accountant={accountant!r}: must be one of {', '.join(ACCOUNTANTS)}.")
 
 
-def _best(mechanism: Mechanism, delta: float) -> _Bound:
+def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_adaptive: bool = False) -> _Bound:
     if plain_shift(mechanism) is not None:
         return _analytic(mechanism, delta)
     candidates: list[_Bound] = []
     refusals = []
-    for accountant in (_analytic, _pld, _rdp_improved, _exact):
+    accountants: list[Callable[[Mechanism, float], _Bound]] = [_analytic, _pld, _rdp_improved, _exact]
+    if not without_adaptive:
+        accountants.append(partial(_adaptive, precise=precise))
+    for accountant in accountants:
         if accountant is _rdp_improved and candidates and _settled(mechanism, delta, candidates[-1].epsilon):
             continue
         try:
@@ -209,6 +267,18 @@ def allowed_loss(delta: float, releases: int) -> float:
     """What each of so many releases may lose of delta: a thousandth in all, rounded down to a power of ten, so that
     neighbouring questions ask for the same."""
     return 10.0 ** math.floor(math.log10(_LOSS_SHARE * delta / releases))
+
+
+def _adaptive(mechanism: Mechanism, delta: float, precise: bool) -> _Bound:
+    near, target = _nearly_gaussian(mechanism, delta)
+    fineness = adaptive.FINE if precise else adaptive.STANDARD
+    found = None if near.pairwise else adaptive.epsilon(near.mechanism, delta=target, fineness=fineness)
+    if found is None:
+        raise UnsupportedMechanism(
+            "accountant='adaptive': is for Gaussian noise on sums under fixed-size sampling, under replace-one or "
+            "zero-out, in up to some thousand rounds. Use 'best'."
+        )
+    return _Bound(epsilon=found + 2 * near.closeness, method="adaptive")
 
 
 def _exact(mechanism: Mechanism, delta: float) -> _Bound:
@@ -327,7 +397,8 @@ def epsilons(
     """
     streams: list[Iterator[float]] = []
     plain = plain_shift(mechanism) is not None and accountant in ("best", "pld")
-    gaussian = _gaussian_epsilons(mechanism, delta, rounds) if accountant in ("best", "pld") else None
+    losses = accountant in ("best", "pld", "adaptive")
+    gaussian = _gaussian_epsilons(mechanism, delta, rounds, accountant) if losses else None
     if gaussian is not None:
         streams.append(gaussian)
     if plain:
@@ -357,7 +428,18 @@ def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
         yield exact_epsilon(run, delta=delta) if has_exact(run) else math.inf
 
 
-def _gaussian_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float] | None:
+def _sampled_epsilons(
+    twin: SingleRelease, delta: float, rounds: int, lost: float, accountant: Accountant
+) -> Iterator[float] | None:
+    """By loss laws, by the adaptive account, or the smaller of both."""
+    one = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "adaptive" else None
+    two = adaptive.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "pld" else None
+    return map(min, zip(one, two, strict=False)) if one is not None and two is not None else one or two
+
+
+def _gaussian_epsilons(
+    mechanism: SingleRelease, delta: float, rounds: int, accountant: Accountant
+) -> Iterator[float] | None:
     """The closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
     try:
         near = continuous(Composed(parts=((mechanism, rounds),)), lost=allowed_loss(delta, rounds))
@@ -369,7 +451,12 @@ def _gaussian_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> I
     if plain := plain_gaussian(twin):
         stream = _analytic_epsilons(plain, delta, lost)
     elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
-        stream = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost)
+        if near.pairwise and accountant == "adaptive":
+            return None
+        sampled = _sampled_epsilons(twin, delta, rounds, lost, "pld" if near.pairwise else accountant)
+        if sampled is None:
+            return None
+        stream = sampled
     else:
         return None
     return (epsilon + 2 * count * each for count, epsilon in enumerate(stream, start=1))

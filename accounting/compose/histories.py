@@ -53,7 +53,9 @@ class Histories:
                 most[mechanism] = max(count, most.get(mechanism, 0))
             else:
                 mixed[frozenset(history.items())] = None
-        return [Composed(parts=(part,)) for part in most.items()] + [Composed(parts=tuple(one)) for one in mixed]
+        return [Composed(parts=(part,)) for part in most.items()] + [
+            Composed(parts=tuple(one), order=None) for one in mixed
+        ]
 
     def epsilon(self, *, delta: float, accountant: Accountant = "best") -> float:
         """The worst client's epsilon: an upper bound for every record of every client."""

@@ -35,6 +35,12 @@ def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
     return max(min(_COARSEST, spread / 60) / finer, widest / _LARGEST_GRID, 1e-14)
 
 
+def spread(mechanism: Mechanism) -> float:
+    """The root mean square of the standard deviations of the releases' losses, of those that are sampled."""
+    moments = [_moments(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
+    return math.sqrt(sum(variance for _, _, variance in moments) / sum(releases for releases, _, _ in moments))
+
+
 def _moments(part: Any, count: int) -> tuple[int, float, float]:
     """Releases, and the mean and variance of their summed loss: the larger of the two orders."""
     if plain := plain_gaussian(part):  # composed in closed form, so one release

@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 
 from accounting import require
-from accounting.compose import loss_grid
+from accounting.compose import adaptive, loss_grid
 from accounting.compose.loss_law import CUT, LossLaw, composed
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.gaussian import smallest_epsilon
@@ -25,6 +25,8 @@ from accounting.mechanisms import Composed, Mechanism, SingleRelease, gaussian_o
 _MASS_ROUNDING = 1e-9
 # Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
 _FINER = 16.0
+# Rounds from which on the choice of neighbours by the loss so far shows more than the finer grid of a fixed pair.
+_MANY = 20
 # No cells of their own for what one release shows more seldom than about this.
 _TAIL_MASS = 1e-18
 
@@ -32,9 +34,10 @@ _TAIL_MASS = 1e-18
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that the mechanism cannot be better than at `delta`.
 
-    Claim: the neighbours of `attack_pairs`, the same in every round, are at least this far apart. Direction of
-    error: lower bound. Equal to the truth for plain Gaussians; for Poisson sampling the pair is the dominating
-    one, so the bound meets the upper bound; for fixed-size sampling a gap remains (open problem).
+    Claim: the neighbours of `attack_pairs`, the same in every round, are at least this far apart; under fixed-size
+    sampling, where choosing them in each round by the loss so far shows more, so are those of `adaptive.shown_epsilon`.
+    Direction of error: lower bound. Equal to the truth for plain Gaussians; for Poisson sampling the pair is the
+    dominating one, so the bound meets the upper bound up to the grids, as it does for fixed-size sampling nearly.
     """
     target = require.open_probability(delta=delta)
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
@@ -50,13 +53,17 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
         plain = max(0.0, above * (1 - 1e-11) - 1e-14 * (1 - math.log(target)))
     if not sampled:
         return plain
+    shown = adaptive.shown_epsilon(mechanism, delta=target)
+    many = sum(count for _, count in sampled) > _MANY
+    if shown and many and not plain and all(sampling_of(part).name == "fixed" for part, _ in sampled):
+        return shown  # a fixed pair of neighbours shows less
     finer = max(1.0, _FINER / len(sampled))  # each distinct part is a convolution of its own
     interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=finer)
     bounds = [
         _composed_epsilon([(attack_pairs(part)[choice], count) for part, count in sampled], interval, target)
         for choice in range(min(len(attack_pairs(part)) for part, _ in sampled))
     ]
-    return max(0.0, plain, *bounds)
+    return max(0.0, plain, shown, *bounds)
 
 
 def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, delta: float) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from accounting import gaussian
 from accounting.compose import accountant as accountants
-from accounting.compose import loss_grid, pld, rdp
+from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.pld import LossLaws
 from accounting.compose.twins import Continuous, continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -23,6 +23,7 @@ from accounting.mechanisms import Mechanism, parts_of
 
 _KNOTS = 4001
 _FARTHEST = 50.0
+_TYPICAL = 1e-6
 _LOST = 1e-8  # of which all releases together may lose a thousandth of delta
 _NOTHING = 1e-15  # below this the numerical convolution says nothing more
 
@@ -64,7 +65,12 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
     Cohorts that may overflow their slots add that probability to delta. Errors: UnsupportedMechanism where the
     accountant has no bound.
     """
-    makers: dict[str, Callable[[Mechanism], Curve]] = {"analytic-gaussian": _analytic, "pld": _pld, "rdp": _rdp}
+    makers: dict[str, Callable[[Mechanism], Curve]] = {
+        "analytic-gaussian": _analytic,
+        "pld": _pld,
+        "adaptive": _adaptive,
+        "rdp": _rdp,
+    }
     if accountant not in ("best", "pld", "rdp"):
         raise InvalidParameter(f"accountant={accountant!r}: must be 'best', 'pld' or 'rdp'.")
     if accountant != "best":
@@ -107,6 +113,18 @@ def _pld(mechanism: Mechanism) -> Curve:
 
 def _continuous(mechanism: Mechanism) -> Continuous:
     return continuous(mechanism, lost=accountants.allowed_loss(_LOST, sum(count for _, count in parts_of(mechanism))))
+
+
+def _adaptive(mechanism: Mechanism) -> Curve:
+    """The program's values, at its states joined by chords; its grid is laid out for a delta of _TYPICAL."""
+    near = continuous(mechanism)
+    found = adaptive.values(near.mechanism, delta=_TYPICAL)
+    if found is None:
+        raise UnsupportedMechanism(f"{type(mechanism).__name__}: no adaptive account is implemented.")
+    knots = found.grid.losses(np.arange(found.grid.states + 1))
+    values = np.maximum(found.forth, found.back)
+    exact = Profile(above_zero=lambda eps: _chords(eps, knots, values), method="adaptive")
+    return _as_near(exact, near.closeness, accountants.overflow(mechanism))
 
 
 def _as_near(near: Profile, closeness: float, extra: float) -> Curve:

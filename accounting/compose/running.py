@@ -1,13 +1,14 @@
 """Epsilon while a run goes on whose rounds are not all alike: one convolution for each, instead of all over again."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from accounting import require
 from accounting.compose import accountant as accountants
-from accounting.compose import loss_grid, pld, rdp
+from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant
 from accounting.compose.pld import LossLaws
 from accounting.compose.rdp import Floats
@@ -21,7 +22,8 @@ class Running:
 
     typical: a release like those to come, of which about `rounds` are planned: it sets grid and orders. Every value is
     an upper bound, equal to that of `compose.accountant.epsilon` within the tolerance of the grid. "best" takes the
-    smaller of the privacy loss distribution and the Renyi account; the former where noise is Gaussian or nearly.
+    smallest of the privacy loss distribution, the adaptive account of fixed-size sampling and the Renyi account; the
+    first two where noise is Gaussian or nearly.
     """
 
     def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
@@ -30,8 +32,11 @@ class Running:
         self._curve: Floats | None = None
         self._losses: _Losses | None = None
         lost = accountants.allowed_loss(delta, rounds)
-        if accountant in ("best", "pld") and delta >= pld.SMALLEST_DELTA and _near(typical, rounds, lost) is not None:
-            self._losses = _Losses(typical, rounds, lost)
+        losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
+        if losses and delta >= pld.SMALLEST_DELTA and (near := _near(typical, rounds, lost)) is not None:
+            if near.pairwise and losses == ["adaptive"]:
+                raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
+            self._losses = _Losses(typical, rounds, delta=delta, lost=lost, accountants=losses)
         if accountant in ("best", "rdp"):
             self._orders = accountants.orders(typical)
             self._curve = np.zeros_like(self._orders)
@@ -85,28 +90,39 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _One:
-    """Loss laws of releases, how near they are, and what they lose of delta."""
+    """Loss laws of releases, the last one as it is accounted, how near they are, and what they lose of delta."""
 
     laws: LossLaws
+    near: SingleRelease
     closeness: float
     lost: float
+    pairwise: bool
 
 
 class _Losses:
-    """The composed privacy loss distribution on the grid of the planned rounds."""
+    """The composed privacy loss distribution on the grid of the planned rounds, and the adaptive account beside it."""
 
-    def __init__(self, typical: SingleRelease, rounds: int, lost: float) -> None:
-        self._rounds, self._lost = rounds, lost
+    def __init__(
+        self, typical: SingleRelease, rounds: int, *, delta: float, lost: float, accountants: Sequence[str]
+    ) -> None:
+        self._rounds, self._lost, self._accountants = rounds, lost, accountants
         near = _near(typical, rounds, lost)
         assert near is not None  # the caller has asked
         (planned, _), *_ = parts_of(near.mechanism)
         self._interval = loss_grid.interval(Composed(parts=((planned, rounds),)))
+        adapts = "adaptive" in accountants and not near.pairwise
+        self._adding = adaptive.Adding(planned, rounds=rounds, delta=delta) if adapts else None
         self._known: dict[SingleRelease, _One] = {}
         self._total: _One | None = None
         self._count = 0
 
     def add(self, release: SingleRelease, count: int) -> None:
         self._total = self._with(release, count)
+        one = self._one(release)
+        if one.pairwise:  # a Gaussian that a pair stays below says nothing of three worlds (docs/theory.md, section 4)
+            self._adding = None
+        if self._adding is not None:
+            self._adding.add(one.near, count)
         # The ends that a self-composition cuts may wrap around, too: 1e-15, twice the slack of five.
         self._count += count + (5 if count > 1 else 0)
 
@@ -115,26 +131,36 @@ class _Losses:
         count = self._count + (also is not None)
         if total is None:
             return 0.0
-        target = (delta - total.lost) * math.exp(-total.closeness) - 2 * pld.composition_slack(count)
-        return total.laws.smallest_epsilon(target) + 2 * total.closeness if target > 0 else math.inf
+        left = (delta - total.lost) * math.exp(-total.closeness)
+        target = left - 2 * pld.composition_slack(count)
+        bounds = [total.laws.smallest_epsilon(target) if target > 0 and "pld" in self._accountants else math.inf]
+        last = None if also is None else self._one(also)
+        if self._adding is not None and left > 0 and not (last is not None and last.pairwise):
+            bounds.append(self._adding.epsilon(left, None if last is None else last.near))
+        return min(bounds) + 2 * total.closeness
 
     def _with(self, release: SingleRelease, count: int = 1) -> _One:
         one = self._one(release)
         laws = one.laws.repeated(count) if count > 1 else one.laws
         before = self._total
-        return _One(
+        return replace(
+            one,
             laws=laws if before is None else before.laws.plus(laws),
             closeness=count * one.closeness + (before.closeness if before else 0.0),
             lost=count * one.lost + (before.lost if before else 0.0),
         )
 
     def _one(self, release: SingleRelease) -> _One:
+        """Its loss laws, the release that stands for it, how near that is and what it loses of delta."""
         if release not in self._known:
             near = _near(release, self._rounds, self._lost)
             if near is None:
                 raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
-            laws = pld.distribution(near.mechanism, self._interval)
-            self._known[release] = _One(laws=laws, closeness=near.closeness, lost=near.lost)
+            (stands_for, _), *_ = parts_of(near.mechanism)
+            laws = pld.distribution(stands_for, self._interval)
+            self._known[release] = _One(
+                laws=laws, near=stands_for, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise
+            )
         return self._known[release]
 
 

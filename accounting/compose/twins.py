@@ -51,8 +51,9 @@ def continuous(mechanism: Mechanism, *, lost: float | None = None) -> Continuous
     if all(one.mechanism is part for one, (part, _) in zip(replaced, parts, strict=True)):
         return Continuous(mechanism=mechanism, closeness=0.0)
     counted: Any = tuple((one.mechanism, count) for one, (_, count) in zip(replaced, parts, strict=True))
+    order = mechanism.order if isinstance(mechanism, Composed) else ()
     return Continuous(
-        mechanism=Composed(parts=counted),
+        mechanism=Composed(parts=counted, order=order),
         closeness=math.fsum(one.closeness for one in replaced) * _ROUNDING,
         lost=math.fsum(one.lost for one in replaced) * _ROUNDING,
         pairwise=any(one.pairwise for one in replaced),

@@ -105,6 +105,14 @@ class Ledger:
         return ledger
 
     @classmethod
+    def header_of(cls, path: str | os.PathLike[str]) -> Header:
+        """The first line alone, checked; LedgerError."""
+        first = next(_lines(Path(path), 0), b"")
+        if not first.endswith(b"\n"):
+            raise TruncatedLedger(f"{path}, line 1: not even a whole header was written, so nothing was released.")
+        return _read_header(Path(path), first)[0]
+
+    @classmethod
     def so_far(cls, path: str | os.PathLike[str]) -> "Ledger":
         """Like `read`, while another process may be writing: a last line that is not finished yet is left out."""
         return cls._read(Path(path))[0]

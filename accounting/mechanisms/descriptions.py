@@ -8,7 +8,7 @@ adjacency (from which the sensitivity follows; it is never asked for) and the sa
 import reprlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
@@ -92,18 +92,28 @@ class Subsampled:
         }
 
 
+MOST_RUNS = 10_000
+"""Changes from one kind of release to another beyond which a composition no longer keeps their order."""
+
 SingleRelease = Unsampled | Subsampled
 """One release: what a composition is made of."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
-    """Adaptive composition: each part `count` times, in any order."""
+    """Adaptive composition: each part `count` times.
+
+    order: what followed what, as (place in `parts`, how often in a row); () where the parts came one after the other as
+    they stand, None where it is not known. All accounts but the adaptive one hold for every order.
+    """
 
     parts: tuple[tuple[SingleRelease, int], ...]
+    order: tuple[tuple[int, int], ...] | None = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(_part(part) for part in _sequence(self.parts)))
+        if self.order is not None:
+            object.__setattr__(self, "order", _order(self.order, [count for _, count in self.parts]))
         if not self.parts:
             raise InvalidParameter("parts=(): a composition needs at least one mechanism.")
         adjacencies = {part.adjacency for part, _ in self.parts}
@@ -115,25 +125,42 @@ class Composed:
 
     @classmethod
     def of(cls, mechanisms: Iterable[SingleRelease]) -> "Composed":
-        """The composition of a sequence of releases, equal ones counted together."""
-        counts: Counter[SingleRelease] = Counter()
-        for mechanism, alike in groupby(mechanisms):  # a million equal ones in a row are hashed once
-            counts[mechanism] += sum(1 for _ in alike)
-        return cls(parts=tuple(counts.items()))
+        """The composition of a sequence of releases, equal ones counted together, their order kept."""
+        return cls._of_runs((mechanism, sum(1 for _ in alike)) for mechanism, alike in groupby(mechanisms))
 
     def then(self, release: SingleRelease, count: int) -> "Composed":
         """All this, and `count` releases more on the same clients; equal ones are counted together."""
+        more = release, require.count(count=count)
+        runs = in_order(self)
+        if runs is not None:
+            return Composed._of_runs((*runs, more))
+        return replace(Composed._of_runs((*self.parts, more)), order=None)
+
+    @classmethod
+    def _of_runs(cls, runs: Iterable[tuple[SingleRelease, int]]) -> "Composed":
         counts: Counter[SingleRelease] = Counter()
-        for part, times in (*self.parts, (release, require.count(count=count))):
-            counts[part] += times
-        return Composed(parts=tuple(counts.items()))
+        places: dict[SingleRelease, int] = {}
+        order: list[tuple[int, int]] = []
+        for mechanism, count in runs:  # a million equal ones in a row are hashed once
+            counts[mechanism] += count
+            place = places.setdefault(mechanism, len(places))
+            if order and order[-1][0] == place:
+                order[-1] = place, order[-1][1] + count
+            else:
+                order.append((place, count))
+        one_by_one = len(order) == len(places)
+        known = len(order) <= MOST_RUNS
+        return cls(parts=tuple(counts.items()), order=() if one_by_one else tuple(order) if known else None)
 
     @property
     def adjacency(self) -> Adjacency:
         return self.parts[0][0].adjacency
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "composed", "parts": [[part.to_dict(), count] for part, count in self.parts]}
+        record: dict[str, Any] = {"kind": "composed", "parts": [[part.to_dict(), count] for part, count in self.parts]}
+        if self.order != ():
+            record["order"] = None if self.order is None else [list(run) for run in self.order]
+        return record
 
 
 def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
@@ -151,6 +178,15 @@ def parts_of(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...]:
         return mechanism.parts
     release: Any = mechanism
     return ((release, 1),)
+
+
+def in_order(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...] | None:
+    """The releases as they followed each other, equal ones in a row counted; None where that is not known."""
+    if not isinstance(mechanism, Composed) or mechanism.order == ():
+        return parts_of(mechanism)
+    if mechanism.order is None:
+        return None
+    return tuple((mechanism.parts[place][0], count) for place, count in mechanism.order)
 
 
 def unsampled(release: SingleRelease) -> Unsampled:
@@ -194,6 +230,21 @@ def _part(part: Any) -> tuple[SingleRelease, int]:
         f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, coins or integer noise, "
         "sampled or not."
     )
+
+
+def _order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:
+    """Runs that make up the parts, or an error."""
+    try:
+        runs = tuple((require.count(place=place + 1) - 1, require.count(count=count)) for place, count in order)
+        sums = [sum(count for place, count in runs if place == k) for k in range(len(counts))] if runs else counts
+        valid = sums == counts and all(0 <= place < len(counts) for place, _ in runs)
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise InvalidParameter(
+            "order: must be pairs (place in parts, count) whose counts add up to those of the parts."
+        )
+    return runs
 
 
 def _is_release(value: Any) -> bool:

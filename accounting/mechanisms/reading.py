@@ -49,8 +49,8 @@ def _round_from(record: Any) -> SingleRelease:
 def from_dict(record: Mapping[str, Any]) -> SingleRelease | Composed:
     """The mechanism that `to_dict` wrote. Whatever else is there is an error, never a guess."""
     match record:
-        case {"kind": "composed", "parts": [*parts], **rest} if not rest:
-            return Composed(parts=tuple(_counted_from(part) for part in parts))
+        case {"kind": "composed", "parts": [*parts], **rest} if rest.keys() <= {"order"}:
+            return Composed(parts=tuple(_counted_from(part) for part in parts), order=rest.get("order", ()))
     return _round_from(record)
 
 

@@ -10,7 +10,7 @@ from accounting.mechanisms.adjacency import Adjacency
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonSampling:
-    """Each client takes part in a round by its own coin of this probability; the cohort size is secret."""
+    """Each client takes part in a round independently with this probability; the cohort size is secret."""
 
     probability: float
     name: ClassVar[str] = "poisson"

@@ -39,7 +39,7 @@ class Dropouts:
 
 
 def most_missing(participants: int, probability: float, chance: float = 1e-3) -> int:
-    """The least D with more than D of so many clients lost with at most this `chance`, each by its own coin."""
+    """The least D with more than D of so many clients lost with at most this `chance`, each independently."""
     from scipy.stats import binom
 
     return int(binom.isf(chance, participants, probability)) if probability else 0

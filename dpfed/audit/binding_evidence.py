@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Unavailable
+from dpfed.config.own_code import code_hash
 from dpfed.run.binding import configuration_hash
 
 Finding = tuple[bool | None, str]
@@ -25,6 +26,10 @@ def files_are_of_one_run(files: RunFiles) -> Finding:
         ),
         "config.toml is not the configuration of the checkpoint": (configuration, facts.get("run")),
         "ledger and checkpoint have another start": (header.binding.get("start"), facts.get("start")),
+        "own_code.json is not the code in the ledger's header": (
+            code_hash(files.own_code),
+            header.binding.get("own_code", ""),
+        ),
         "ledger and checkpoint have other clients": (header.population, facts.get("population")),
         "ledger and summary have other clients": (header.population, files.summary.get("population")),
         "summary.json saw another last line of the ledger": (ledger.head, files.summary.get("ledger_head")),

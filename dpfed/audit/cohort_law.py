@@ -88,20 +88,22 @@ def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -
     distances = np.abs(np.array(sizes) - centre)
     p_mean = two_sided(power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
     p_spread = two_sided(power(distance_law(law, centre), len(sizes)), int(distances.sum()))
-    nobody = float(law.mass[0]) if law.first == 0 else 0.0
+    none_drawn = float(law.mass[0]) if law.first == 0 else 0.0
     empty = sizes.count(0)
-    p_empty = min(1.0, 2 * float(min(binom.cdf(empty, len(sizes), nobody), binom.sf(empty - 1, len(sizes), nobody))))
+    p_empty = min(
+        1.0, 2 * float(min(binom.cdf(empty, len(sizes), none_drawn), binom.sf(empty - 1, len(sizes), none_drawn)))
+    )
     detail = (
         f"{len(sizes)} cohorts of {np.mean(sizes):.1f} clients on average (p = {p_mean:.2g}), off the expected "
         f"{centre} by {distances.mean():.1f} (p = {p_spread:.2g}), {empty} of them empty where "
-        f"{len(sizes) * nobody:.2g} are expected (p = {p_empty:.2g}); "
+        f"{len(sizes) * none_drawn:.2g} are expected (p = {p_empty:.2g}); "
     )
     if p_mean < alpha / 3:
         return False, detail + f"the mean is not that of the charged sampling. {chance_in_words(alpha)}"
     if p_spread < alpha / 3:
         return False, detail + f"they do not vary as Poisson sampling does. {chance_in_words(alpha)}"
     if p_empty < alpha / 3:
-        return False, detail + f"that is not how often nobody is drawn. {chance_in_words(alpha)}"
+        return False, detail + f"that is not how often none is drawn. {chance_in_words(alpha)}"
     return True, detail + "as Poisson sampling has it."
 
 

@@ -4,7 +4,7 @@ Given their sizes, the cohorts of every sampler here are uniformly random sets, 
 
 - how many clients a cohort shares with the one `lag` rounds before is hypergeometric, whatever came earlier: these
   numbers are independent, and their sum has the convolution of their laws;
-- the rounds of one client are independent coins of probability size / clients, so that it is drawn k times or more with
+- the rounds of one client are independent draws of probability size / clients, so that it is drawn k times or more with
   at most the binomial's probability at the mean of those (Hoeffding 1956, Theorem 5, for k beyond the mean by 1);
 - two cohorts of s clients are the same with probability 1 / C(clients, s).
 """
@@ -78,6 +78,7 @@ class SeenCohorts:
 
     clients: int
     sizes: list[int] = field(default_factory=list)
+    size_in: dict[int, int] = field(default_factory=dict)
     shared: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     alike: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     _before: deque[NDArray[np.int64]] = field(default_factory=lambda: deque(maxlen=LAGS))
@@ -90,6 +91,7 @@ class SeenCohorts:
             self.shared[lag].append(len(np.intersect1d(earlier, ids, assume_unique=True)))
         self._before.appendleft(ids)
         self.sizes.append(len(ids))
+        self.size_in[number] = len(ids)
         self.alike[hashlib.sha256(ids.tobytes()).digest()].append(number)
 
     def finding(self, alpha: float) -> Finding:
@@ -106,7 +108,7 @@ class SeenCohorts:
         """The same cohort again, where C(clients, size) says that chance does not do that. By a union over pairs."""
         pairs = len(self.sizes) * (len(self.sizes) - 1) / 2
         for rounds in self.alike.values():
-            size = self.sizes[rounds[0] - 1]
+            size = self.size_in[rounds[0]]
             if len(rounds) > 1 and math.log(max(pairs, 1)) - log_choose(self.clients, size) < math.log(alpha):
                 return f"{rounds_in_words(rounds)} have the same cohort of {size} clients, which is not drawn again."
         return None

@@ -39,20 +39,23 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
         )
     of_seed = Simulated(seeds=Seeds(root=files.config.run.seed))
     slots = files.promise.slots if files.config.privacy is not None and files.released else None
-    same: list[int] = []
+    same: dict[int, int] = {}
     other: list[int] = []
     looked_at = _COINS // who.clients
     if not looked_at:
         return None, f"{who.clients} clients are too many to draw again."
     for one, ids in itertools.islice(cohorts_of(files), looked_at):
         drawn = draw_cohort(who, of_seed, slots, one.round - 1)
-        (same if np.array_equal(np.sort(drawn), ids) else other).append(one.round)
+        if np.array_equal(np.sort(drawn), ids):
+            same[one.round] = one.cohort
+        else:
+            other.append(one.round)
     if files.config.run.randomness == "simulated":
         if other:
             return False, f"{rounds_in_words(other)}: is not the cohort that run.seed={files.config.run.seed} gives."
         return True, f"the cohorts of {len(same)} rounds are those that run.seed={files.config.run.seed} gives."
     rare = math.log(len(files.rounds) or 1) - math.log(_BY_CHANCE)
-    telling = [one for one in same if log_choose(who.clients, files.rounds[one - 1].cohort) > rare]
+    telling = [number for number, size in same.items() if log_choose(who.clients, size) > rare]
     if telling:
         return False, f"{rounds_in_words(telling)}: the cohort is the one of run.seed, in a run that is to be secure."
     return True, "no cohort is the one that run.seed gives: they came from elsewhere."

@@ -84,7 +84,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
     wrong = [
         f"{key} is {files.summary.get(key)!r}, not {value!r}"
         for key, value in expected.items()
-        if not _same(files.summary.get(key), value)
+        if not same(files.summary.get(key), value)
     ]
     unprotected = protection_problem(files)
     if wrong or unprotected is not None:
@@ -183,7 +183,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
     except (DpfedError, AccountingError) as error:
         return f"config.toml does not give this line ({error})"
     found = release.to_dict()
-    different = [key for key in expected.keys() | found.keys() if not _same(expected.get(key), found.get(key))]
+    different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
     if not different:
         return None
     key = sorted(different)[0]
@@ -194,10 +194,10 @@ def _facts(files: RunFiles, number: int) -> RoundLine | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 
-def _same(expected: Any, found: Any) -> bool:
+def same(expected: Any, found: Any) -> bool:
     """Equal, numbers up to rounding."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        return expected.keys() == found.keys() and all(_same(value, found[key]) for key, value in expected.items())
+        return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())
     if isinstance(expected, float) or isinstance(found, float):
         if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in (expected, found)):
             return False

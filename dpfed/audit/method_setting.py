@@ -12,10 +12,11 @@ from dpfed.audit.sampler_check import cohorts_check
 from dpfed.audit.secure_check import secure_check
 from dpfed.audit.upload import TRIALS, UploadAudit, audit_round
 from dpfed.audit.verdict import Check
-from dpfed.config import presets
+from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import METHODS, method
+from dpfed.methods import presets
+from dpfed.methods.catalogue import every_method, method
 from dpfed.participation.sampling import sampler
 from dpfed.run.experiment import Experiment, build
 from dpfed.seeds import Seeds
@@ -38,8 +39,9 @@ _NOISE_MULTIPLIER = 1.0
 
 
 def audited_methods() -> list[str]:
-    """Every method that can be private."""
-    return [name for name, one in METHODS.items() if one.private_with]
+    """Every method that can be private, one's own among them."""
+    load_own_code()
+    return [name for name, one in every_method().items() if one.private_with]
 
 
 def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
@@ -48,11 +50,13 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     All clients take part, or by federation.sampling two of them, unless `settings` say how many. Gaussian noise of
     multiplier 1 unless one, or an epsilon, is given; coins at epsilon 3. `settings` go on top.
     """
+    load_own_code()
     chosen = method(name)
     if not chosen.private_with:
+        near = _NEAREST.get(name, "dp-fedavg")
         raise ConfigError(
-            f"{name} is never private, so there is no claim to test. The nearest private method is {_NEAREST[name]}: "
-            f"`dpfed audit upload {_NEAREST[name]}`."
+            f"{name} is never private, so there is no claim to test. The nearest private method is {near}: "
+            f"`dpfed audit upload {near}`."
         )
     tables = presets.tables(_preset(name))
     tables.setdefault("privacy", {"clip_norm": presets.tables("dp-fedavg-digits")["privacy"]["clip_norm"]})

@@ -19,7 +19,7 @@ _FILES = {"model_sha256": "model.safetensors", "mask_sha256": "model.mask.safete
 def model_is_the_runs(files: RunFiles) -> Finding:
     """Claim checked: the files of the model have the SHA-256 that summary.json states; the clip norm in checkpoint and
     summary is that of the last line of metrics; and, but for masks, whose network is not in the folder, the model holds
-    the numbers of the checkpoint."""
+    the numbers of the checkpoint, or of its moving average where that is the model (server.average)."""
     summary = JsonValues(files.summary, "summary.json")
     for key, name in _FILES.items():
         if not (summary.held(key) or (files.path / name).exists() or key == "model_sha256"):
@@ -39,7 +39,11 @@ def model_is_the_runs(files: RunFiles) -> Finding:
             True,
             "the model has the hash that summary.json states; a mask's network is not compared with probabilities.",
         )
-    kept = np.sort(files.checkpoint.broadcast.float().numpy())
-    if not np.array_equal(kept, values_of(files.path / "model.safetensors")):
+    model = files.checkpoint.broadcast
+    if files.config.server.average is not None:
+        if "average" not in files.checkpoint.memory:
+            return False, "checkpoint.safetensors: holds no average of models, which config.toml asks for."
+        model = files.checkpoint.memory["average"]
+    if not np.array_equal(np.sort(model.float().numpy()), values_of(files.path / "model.safetensors")):
         return False, "model.safetensors: does not hold the numbers of checkpoint.safetensors."
     return True, "the model has the hash that summary.json states, and holds the numbers of the checkpoint."

@@ -99,9 +99,9 @@ def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
         charged = charged_noise(release) if release is not None else None
         if release is None or charged is None:
             continue
-        nobody = release.noise_placement == "uploads" and one.arrived == 0  # then nothing was sent
+        unsent = release.noise_placement == "uploads" and one.arrived == 0  # then nothing was sent
         if one.noise is None or one.noise.draws == 0 or one.noise.mean_square == 0:
-            silent += [one.round] if one.noise_known and not nobody else []
+            silent += [one.round] if one.noise_known and not unsent else []
             continue
         ratio = one.noise.mean_square / (charged.share_variance * one.noise.draws)
         found.append(Measured(round=one.round, noise=one.noise, charged=charged, ratio=ratio))

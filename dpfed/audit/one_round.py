@@ -55,8 +55,8 @@ class OneRound:
     @cached_property
     def announced(self) -> Round:
         """What the round announces; the map is made once."""
-        nobody = np.zeros(0, dtype=np.int64)
-        return self.method.announce(Task(state=self.state, cohort=nobody, participants=nobody), self.seeds)
+        no_clients = np.zeros(0, dtype=np.int64)
+        return self.method.announce(Task(state=self.state, cohort=no_clients, participants=no_clients), self.seeds)
 
     @property
     def projection(self) -> Map:

@@ -56,10 +56,10 @@ class Promise:
 
     def _round(self, clip_norm: float, number: int, uploads: int) -> Round:
         """All of a round that a charge may depend on: without clients, and without a model."""
-        nobody, nothing = np.zeros(0, dtype=np.int64), torch.zeros(0)
+        no_clients, nothing = np.zeros(0, dtype=np.int64), torch.zeros(0)
         state = ServerState(round=number, broadcast=nothing, clip_norm=clip_norm)
         return Round(
-            task=Task(state=state, cohort=nobody, participants=nobody),
+            task=Task(state=state, cohort=no_clients, participants=no_clients),
             projection=Identity(size=self.sent),
             reference=nothing,
             uploads=uploads,

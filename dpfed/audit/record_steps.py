@@ -11,14 +11,15 @@ from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import RoundLine
 from dpfed.clients.schedule import PoissonBatches
-from dpfed.config.tables import Config, Record
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Record
 
 _ROUNDING = 1e-9
 
 
 def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
     """Claim checked: in every round each client of the cohort is charged once, always with the same size; a size n has
-    batches by coins of probability min(1, batch_size / n), their number from epochs or steps, and the configured noise
+    Poisson batches of probability min(1, batch_size / n), their number from epochs or steps, and the configured noise
     and clip; where the partition is even so are sizes. Sizes of at most a batch show in the number of steps alone, and
     in other partitions who holds nothing and is not charged does not show."""
     table = files.config.local.record
@@ -35,7 +36,7 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
     if _even(files.config) and known and max(known) - min(known) > 1:
         return False, f"clients are charged as holding from {min(known)} to {max(known)} records, dealt out evenly."
     return True, (
-        f"{len(sizes)} clients took part, each charged once a round for its own steps: batches by coins of probability "
+        f"{len(sizes)} clients took part, each charged once a round for its own steps: Poisson batches of probability "
         "batch size over records, noise and clip of config.toml."
     )
 
@@ -95,7 +96,7 @@ def _part_problem(config: Config, part: Steps, noise_multiplier: float) -> str |
     size = None
     if unsampled(mechanism) is not mechanism:
         if sampling.name != "poisson" or not sampling.probability > 0:
-            return "batches are not charged as drawn by coins"
+            return "batches are not charged as Poisson samples"
         size = round(batch / sampling.probability)
         if not math.isclose(batch / size, sampling.probability, rel_tol=_ROUNDING):
             return f"no number of records gives probability {sampling.probability:g} at batch size {batch}"

@@ -137,8 +137,8 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
     if claim.seen == "uploads":
         return None
     book = KeptEntries()
-    nobody = np.zeros(0, dtype=np.int64)
-    _, facts = watched_round(one.state, one.method, seeds=one.seeds, ledger=book, cohort=nobody)
+    no_clients = np.zeros(0, dtype=np.int64)
+    _, facts = watched_round(one.state, one.method, seeds=one.seeds, ledger=book, cohort=no_clients)
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
     words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"
     return Check(

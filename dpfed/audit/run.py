@@ -16,12 +16,16 @@ from dpfed.audit.cohort_law import cohorts_follow_sampler
 from dpfed.audit.cohort_members import members_follow_sampler
 from dpfed.audit.cohort_seeds import cohorts_and_the_seed
 from dpfed.audit.count_evidence import counts_are_noised
+from dpfed.audit.loop import checks_of_loop, notes_of_loop
+from dpfed.audit.loop_files import LoopFiles, ledger_of
 from dpfed.audit.mask_evidence import chosen_by_public_data
 from dpfed.audit.model_evidence import model_is_the_runs
 from dpfed.audit.noise_shape import noise_is_shaped_as_charged
+from dpfed.audit.own_code_evidence import own_code_is_what_ran, require_own_code
 from dpfed.audit.rounds_evidence import rounds_agree
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import Check, Verdict, check, verdict
+from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 
 STATISTICAL = 7
@@ -85,7 +89,8 @@ class RunAudit:
 
 
 def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
-    """Audit the folder of a run that `dpfed.run.loop` left.
+    """Audit the folder that a run left, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that
+    apply to it (`dpfed.audit.loop`).
 
     Claim: a run whose files are what a correct run writes is called "fail" with probability at most 1 - confidence,
     over the run's own randomness. The converse does not hold: "pass" says that nothing in the files speaks against the
@@ -93,7 +98,12 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
     claims nothing.
     """
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
-    files = RunFiles(path)
+    load_own_code()
+    loop = ledger_of(path)
+    if loop is not None:
+        return _audit_loop(LoopFiles(loop), confidence, alpha)
+    files = RunFiles(path if path.is_dir() or not path.exists() else path.parent)
+    require_own_code(files)
     _require_claim(files)
     checks = [*_of_claims(files), *_of_rounds(files, alpha)]
     canaries: list[CanaryResult] = []
@@ -109,6 +119,21 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
         checks=tuple(checks),
         canaries=canaries[0] if canaries else None,
         notes=_notes(files),
+    )
+
+
+def _audit_loop(files: LoopFiles, confidence: float, alpha: float) -> RunAudit:
+    recomputed = _recomputed(files)
+    planned = files.config.privacy.epsilon if files.config.privacy is not None else None
+    return RunAudit(
+        files=files,
+        confidence=confidence,
+        claimed_epsilon=recomputed if planned is None else planned,
+        recomputed_epsilon=recomputed,
+        delta=_number(files, "delta"),
+        checks=tuple(checks_of_loop(files, alpha)),
+        canaries=None,
+        notes=(*_caveats(files), *notes_of_loop(files)),
     )
 
 
@@ -144,6 +169,8 @@ def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
     ]
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks.append(check("counts are noised", lambda: counts_are_noised(files, alpha=alpha)))
+    if files.own_code:
+        checks.append(check("own code is what ran", lambda: own_code_is_what_ran(files)))
     if files.config.method.name == "fed-smp-topk":
         checks.append(check("coordinates are chosen by public data", lambda: chosen_by_public_data(files)))
     return checks

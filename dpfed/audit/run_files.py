@@ -28,8 +28,10 @@ from dpfed.audit.run_lines import (
     seen_from,
 )
 from dpfed.audit.saved import Saved, saved_in
+from dpfed.config.own_code import OwnFile
 from dpfed.config.tables import Config, parse
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, RunError
+from dpfed.run.folder import own_code_in
 
 Line = TypeVar("Line", RoundLine, PublishedLine)
 
@@ -42,6 +44,8 @@ class RunFiles:
     Raises ConfigError where there is no run at all: without its configuration nothing can be said.
     """
 
+    ledger_name = "ledger.jsonl"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
@@ -50,9 +54,17 @@ class RunFiles:
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path / 'config.toml'}: cannot be read ({error}). Name the folder of a run, as `dpfed run --out` "
-                "left it."
+                "left it, or the ledger of a dpfed.ClientLevel."
             ) from None
         self.config: Config = parse(tables, source=str(path / "config.toml"))
+
+    @cached_property
+    def own_code(self) -> tuple[OwnFile, ...]:
+        """own_code.json; nothing where there is none, or where it cannot be read."""
+        try:
+            return own_code_in(self.path)
+        except RunError:
+            return ()
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
@@ -68,14 +80,14 @@ class RunFiles:
     def ledger(self) -> Ledger:
         """ledger.jsonl, its chain intact and its values of the right kind; EditedLedger where they are not."""
         try:
-            ledger = Ledger.read(self.path / "ledger.jsonl")
+            ledger = Ledger.read(self.path / self.ledger_name)
             require.count(clients=ledger.header.clients)
             if not isinstance(ledger.header.about, Mapping):
                 raise InvalidParameter("about: must be an object.")
             for entry in ledger.entries:
                 _check_entry(entry)
         except (InvalidParameter, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-            raise EditedLedger(f"ledger.jsonl: not a ledger that this package wrote ({error}).") from None
+            raise EditedLedger(f"{self.ledger_name}: not a ledger that this package wrote ({error}).") from None
         return ledger
 
     @cached_property
@@ -84,7 +96,9 @@ class RunFiles:
         try:
             return self.ledger
         except LedgerError:
-            raise Unavailable("ledger.jsonl: missing or not to be trusted, see the check of the ledger.") from None
+            raise Unavailable(
+                f"{self.ledger_name}: missing or not to be trusted, see the check of the ledger."
+            ) from None
 
     @cached_property
     def entries(self) -> Mapping[int, tuple[Entry, ...]]:

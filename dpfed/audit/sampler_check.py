@@ -44,7 +44,7 @@ class _AsDrawn:
 
 
 def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
-    """Cohort sizes and members have the law that is accounted: a constant size, or independent coins.
+    """Cohort sizes and members have the law that is accounted: a constant size, or independent draws.
 
     Sizes exactly (`cohort_law`); that every client is drawn about as often as every other by chi-square, upper tail, in
     its normal approximation. Fails on a correct sampler with probability about FALSE_ALARM.

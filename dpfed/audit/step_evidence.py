@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
 
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.noise_evidence import unsampled
@@ -17,11 +19,14 @@ from dpfed.audit.verdict import rounds_in_words
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers
 from dpfed.run.probes import probe_of
+from dpfed.server.adaptive import Kind
 
 Finding = tuple[bool | None, str]
 
 _OF_SUMS = 1e-5
 """Rounding of sums of float32 rows, relative to the longest that they can be."""
+_ROUNDS_OF_MEMORY = 10
+"""What is kept over rounds rounds in each; older rounds weigh less and less."""
 _OF_STEPS = 1e-5
 """Rounding of a step in float32, relative to the norms of model and move."""
 
@@ -53,13 +58,15 @@ def sums_are_of_what_went_in(files: RunFiles) -> Finding:
 
 def model_moves_by_releases(files: RunFiles) -> Finding:
     """Claim checked: every round starts from the model that the one before left, and its step is the server's step by
-    what was released; the last one left the model of the checkpoint. Rules that are not linear (the posterior of masks,
-    purging, probabilities kept off the ends) are not looked at, but for where rounds start."""
+    what was released; the last one left the model of the checkpoint, and its moving average is that of the rounds'
+    models. Of adaptive rules the mean of updates is looked at, which the checkpoint has; other rules that are not
+    linear (the posterior of masks, purging, probabilities kept off the ends) are not, but for where rounds start."""
     if files.config.privacy is None:
         return True, "the unit is a record: the model moves by uploads that are private already."
     last: Probes | None = None
-    velocity, wrong = 0.0, []
+    velocity, wrong, kept = 0.0, [], _Kept()
     for one, probes in _probed(files):
+        kept = _kept_after(files, kept, one, probes)
         table, room = files.config.server, _room(files, probes, one, velocity)
         velocity = table.momentum * velocity + probes.moved / (one.divisor or 1.0)
         stepped = probes.before + table.learning_rate * velocity
@@ -74,10 +81,54 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     reached = probe_of(files.checkpoint.broadcast)
     if abs(reached - last.after) > 1e-9 * max(1.0, abs(reached)):
         return False, "checkpoint.safetensors: is not the model that the last round left."
+    beside = _wrong_beside(files, kept)
+    if beside is not None:
+        return False, f"checkpoint.safetensors: {beside}"
     words = "its step is that of what was released"
     if not _linear(files):
         words = "the server's step is not linear and not looked at"
+    if _adaptive(files):
+        words = "the mean of updates that its steps follow is that of what was released"
     return True, f"each of {len(files.results)} rounds starts where the one before ended; {words}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """Probes of what the server keeps beside the model, as they should be, and their room for rounding."""
+
+    first: float = 0.0
+    average: float | None = None
+    room: float = 0.0
+
+
+def _kept_after(files: RunFiles, before: _Kept, one: RoundLine, probes: Probes) -> _Kept:
+    server, move = files.config.server, probes.moved / (one.divisor or 1.0)
+    beta = server.beta1 if server.beta1 is not None else 0.0 if server.rule == "adagrad" else 0.9
+    decay, average = server.average or 0.0, before.average
+    return _Kept(
+        first=beta * before.first + (1 - beta) * move,
+        average=probes.after if average is None else decay * average + (1 - decay) * probes.after,
+        room=max(before.room, _room(files, probes, one, 0.0), _OF_STEPS * abs(probes.after)),
+    )
+
+
+def _wrong_beside(files: RunFiles, kept: _Kept) -> str | None:
+    """What of the server's memory is not what the rounds make of it."""
+    memory, expected = files.checkpoint.memory, {}
+    if files.config.server.average is not None and kept.average is not None:
+        expected["average"] = kept.average
+    if _adaptive(files):
+        expected["first"] = kept.first
+    for name, value in expected.items():
+        if name not in memory:
+            return f"holds no {name!r}, which config.toml asks for."
+        if not abs(float(probe_of(memory[name])) - value) <= _ROUNDS_OF_MEMORY * kept.room:
+            return f"its {name!r} is not that of the rounds' releases."
+    return None
+
+
+def _adaptive(files: RunFiles) -> bool:
+    return files.config.server.rule in get_args(Kind)
 
 
 def _probed(files: RunFiles) -> Iterator[tuple[RoundLine, Probes]]:

@@ -3,6 +3,7 @@
 With --json, standard output is one JSON document and nothing else; progress and messages go to standard error.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -12,12 +13,14 @@ from accounting.errors import AccountingError, LedgerError
 from dpfed import __version__
 from dpfed.cli.audit import audit
 from dpfed.cli.budget import budget
+from dpfed.cli.config import config
 from dpfed.cli.deploy import deploy
 from dpfed.cli.ledger import ledger
 from dpfed.cli.methods import methods
 from dpfed.cli.report import report
 from dpfed.cli.run import run
 from dpfed.cli.sweep import sweep
+from dpfed.config.own_code import as_before
 from dpfed.errors import DpfedError, RunError
 
 _LONGEST = 2000
@@ -31,9 +34,11 @@ app.command(run)
 app.command(sweep)
 app.command(report)
 app.command(methods)
+app.command(config)
 app.command(deploy)
 app.command(ledger)
 app.command(audit)
+app.register_install_completion_command()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,9 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def status(arguments: Sequence[str]) -> int:
     """Run one command and return its exit status; every expected failure is one message on standard error."""
     try:
-        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        with as_before():
+            result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        return _complain(_beginning(str(error)), 2)
+        return _complain(_beginning(_with_setting(str(error), arguments)), 2)
     except (RunError, LedgerError) as error:
         return _complain(str(error), 1)
     except (DpfedError, AccountingError) as error:
@@ -57,6 +63,20 @@ def status(arguments: Sequence[str]) -> int:
         sys.stderr.close()
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _with_setting(message: str, arguments: Sequence[str]) -> str:
+    """What is no option of a run may be a key of its configuration."""
+    found = re.match(r"Unknown option: --([a-z-]+)", message)
+    if found is None or arguments[0] not in ("run", "sweep"):
+        return message
+    from dpfed.config.tables import sections
+
+    wanted = found[1].replace("-", "_")
+    keys = [f"{name}.{key}" for name, table in sections() for key in table.model_fields if name and key == wanted]
+    if not keys:
+        return message
+    return f"{found[0]}. A setting is given as {' or '.join(f'--set {key}=VALUE' for key in keys)}."
 
 
 def _beginning(message: str) -> str:

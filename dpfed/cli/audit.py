@@ -10,7 +10,9 @@ from rich.table import Table
 
 from accounting.rounding import downwards, upwards
 from dpfed.cli.audit_run import run
+from dpfed.cli.audit_scheme import scheme
 from dpfed.cli.output import console, print_json
+from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 audit = App(name="audit", help="Test what runs against what is claimed for it. Exit status 1 where an audit says fail.")
 audit.command(run)
+audit.command(scheme)
 
 
 @audit.command
@@ -31,6 +34,7 @@ def upload(
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     out: Path | None = None,
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Two worlds: can an adversary tell better than claimed what one client put into one round?
@@ -61,6 +65,9 @@ def upload(
         A folder for report.html, audit.png and audit.json.
     every
         Every private method, one line each.
+    load
+        A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
+        given again.
     json
         One JSON document on standard output.
     """
@@ -74,6 +81,7 @@ def upload(
         raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if every and noise_multiplier is not None:
         raise ConfigError("--noise-multiplier with --all: not every method has Gaussian noise. Audit one method.")
+    load_files(load or [])
     log, audits = console(to_stderr=True), []
     for name in audited_methods() if method is None else [method]:
         done = audit_upload(

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from accounting.rounding import upwards
 from dpfed.cli.output import console, print_json
+from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def run(
     *,
     confidence: float = 0.95,
     out: Path | None = None,
+    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Recompute epsilon from a run's ledger, check the run's files against its claim, and evaluate its canaries.
@@ -35,11 +37,13 @@ def run(
     Parameters
     ----------
     folder
-        The folder that `dpfed run` left.
+        The folder that `dpfed run` left, or the ledger of a dpfed.ClientLevel.
     confidence
         A correct run fails with probability at most 1 - confidence, all checks together.
     out
         Where audit.html and audit.png go; default: the folder itself.
+    load
+        The Python file of your own that the run was started with; may be given again.
     json
         The outcome as one JSON document on standard output.
     """
@@ -52,8 +56,9 @@ def run(
         raise ConfigError(
             f"`dpfed audit run` needs the training extra ({error}): pip install 'dpfed[train]'."
         ) from None
+    load_files(load or [])
     found = audit_run(folder, confidence=confidence)
-    page = write_audit_report(found, out or folder)
+    page = write_audit_report(found, out or found.files.path)
     if json:
         print_json(found.to_dict())
     else:

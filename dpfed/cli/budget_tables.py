@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from accounting.budget import Budget, Plan
+from accounting.compose import profiles, readings
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
 
@@ -42,6 +43,17 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plot: Path | None) -> N
         )
     if plot is not None:
         out.print(f"plot: {plot}")
+
+
+def show_group(answer: Budget, size: int) -> None:
+    """Epsilon for several clients at once, and what an attacker can do, from the same account."""
+    claim = profiles.profile(answer.mechanism)
+    delta = float(answer.plan.delta or 0)
+    together = readings.epsilon_at(readings.of_group(claim, size), delta)
+    console().print(
+        f"for {size} clients at once: epsilon {upwards(together)} at delta {upwards(delta)}; for one client: no test "
+        f"of its two worlds has a true positive rate more than {upwards(readings.advantage(claim))} above its false one"
+    )
 
 
 def sampler_words(plan: Plan) -> str:

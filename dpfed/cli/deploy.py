@@ -8,6 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dpfed.cli.output import print_json
+from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
 
 
@@ -16,6 +18,7 @@ def deploy(
     *,
     out: Path,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.
@@ -30,6 +33,9 @@ def deploy(
         The folder of the app, new or empty.
     settings
         table.key=value on top of the configuration; may be given again.
+    load
+        A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
+        given again. It becomes part of the app.
     json
         What was written as one JSON document on standard output.
     """
@@ -39,12 +45,13 @@ def deploy(
         from dpfed.engines.flower.settings import check_engine
     except ImportError as error:
         raise ConfigError(f"`dpfed deploy` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    load_files(load or [])
     checked, name = read_configuration(config, settings or [])
     check_engine(checked)
     from dpfed.run.experiment import build
 
     experiment = build(checked)  # refuses what cannot work here, before any node sees it
-    write_app(checked, out, name=name)
+    write_app(checked, out, name=name, own_code=named_files())
     nodes = checked.federation.clients
     simulated = experiment.goal is not None and checked.run.randomness == "simulated"
     if json:

@@ -1,13 +1,15 @@
 """`dpfed methods`: what can be run, and what is true of it."""
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.table import Table
 
 from dpfed.cli.output import console, print_json
+from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import METHODS
+from dpfed.methods.catalogue import METHODS, every_method
 from dpfed.methods.facts import (
     COINS_SEEN,
     COINS_SUMMED,
@@ -38,7 +40,10 @@ _WAYS = {
 
 
 def methods(
-    *, json: Annotated[bool, Parameter(negative="")] = False, markdown: Annotated[bool, Parameter(negative="")] = False
+    *,
+    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    markdown: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """The methods that `dpfed run` knows: what is sent, bits, unbiased or not, linear or not, how private.
 
@@ -46,6 +51,9 @@ def methods(
 
     Parameters
     ----------
+    load
+        A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
+        given again.
     json
         One JSON list on standard output.
     markdown
@@ -53,8 +61,9 @@ def methods(
     """
     if json and markdown:
         raise ConfigError("--json and --markdown: give one of them.")
+    load_files(load or [])
     if json:
-        print_json([method.to_dict() for method in METHODS.values()])
+        print_json([method.to_dict() for method in every_method().values()])
         return
     if markdown:
         print(page(), end="")
@@ -65,7 +74,7 @@ def methods(
     table.add_column("bits/parameter", justify="right")
     for heading in ("unbiased", "linear", "private"):
         table.add_column(heading, overflow="fold")
-    for method in METHODS.values():
+    for method in every_method().values():
         table.add_row(
             method.name,
             method.what,

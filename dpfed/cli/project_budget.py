@@ -30,6 +30,7 @@ def project_budget(
     plot: Path | None,
     json: bool,
     second_opinion: bool,
+    precise: bool = False,
 ) -> None:
     """Looks only: it takes no lock, and runs may charge the project meanwhile."""
     project = ProjectLedger.open(path)
@@ -45,7 +46,7 @@ def project_budget(
         both = rounds is not None and (noise_multiplier is not None or coins)
         target = None if both else _target(record)
         try:
-            answer = solve(plan, rounds, noise_multiplier, target, accountant, conversion)
+            answer = solve(plan, rounds, noise_multiplier, target, accountant, conversion, precise)
         except CalibrationError as error:
             raise CalibrationError(f"{path}: {error}") from None
         if second_opinion:

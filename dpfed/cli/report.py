@@ -73,6 +73,7 @@ def _show(found: Collection, page: Path, json: bool) -> None:
             records.append(
                 {
                     "row": group.row,
+                    "folders": [str(run.folder) for run in group.runs],
                     "at": dict(group.at),
                     "quantity": key,
                     "unit": one.quantity.unit,
@@ -84,10 +85,24 @@ def _show(found: Collection, page: Path, json: bool) -> None:
                 }
             )
     if json:
-        print_json({"title": found.title, "page": str(page), "table": records, "missing": len(found.missing)})
+        print_json(
+            {
+                "title": found.title,
+                "page": str(page),
+                "differences": list(found.differences),
+                "table": records,
+                "missing": len(found.missing),
+            }
+        )
         return
     out = console()
     out.print(table)
+    if found.differences:
+        for group in groups_of(found):
+            out.print(f"{group.name}: {', '.join(str(run.folder) for run in group.runs)}")
+        out.print("in what the runs differ:")
+        for words in found.differences:
+            out.print(f"  {words}")
     if found.missing:
         out.print(f"not finished: {len(found.missing)} of {len(found.missing) + len(found.runs)} runs")
     out.print(f"page, with figures: {page}")

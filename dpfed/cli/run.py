@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import console, number, print_json
 from dpfed.cli.stopping import asked_by_signals
+from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError, RunInterrupted
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
     from dpfed.run.experiment import Experiment
     from dpfed.run.loop import Outcome
+
+Engine = Literal["in-process", "flower"]
 
 
 def run(
@@ -31,7 +34,8 @@ def run(
     resume: Annotated[bool, Parameter(negative="")] = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
-    engine: Literal["in-process", "flower"] = "in-process",
+    engine: Engine = "in-process",
+    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
@@ -54,17 +58,21 @@ def run(
         A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
     engine
         Who trains the clients: this process, or Flower's simulation with processes of its own.
+    load
+        A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
+        given again.
     json
         The summary as one JSON document on standard output.
     """
     try:
         import torch  # noqa: F401
 
-        from dpfed.config import presets
+        from dpfed.methods import presets
     except ImportError as error:
         raise ConfigError(f"`dpfed run` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    load_files(load or [])
     if list_presets:
-        print_json(presets.names()) if json else print("\n".join(presets.names()))
+        print_json(presets.names()) if json else _list_presets(presets.names())
         return
     if config is None:
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
@@ -84,7 +92,15 @@ def run(
                 federation.follow(experiment)
             return
         project = None if ledger is None else ProjectLedger.open(ledger)
-        again = _command(config, folder, settings=settings or [], ledger=ledger, engine=engine, processes=among.count)
+        again = _command(
+            config,
+            folder,
+            settings=settings or [],
+            ledger=ledger,
+            engine=engine,
+            load=load or [],
+            processes=among.count,
+        )
         try:
             outcome = _run(experiment, folder, resume=resume, project=project, engine=engine)
         except RunInterrupted as error:
@@ -95,10 +111,33 @@ def run(
         _show(outcome)
 
 
+def _list_presets(names: list[str]) -> None:
+    """A table by method and data set on a terminal; in a pipe, where scripts read, a name a line."""
+    if not sys.stdout.isatty():
+        print("\n".join(names))
+        return
+    from dpfed.methods import presets
+    from dpfed.methods.catalogue import every_method
+
+    out = console()
+    out.print("A preset is METHOD-DATASET: fed-smp-randk-digits.", highlight=False)
+    methods = Table("METHOD", "what a client sends")
+    for name in presets.of_methods():
+        methods.add_row(name, every_method()[str(presets.tables(f"{name}-digits")["method"]["name"])].what)
+    sets = Table("DATASET", "network", "clients", "a round", "rounds", "epsilon where private")
+    for name in presets.data_sets():
+        tables = presets.tables(f"dp-fedavg-{name}")
+        who = tables["federation"]
+        numbers = (who["clients"], who["cohort"], who["rounds"], tables["privacy"]["epsilon"])
+        sets.add_row(name, tables["model"]["name"], *map(str, numbers))
+    out.print(methods)
+    out.print(sets)
+
+
 def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
     """The checked configuration of a TOML file or a preset, and its name."""
-    from dpfed.config import presets
     from dpfed.config.tables import override, parse, read_toml
+    from dpfed.methods import presets
 
     if given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem
@@ -108,63 +147,39 @@ def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
 
 
 def _command(
-    config: str, out: Path, *, settings: Sequence[str], ledger: Path | None, engine: str, processes: int
+    config: str,
+    out: Path,
+    *,
+    settings: Sequence[str],
+    ledger: Path | None,
+    engine: str,
+    load: Sequence[Path],
+    processes: int,
 ) -> str:
     """What a person types to go on with the run."""
     start = ["dpfed"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "dpfed"]
     words = [*start, "run", config, *(word for one in settings for word in ("--set", one)), "--out", str(out)]
     words += [] if ledger is None else ["--ledger", str(ledger)]
     words += [] if engine == "in-process" else ["--engine", engine]
+    words += [word for file in load for word in ("--load", str(file))]
     return shlex.join([*words, "--resume"])
 
 
-def _engine(name: str, say: Callable[[str], None]) -> Callable[..., Outcome]:
-    if name == "flower":
-        from dpfed.engines.flower.settings import require_flower
-
-        require_flower(simulation=True)
-        from dpfed.engines.flower.simulation import simulate as train
-    else:
-        from dpfed.run.loop import run as train
-
-    def stoppable(*run: Any, **how: Any) -> Outcome:
-        with asked_by_signals(say) as stop:
-            return train(*run, **how, stop=stop)
-
-    return stoppable
-
-
 def _run(
-    experiment: Experiment, folder: Path, *, resume: bool, engine: str, project: ProjectLedger | None = None
+    experiment: Experiment, folder: Path, *, resume: bool, engine: Engine, project: ProjectLedger | None = None
 ) -> Outcome:
-    from dpfed.report.run import write_report
+    from dpfed.api.progress import shown
+    from dpfed.api.run import carry_out
 
-    config = experiment.config
     log = console(to_stderr=True)
     log.print(_plan_words(experiment))
-    columns = (
-        TextColumn("round"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=log, disable=not log.is_terminal) as progress:
-        task = progress.add_task("", total=config.federation.rounds, said="")
-        said: dict[str, float] = {}
-
-        def on_round(record: Mapping[str, Any]) -> None:
-            said.update({k: v for k, v in record.items() if k in ("test_accuracy", "epsilon") and v is not None})
-            words = _progress_words(said)
-            progress.update(task, completed=record["round"], said=words)
-            if not log.is_terminal and record["test_accuracy"] is not None:
-                log.print(f"round {record['round']}/{config.federation.rounds}  {words}")
-
-        train = _engine(engine, log.print)
-        outcome = train(experiment, folder, resume=resume, on_round=on_round, project=project)
-    write_report(outcome)
-    return outcome
+    with (
+        shown(experiment.config.federation.rounds, log, otherwise=log.print) as on_round,
+        asked_by_signals(log.print) as stop,
+    ):
+        return carry_out(
+            experiment, folder, engine=engine, resume=resume, on_round=on_round, project=project, stop=stop
+        )
 
 
 def _plan_words(experiment: Experiment) -> str:
@@ -179,15 +194,6 @@ def _plan_words(experiment: Experiment) -> str:
     if goal.noise_multiplier is None:
         return words + f"; private by coins, clip norm {downwards(goal.clip_norm)}"
     return words + f"; noise multiplier {upwards(goal.noise_multiplier)}"
-
-
-def _progress_words(said: Mapping[str, float]) -> str:
-    words = []
-    if "test_accuracy" in said:
-        words.append(f"accuracy {said['test_accuracy']:.1%}")
-    if "epsilon" in said:
-        words.append(f"epsilon so far {upwards(said['epsilon'])}")
-    return "  ".join(words)
 
 
 def _show(outcome: Outcome) -> None:
@@ -212,10 +218,7 @@ def _show(outcome: Outcome) -> None:
 def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     from dpfed.report.run import noise_words
 
-    rows = [
-        ("test accuracy", _percent(summary["test_accuracy"])),
-        ("best over rounds (optimistic)", _percent(summary["best_test_accuracy"])),
-    ]
+    rows = _score_rows(summary)
     if summary["epsilon"] is not None:
         rows += [
             ("epsilon", upwards(summary["epsilon"]) + _at_least(summary["lower_bound"])),
@@ -248,6 +251,20 @@ def _training_words(plan: Mapping[str, Any]) -> str:
     return f"{how}, in {plan['precision']}"
 
 
+def _score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Accuracy where there are classes, else the loss; and other metrics by their names."""
+    apart = ("test_accuracy", "test_loss")
+    others = [(name, value) for name, value in summary.items() if name.startswith("test_") and name not in apart]
+    rows = [(name.replace("_", " "), number(value)) for name, value in others]
+    if summary["test_accuracy"] is None:
+        return [(f"test loss ({summary['loss']})", number(summary["test_loss"])), *rows]
+    return [
+        ("test accuracy", _percent(summary["test_accuracy"])),
+        ("best over rounds (optimistic)", _percent(summary["best_test_accuracy"])),
+        *rows,
+    ]
+
+
 _PAID = " (delta pays for those who are drawn in more)"
 
 
@@ -276,7 +293,7 @@ def _sampled(summary: Mapping[str, Any]) -> str:
     if summary["noise_placement"] == "uploads":
         return "every upload seen, every round charged to all"
     if summary["unit"] == "record":
-        return "in the client whose steps tell most; batches by coins"
+        return "in the worst client; Poisson batches"
     return f"{summary['sampling']} sampling"
 
 

@@ -17,6 +17,7 @@ def solve(
     epsilon: float | None,
     accountant: Accountant,
     conversion: Conversion,
+    precise: bool = False,
 ) -> Budget:
     """The third of the three (coins have no noise multiplier: the second of two). ConfigError unless just one lacks."""
     given = {"--rounds": rounds, "--noise-multiplier": noise_multiplier, "--epsilon": epsilon}
@@ -35,6 +36,7 @@ def solve(
         rounds=rounds,
         accountant=accountant,
         conversion=conversion,
+        precise=precise,
     )
 
 

@@ -22,6 +22,7 @@ from rich.text import Text
 from accounting.ledger.regular_file import LARGEST_LINES, read_input
 from accounting.rounding import upwards
 from dpfed.cli.output import console, number, print_json
+from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def sweep(
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
+    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run a table or a figure: every row at every point of its axes, in parallel, each in a run folder of its own.
@@ -63,6 +65,9 @@ def sweep(
         table.key=value on top of every configuration; may be given again.
     dry_run
         Check every configuration, as far as that needs no data, say what would run, and stop.
+    load
+        A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
+        given again. Every process of the sweep runs it.
     json
         What was run, as one JSON document on standard output.
     """
@@ -74,6 +79,7 @@ def sweep(
         raise ConfigError(f"`dpfed sweep` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: must be at least 1.")
+    load_files(load or [])
     planned = plan(experiment, profile=profile, out=out, settings=settings or [], only=only or [])
     if dry_run:
         print_json(planned.to_dict()) if json else _show_plan(planned)
@@ -175,7 +181,7 @@ def _chosen(choice: Tuned) -> str:
     where = f"{choice.row} {_words(choice.at)}".strip()
     scores = "; ".join(f"{_words(values)}: {number(score)}" for values, score in choice.scores)
     chosen = "nothing" if choice.values is None else _words(choice.values)
-    return f"tuned: {where}: {chosen}, by validation accuracy ({scores})"
+    return f"tuned: {where}: {chosen}, by {choice.score.replace('_', ' ')} ({scores})"
 
 
 def _show_plan(planned: PlannedSweep) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import Strategy
 from dpfed.clients.task import Precision
 from dpfed.errors import ConfigError
@@ -30,6 +31,7 @@ def check_training(training: LocalTraining) -> None:
         )
     _check_period(training)
     _check_fused_layers(training)
+    _check_randomness(training)
     _check_records(training)
     _check_precision(training)
     _check_samples(training)
@@ -54,6 +56,14 @@ def _check_fused_layers(training: LocalTraining) -> None:
             "model: has torch's LSTM, GRU or RNN, whose fused kernels hide single clients or records: neither "
             "strategy='vmap' or 'graphs' nor private records work. Use strategy 'auto' without [local.record], or "
             "build the network from dpfed.models.char_lstm.LstmLayer, where all do."
+        )
+
+
+def _check_randomness(training: LocalTraining) -> None:
+    if training.strategy == "graphs" and draws_random_numbers(training.model, training.inputs, training=True):
+        raise ConfigError(
+            "model: draws random numbers in training (dropout), and a recorded step would repeat them: "
+            "strategy='graphs' does not work. Use strategy 'auto', 'vmap' or 'loop'."
         )
 
 

@@ -30,10 +30,10 @@ class BatchGradients:
 
     def __init__(self, model: FlatModel, module: nn.Module, *, factors: bool = True) -> None:
         self._layout = [block for block in model.layout if block.kind != "statistic"]
-        self._parameters = list(module.parameters())
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._factors: _Factors = []
         for part in module.modules() if factors else ():
-            if type(part) is nn.Linear and part.weight.numel() >= _DENSE_FROM and _in_main_memory(part.weight):
+            if type(part) is nn.Linear and _is_large(part):
                 part.forward = partial(_dense, part, self._factors)  # type: ignore[method-assign]
 
     def descend(self, loss: Tensor, rate: float) -> None:
@@ -60,8 +60,11 @@ class BatchGradients:
         self._factors.clear()
 
 
-def _in_main_memory(weights: Tensor) -> bool:
-    return weights.device.type == "cpu" and weights.dtype == torch.float32
+def _is_large(layer: nn.Linear) -> bool:
+    """And trained as a whole, in main memory."""
+    trained = layer.weight.requires_grad and (layer.bias is None or layer.bias.requires_grad)
+    here = layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32
+    return trained and here and layer.weight.numel() >= _DENSE_FROM
 
 
 def _dense(layer: nn.Linear, factors: _Factors, inputs: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from dpfed.clients.side_by_side import out_of_memory
 from dpfed.clients.task import LocalTask, forward_pass
@@ -100,8 +99,8 @@ def _client_gradient(task: LocalTask, weights: Tensor, rows: Tensor, shares: Ten
     model, leaf = task.model, weights.detach().requires_grad_()
     with torch.enable_grad():
         with forward_pass(task.precision, weights.device):
-            logits, statistics = model.train_client(leaf, task.inputs[rows], shares)
-        losses = cross_entropy(logits.float(), task.labels[rows], reduction="none")
+            outputs, statistics = model.train_client(leaf, task.inputs[rows], shares)
+        losses = task.loss.each(outputs.float(), task.labels[rows])
         total = torch.dot(losses, shares)
     gradient.copy_(torch.autograd.grad(total, leaf)[0])
     if model.has_statistics:

@@ -9,7 +9,6 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import RecordGradients
@@ -89,9 +88,10 @@ class _PlainStep:
     def take(self, client: int, number: int, batch: Tensor) -> None:
         task, walk = self._task, self._walk
         with torch.enable_grad():
-            with forward_pass(task.precision, batch.device):
-                logits = self._module(task.images(batch))
-            loss = cross_entropy(logits.float(), task.labels[batch])
+            drawn = task.own_randomness(np.array([client]), number, side_by_side=False)
+            with forward_pass(task.precision, batch.device), drawn:
+                outputs = self._module(task.images(batch))
+            loss = task.loss.mean(outputs.float(), task.labels[batch])
         if walk.rate is not None:
             self._gradients.descend(loss, walk.rate)
             return
@@ -103,7 +103,7 @@ class _PrivateStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
         self._module = task.model.bind(walk.room[0])
-        self._records = RecordGradients(self._module)
+        self._records = RecordGradients(self._module, loss=task.loss)
 
     def enter(self, walk: Walk) -> None:
         self._walk = walk
@@ -120,8 +120,13 @@ def _private_slope(
     """[n], of the batch's records clipped one by one, with noise."""
     assert task.record is not None
     assert task.schedule.expected is not None
+    drawn = task.own_randomness(np.array([client]), step, side_by_side=False)
+
+    def slopes(rows: Tensor) -> Tensor:
+        return walk.slope(1, records(task.inputs[rows], task.labels[rows], drawn))
+
     return task.record.slope(
-        lambda rows: walk.slope(1, records(task.inputs[rows], task.labels[rows])),
+        slopes,
         batch,
         size=task.course.size,
         expected=int(task.schedule.expected[client]),

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.clients.learning_rate import Schedule, check_rate, constant, rate_of
 from dpfed.compress.masked_noise import mask_probabilities, mask_weights
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
@@ -65,6 +66,7 @@ class MaskedNoise:
     learning_rate: float
     learning_rate_decay: float = 1.0
     momentum: float = 0.0
+    schedule: Schedule = constant
     signed: bool = False
     shared_noise: bool = False
     progressive: bool = True
@@ -72,9 +74,7 @@ class MaskedNoise:
     train_masked: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "learning_rate_decay"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name}={getattr(self, name)}: must be positive and finite. Change it in [local].")
+        check_rate(self)
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
         if not len(self.masked) or self.masked.min() < 0 or self.masked.max() >= self.size:
@@ -103,7 +103,7 @@ class MaskedNoiseWalk:
         device = broadcast.device
         self._course, self._start = course, broadcast
         self._frozen = broadcast[course.masked]
-        self._rate = course.learning_rate * course.learning_rate_decay**number
+        self._rate = rate_of(course, number)
         self.room = broadcast.repeat(len(clients), 1)
         self._updates = torch.zeros(len(clients), len(course.masked), device=device)
         self._velocity = torch.zeros_like(self.room) if course.momentum else None

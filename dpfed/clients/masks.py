@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.clients.adam import Moments
+from dpfed.clients.learning_rate import Schedule, check_rate, constant, rate_of
 from dpfed.errors import ConfigError
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.seeds import Seeds
@@ -17,9 +19,6 @@ from dpfed.seeds import Seeds
 Gradient = Literal["straight-through", "published"]
 Optimizer = Literal["sgd", "adam"]
 Forward = Literal["coins", "threshold", "mean"]
-
-_ADAM_BETAS = (0.9, 0.999)
-_ADAM_EPSILON = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,15 +38,14 @@ class MaskTraining:
     learning_rate: float
     learning_rate_decay: float = 1.0
     momentum: float = 0.0
+    schedule: Schedule = constant
     optimizer: Optimizer = "sgd"
     gradient: Gradient = "straight-through"
     forward: Forward = "coins"
     edge: float = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "learning_rate_decay"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name}={getattr(self, name)}: must be positive and finite. Change it in [local].")
+        check_rate(self)
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
         if not 0 < self.edge < 0.5:
@@ -85,13 +83,14 @@ class MaskWalk:
         seeds: Seeds,
     ) -> None:
         self._course, self._start = course, broadcast
-        self._rate = course.learning_rate * course.learning_rate_decay**number
+        self._rate = rate_of(course, number)
         device = broadcast.device
         scores = torch.logit(broadcast.clamp(course.edge, 1 - course.edge))
         self._scores = scores.repeat(len(clients), 1)
         self._probabilities = torch.sigmoid(self._scores)
         self._coins = [seeds.tensors("local.coins", number, int(client), device=str(device)) for client in clients]
-        self._moments: list[Tensor] | None = None
+        self._velocity = torch.zeros_like(self._scores) if course.momentum and course.optimizer == "sgd" else None
+        self._moments = Moments(self._scores) if course.optimizer == "adam" else None
         self._idle = torch.from_numpy(steps == 0).to(device)
         self.room = torch.empty(len(clients), course.network.model.size, device=device)
 
@@ -126,16 +125,8 @@ class MaskWalk:
 
     def _direction(self, slope: Tensor, step: int) -> Tensor:
         """Where the optimiser goes: slope [active, n], or what momentum or Adam make of it."""
-        course, active = self._course, len(slope)
-        if course.optimizer == "sgd" and not course.momentum:
+        if self._moments is not None:
+            return self._moments.direction(slope, step)
+        if self._velocity is None:
             return slope
-        if self._moments is None:
-            self._moments = [torch.zeros_like(self._scores) for _ in range(2 if course.optimizer == "adam" else 1)]
-        first = self._moments[0][:active]
-        if course.optimizer == "sgd":
-            return first.mul_(course.momentum).add_(slope)
-        (b1, b2), second = _ADAM_BETAS, self._moments[1][:active]
-        first.lerp_(slope, 1 - b1)
-        second.mul_(b2).addcmul_(slope, slope, value=1 - b2)
-        scale = (second / (1 - b2 ** (step + 1))).sqrt_().add_(_ADAM_EPSILON)
-        return (first / (1 - b1 ** (step + 1))).div_(scale)
+        return self._velocity[: len(slope)].mul_(self._course.momentum).add_(slope)

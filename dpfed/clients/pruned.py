@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.sgd import Sgd, SgdWalk
+from dpfed.clients.adam import Adam
+from dpfed.clients.sgd import Sgd
+from dpfed.clients.task import Walk
 from dpfed.errors import ConfigError
 from dpfed.models.purge import Sparsity, purge
 from dpfed.seeds import Seeds
@@ -17,7 +19,8 @@ from dpfed.seeds import Seeds
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunedSgd:
-    """SGD on a model some of whose weights have been purged (Stripelis, Gupta, Ver Steeg, Ambite 2022, FedSparsify).
+    """SGD (or Adam) on a model some of whose weights have been purged (Stripelis, Gupta, Ver Steeg, Ambite 2022,
+    FedSparsify).
 
     An entry of `prunable` that is 0 in the broadcast is purged: before every batch, and after the last, it is set to
     0 again. Gradients and velocities are not masked. A client without samples returns 0.
@@ -35,7 +38,7 @@ class PrunedSgd:
     Raises ConfigError.
     """
 
-    sgd: Sgd
+    sgd: Sgd | Adam
     prunable: Tensor
     sparsity: Sparsity | None = None
 
@@ -57,9 +60,7 @@ class PrunedSgd:
 class PrunedWalk:
     """Clients under way: SGD with entries held at zero."""
 
-    def __init__(
-        self, course: PrunedSgd, walk: SgdWalk, broadcast: Tensor, steps: NDArray[np.int64], number: int
-    ) -> None:
+    def __init__(self, course: PrunedSgd, walk: Walk, broadcast: Tensor, steps: NDArray[np.int64], number: int) -> None:
         self._course, self._walk, self._start, self._round = course, walk, broadcast, number
         self._trained = steps > 0
         self._purged = course.prunable[broadcast[course.prunable] == 0]

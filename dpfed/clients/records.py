@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
 from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
+from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
 from dpfed.models.char_lstm import stepwise
@@ -31,7 +32,7 @@ _MOST_NUMBERS = 50_000_000
 class RecordLevel:
     """What a step of a client does to its records' gradients (DP-SGD, Abadi et al. 2016).
 
-    Each record is in the batch by its own coin of probability q = min(1, batch_size / n) (`PoissonBatches`). With h_r
+    Each record is in the batch independently with probability q = min(1, batch_size / n) (`PoissonBatches`). With h_r
     the slope of record r, the gradient of what is trained (weights, or a mask's scores: `Walk.slope`), a step follows
         h = (sum over the batch of clip(h_r, C) + N(0, (z C)^2)) / (q n)
     with the expected batch size below, not the real one; an empty batch is noise alone.
@@ -91,22 +92,27 @@ def step_of(noise_multiplier: float, batches: PoissonBatches, size: int) -> Sing
 
 
 class RecordGradients:
-    """Per-record gradients of a module's cross-entropy, by Opacus' hooks. For one thread."""
+    """Per-record gradients of a module's loss, by Opacus' hooks. For one thread."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, loss: Loss = CROSS_ENTROPY) -> None:
         from opacus import GradSampleModule  # takes a second to load
 
         # An embedding's input, numbers of letters, has no gradient; its hook works all the same.
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
         self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
-        self._parameters = list(module.parameters())
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        for part in module.modules():  # Opacus passes over layers in eval(); layers that it knows have one mode only
+            part.training |= any(one.requires_grad for one in part.parameters(recurse=False))
+        self._loss = loss
 
-    def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """[b, d] for inputs [b, ...], b at least 1."""
+    def __call__(self, inputs: Tensor, labels: Tensor, within: AbstractContextManager[object] | None = None) -> Tensor:
+        """[b, d] for inputs [b, ...], b at least 1; the forward pass is made `within`."""
         # Opacus works in hooks that run when the gradient of a layer's input is taken: the first layer's, too.
         wanted = inputs.detach().requires_grad_()
         with torch.enable_grad():
-            loss = cross_entropy(self._module(wanted), labels, reduction="sum")
+            with within or nullcontext():
+                outputs = self._module(wanted)
+            loss = self._loss.of_records(outputs, labels).sum()
         *totals, _ = torch.autograd.grad(loss, [*self._parameters, wanted], allow_unused=True)
         rows = [
             self._taken(parameter, total, len(labels))

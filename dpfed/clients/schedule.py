@@ -20,7 +20,7 @@ class Schedule:
              padded place can never hold a worse number than a real one.
     real:    bool [c, S, B], false where padded
     steps:   int64 [c], the batches client i really has: its first steps[i]
-    expected: int64 [c], expected batch sizes where batches are drawn by coins; a batch may then be empty
+    expected: int64 [c], expected batch sizes where batches are Poisson samples; a batch may then be empty
     """
 
     samples: NDArray[np.int64]
@@ -36,7 +36,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonBatches:
-    """Every record of a client of n is in every batch by its own coin of probability q = min(1, batch_size / n).
+    """Every record of a client of n is in every batch independently with probability q = min(1, batch_size / n).
 
     A round has `steps` batches, or ceil(epochs / q); exactly one of the two is given.
     """

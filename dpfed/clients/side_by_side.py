@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from dpfed.clients.schedule import Schedule
 from dpfed.clients.task import LocalTask, forward_pass
@@ -59,7 +58,8 @@ def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradient
         width = int(widths[:active, step].max())  # real samples come first in a batch
         walk.place(active, step)
         batch, real = samples[:active, step, :width], shares[:active, step, :width]
-        gradient = gradients(task, walk.room[:active], batch, real)
+        with task.own_randomness(places[:active], step, side_by_side=True):
+            gradient = gradients(task, walk.room[:active], batch, real)
         walk.step(active, step, walk.slope(active, gradient))
     return walk.finish()
 
@@ -69,8 +69,9 @@ def in_one_pass(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) 
     model, leaf = task.model, weights.detach().requires_grad_()
     with torch.enable_grad():
         with forward_pass(task.precision, weights.device):
-            logits, statistics = model.train_clients(leaf, task.inputs[rows], shares)
-        losses = cross_entropy(logits.float().flatten(0, 1), task.labels[rows].flatten(), reduction="none")
+            random = task.random is not None
+            outputs, statistics = model.train_clients(leaf, task.inputs[rows], shares, random=random)
+        losses = task.loss.of_clients(outputs.float(), task.labels[rows])
         total = torch.dot(losses, shares.flatten())
     gradients = torch.autograd.grad(total, leaf)[0]
     if model.has_statistics:

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.clients.losses import CROSS_ENTROPY, Loss
+from dpfed.clients.network_randomness import OwnRandomness
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import Schedule
 from dpfed.models.flat import FlatModel
@@ -19,6 +21,8 @@ from dpfed.seeds import Seeds
 
 Precision = Literal["float32", "bf16", "tf32"]
 """The numbers in which a client computes its gradients; weights, sums and everything after them are float32."""
+
+_NOTHING = nullcontext()
 
 
 class Walk(Protocol):
@@ -67,8 +71,9 @@ class Course(Protocol):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTask:
     """Send each client of `schedule` along the course from the same broadcast [n], on the rows of (inputs, labels)
-    it names, with private slopes if `record` is given. The answer is [c, n].
+    it names and their `loss`, with private slopes if `record` is given. The answer is [c, n].
 
+    random: the purpose that names what the network draws (`dpfed.clients.network_randomness`); None: it draws nothing
     channels_last: whether batches of images may lie so in memory (`dpfed.clients.layout`)
     """
 
@@ -81,9 +86,22 @@ class LocalTask:
     schedule: Schedule
     round: int
     seeds: Seeds
+    loss: Loss = CROSS_ENTROPY
     record: RecordLevel | None = None
+    random: str | None = None
     channels_last: bool = False
     precision: Precision = "float32"
+
+    def own_randomness(
+        self, places: NDArray[np.int64], step: int, *, side_by_side: bool
+    ) -> AbstractContextManager[object]:
+        """For a forward pass of the clients in these places of the schedule."""
+        if self.random is None:
+            return _NOTHING
+        clients, number = self.clients[places].tolist(), self.round
+        return OwnRandomness(
+            self.seeds, self.random, number=number, clients=clients, step=step, side_by_side=side_by_side
+        )
 
     def images(self, rows: Tensor) -> Tensor:
         """The inputs of a batch, laid out as its model is fastest."""

@@ -15,7 +15,9 @@ from dpfed.clients.checks import check_training
 from dpfed.clients.graphs import MOST_RECORDED, RecordedGradients
 from dpfed.clients.layout import takes_channels_last
 from dpfed.clients.loop import train_in_turn
+from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.memory import chunk_within, default_budget
+from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import Strategy, TrainingPlan, cheapest, cost_of
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
@@ -29,12 +31,13 @@ from dpfed.seeds import Seeds
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTraining:
-    """Clients go through their own samples in batches and follow `course` on the cross-entropy of each.
+    """Clients go through their own samples in batches and follow `course` on the mean loss of each.
 
     Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A
     client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
 
-    inputs, labels: float32 [N, ...] and int64 [N], on the device to train on
+    inputs, labels: float32 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on the
+                    device to train on
     strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "graphs" records
                     the steps of clients side by side as CUDA graphs, "auto" takes what should be faster (`plan`). All
                     give the same up to float rounding.
@@ -44,8 +47,10 @@ class LocalTraining:
     at_once:        clients that `train` is about to be given at a time, for the choice of a strategy
     precision:      of gradients (`dpfed.clients.task`): "bf16" is faster where processors know it, "tf32" is for
                     CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
-    record:         if given, records are private: batches are drawn by coins (`PoissonBatches`), slopes clipped record
+    record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes clipped record
                     by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
+
+    What a network draws (dropout layers) is each client's own, from the seeds (`dpfed.clients.network_randomness`).
 
     With BatchNorm each client follows its own running statistics, under both strategies and in short batches as torch
     does on the client's real samples.
@@ -61,6 +66,7 @@ class LocalTraining:
     epochs: int | None = None
     steps: int | None = None
     batch_size: int
+    loss: Loss = CROSS_ENTROPY
     strategy: Strategy = "auto"
     chunk: int | None = None
     memory: int | None = None
@@ -150,7 +156,9 @@ class LocalTraining:
             schedule=schedule,
             round=number,
             seeds=seeds,
+            loss=self.loss,
             record=self.record,
+            random=f"{purpose}.network" if self._random else None,
             channels_last=self._channels_last,
             precision=self.precision,
         )
@@ -158,6 +166,10 @@ class LocalTraining:
             if self._chunk is None:
                 return train_in_turn(task)
             return train_side_by_side(task, self._chunk, self._gradients)
+
+    @cached_property
+    def _random(self) -> bool:
+        return draws_random_numbers(self.model, self.inputs, training=True)
 
     @cached_property
     def _channels_last(self) -> bool:
@@ -194,6 +206,8 @@ class LocalTraining:
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
         plan = cheapest(cost, self.at_once, chunk, device)
+        if self.strategy == "auto" and plan.strategy == "graphs" and self._random:
+            plan = replace(plan, strategy="vmap", why="what a network draws cannot be recorded")
         if self.strategy != "auto":
             plan = TrainingPlan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
         return replace(plan, chunk=min(chunk, self.chunk or MOST_RECORDED)) if plan.strategy == "graphs" else plan

@@ -6,32 +6,54 @@ message = payloads[0].to_bytes()                     # all that a client sends
 payload = dpfed.compress.from_bytes(message)
 scheme.decode([payload])                             # [1, d]
 scheme.mean(payloads)                                # [d]
+
+A scheme of one's own: `@dpfed.compress.register("name")` (`dpfed.compress.own_scheme`), and whether it keeps to what it
+claims: `dpfed.compress.check(scheme)` (`dpfed.compress.conformance`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from dpfed.compress import own_scheme
+from dpfed.compress.conformance import Conformance, check
 from dpfed.compress.dense import Dense
 from dpfed.compress.drive import Drive
 from dpfed.compress.eden import Eden
+from dpfed.compress.fields import Floats, Indices, SymbolField
 from dpfed.compress.levels import Qsgd, TernGrad
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned
 from dpfed.compress.masks_of_probabilities import FedMask, FedPm
-from dpfed.compress.payload import Payload, Payloads, Scheme, parse
+from dpfed.compress.payload import Batch, Payload, Payloads, Scheme, parse
 from dpfed.compress.projection import FedScalar
 from dpfed.compress.pruned import FedSparsify
 from dpfed.compress.sign import SignSgd, StochasticSign
 from dpfed.compress.sparse import RandK, SharedRandK, SharedTopK, TopK
-from dpfed.errors import ConfigError
+from dpfed.config import registered
+from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config.own_code import load_own_code, words_of
+from dpfed.errors import ConfigError, DpfedError
 
-__all__ = ["Payload", "Payloads", "Scheme", "from_bytes", "get", "names"]
+__all__ = [
+    "Batch",
+    "Conformance",
+    "Floats",
+    "Indices",
+    "Payload",
+    "Payloads",
+    "Scheme",
+    "SymbolField",
+    "check",
+    "from_bytes",
+    "get",
+    "names",
+    "register",
+]
 
 _SCHEMES: Mapping[str, type[Any]] = {
     scheme.name: scheme
@@ -58,13 +80,22 @@ _SCHEMES: Mapping[str, type[Any]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The schemes that `get` knows."""
-    return tuple(_SCHEMES)
+    """The schemes that `get` knows, one's own at the end."""
+    return tuple(_known())
 
 
 def get(name: str, **options: Any) -> Scheme:
     """The scheme `name` with these options. ConfigError for an unknown name or option, or a value that cannot work."""
+    if name not in _known():
+        load_own_code()
     return _make(name, options)
+
+
+def register(name: str) -> Callable[[own_scheme.Given], own_scheme.Given]:
+    """A decorator: the class is from now on the scheme `name` of this process (`dpfed.compress.own_scheme` says what
+    it must have), and a method of that name is there, too. ConfigError for a class that cannot be one, and for a name
+    that is taken."""
+    return own_scheme.register(name, taken=tuple(_SCHEMES))
 
 
 def from_bytes(message: bytes, *, dimension: int | None = None) -> Payload:
@@ -75,11 +106,15 @@ def from_bytes(message: bytes, *, dimension: int | None = None) -> Payload:
     return parse(message, _make, dimension=dimension)
 
 
+def _known() -> Mapping[str, Any]:
+    return {**_SCHEMES, **registered.own("scheme")}
+
+
 def _make(name: str, options: Mapping[str, Any]) -> Scheme:
-    if name not in _SCHEMES:
-        near = difflib.get_close_matches(name, _SCHEMES, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"compressor {name!r}: did you mean {near!r}? There are: {', '.join(_SCHEMES)}.")
-    scheme, kinds = _SCHEMES[name], _kinds(name)
+    known = _known()
+    if name not in known:
+        raise ConfigError(f"compressor {name!r}: there are {', '.join(known)}.{did_you_mean(name, known)}")
+    scheme, kinds = known[name], _kinds(known[name])
     for option, value in options.items():
         if option not in kinds:
             allowed = ", ".join(kinds) or "none"
@@ -91,13 +126,16 @@ def _make(name: str, options: Mapping[str, Any]) -> Scheme:
     except TypeError:
         required = [one.name for one in dataclasses.fields(scheme) if one.default is dataclasses.MISSING]
         raise ConfigError(f"{name} needs its options {', '.join(required)}; given: {', '.join(options)}.") from None
+    except DpfedError:
+        raise
+    except Exception as error:  # one's own scheme, given a stranger's options: it may raise anything
+        raise ConfigError(f"{name} with {dict(options)}: {words_of(error)}.") from error
     return made
 
 
 @functools.cache
-def _kinds(name: str) -> Mapping[str, Any]:
+def _kinds(scheme: Any) -> Mapping[str, Any]:
     """The types of a scheme's options; every message asks for them."""
-    scheme = _SCHEMES[name]
     hints = typing.get_type_hints(scheme)
     return {one.name: hints[one.name] for one in dataclasses.fields(scheme) if one.init}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpfed.compress.fields import Floats
-from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates
+from dpfed.compress.payload import LARGEST_ENTRY, Layout, Payload, Payloads, Seed, batched, checked_updates
 from dpfed.errors import ConfigError
 
 
@@ -30,6 +30,10 @@ class Dense:
     @property
     def unbiased(self) -> bool:
         return self.bits == 32
+
+    @property
+    def largest_entry(self) -> float:
+        return LARGEST_ENTRY if self.bits == 32 else 65_000.0
 
     def layout(self, dimension: int) -> Layout:
         return {"values": Floats(count=dimension, half=self.bits == 16)}

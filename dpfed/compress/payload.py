@@ -49,6 +49,10 @@ from dpfed.compress.fields import LARGEST, Field, FieldBytes, Reader
 from dpfed.compress.wire import FrameHeader, Option, read_frame, write_frame
 from dpfed.errors import ConfigError, WireError
 
+LARGEST_ENTRY = 1e20
+"""The largest entry of an update that a scheme must carry, if it does not say `largest_entry`: sums over a model's
+entries stay below what any field may carry. A run counts larger updates as zero, so that no client stops a round."""
+
 Layout = Mapping[str, Field]
 Seed = int | Sequence[int]
 
@@ -194,6 +198,11 @@ def most_bytes(scheme: Scheme, dimension: int) -> int:
     header = FrameHeader(name=scheme.name, options=wire_options(scheme), dimension=dimension, seed=0)
     content = sum(part.most_bytes for part in scheme.layout(dimension).values())
     return len(write_frame(header, b"")) + content
+
+
+def largest_entry(scheme: Scheme) -> float:
+    """Of the updates that it carries."""
+    return float(getattr(scheme, "largest_entry", LARGEST_ENTRY))
 
 
 def batched(payloads: Sequence[Payload], scheme: Scheme) -> Batch:

@@ -117,6 +117,7 @@ class SharedRandK:
 
     name: ClassVar[str] = "shared-randk"
     linear: ClassVar[bool] = True
+    one_seed: ClassVar[bool] = True
 
     keep: float = 0.01
     k: int | None = None

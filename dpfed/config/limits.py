@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 
 MOST_CLIENTS = 10**7
 """Clients of a run, and of a cohort or a padded sum of it."""
@@ -22,6 +24,8 @@ MOST_SAMPLES = 10**6
 
 MOST_CANARIES = 10**5
 MOST_UNITS = 2**16
+MOST_FACTORS = 10_000
+"""Of a learning rate that is listed round by round."""
 MOST_LAYERS = 64
 LARGEST_SEED = 2**63 - 1
 LARGEST_FLOAT = 1e30
@@ -38,3 +42,16 @@ Canaries = Annotated[int, Field(ge=0, le=MOST_CANARIES)]
 Units = Annotated[int, Field(ge=1, le=MOST_UNITS)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Positive = Annotated[float, Field(gt=0, le=LARGEST_FLOAT, allow_inf_nan=False)]
+
+
+def _held_by_float32(value: float) -> float:
+    if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
+        raise ValueError(f"must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums")
+    return value
+
+
+ClipNorm = Annotated[
+    float,
+    AfterValidator(_held_by_float32),
+    WithJsonSchema({"type": "number", "minimum": SMALLEST_CLIP, "maximum": LARGEST_CLIP}),
+]

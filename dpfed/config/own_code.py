@@ -1,29 +1,107 @@
-"""Python files of a user's own, which make their networks and data sets known before a configuration is looked at."""
+"""Python files of a user's own, which make their schemes, methods, networks and data sets known to every command.
+
+A configuration is data and may come from anybody, so it cannot name code; whoever starts the command can, with
+`--load FILE.py` or $DPFED_OWN_CODE, and whoever installs a package can, by its entry points.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_input
+from dpfed.config import registered
+from dpfed.config.registered import Kind
 from dpfed.errors import ConfigError
 
 VARIABLE = "DPFED_OWN_CODE"
+ENTRY_POINTS: dict[str, Kind] = {"dpfed.schemes": "scheme", "dpfed.methods": "method"}
+"""Groups of entry points: each names an object, or a module, whose import registers its name."""
+
 _MOST_SAID = 300
 
 
-def load_own_code() -> None:
-    """Run the files that $DPFED_OWN_CODE names, once in each process; several are separated as in $PATH.
+@dataclass(frozen=True, kw_only=True)
+class OwnFile:
+    """A file of own code as it ran: where it was, and what it was."""
 
-    A configuration is data and may come from anybody, so it cannot name code; whoever starts the command can. Worker
-    processes and nodes that inherit the variable run the same files. ConfigError where one is missing or fails.
+    path: str
+    sha256: str
+
+    def to_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+_LOADED: dict[str, OwnFile] = {}
+"""The files that have run in this process, by path."""
+
+
+def load_own_code() -> None:
+    """Run the files that $DPFED_OWN_CODE names, once in each process, and the entry points of installed packages.
+
+    Several files are separated as in $PATH. Worker processes and nodes that inherit the variable run the same files. A
+    file that has changed runs again; what files have registered that are not named any more is forgotten. ConfigError
+    where one is missing or fails.
     """
-    for name in os.environ.get(VARIABLE, "").split(os.pathsep):
-        if name:
-            _run(Path(name).absolute())
+    files = [str(Path(name).absolute()) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    for gone in [path for path in _LOADED if path not in files]:
+        _forget(gone)
+    for path in files:
+        _run(path)
+    for point in _installed():
+        _load(point)
+
+
+def load(files: Iterable[Path]) -> None:
+    """Name these files beside those that $DPFED_OWN_CODE names, for this process and those that it starts, and run
+    them all."""
+    named = os.environ.get(VARIABLE, "").split(os.pathsep)
+    added = [str(Path(file).absolute()) for file in files]
+    if added:
+        os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(name for name in [*named, *added] if name))
+    load_own_code()
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """What is named inside is not named any more afterwards."""
+    before = os.environ.get(VARIABLE)
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE, None)
+        os.environ |= {} if before is None else {VARIABLE: before}
+
+
+def named_files() -> tuple[OwnFile, ...]:
+    """Those that were named and have run: what other processes and machines need, too."""
+    return tuple(_LOADED.values())
+
+
+def own_files(used: Iterable[tuple[Kind, str]]) -> tuple[OwnFile, ...]:
+    """The own code of a run: all files that were named, and those, of packages say, that have registered what is
+    `used` (kind and name). What a session has typed is no file: its hash is empty."""
+    found = dict(_LOADED)
+    for kind, name in used:
+        file = registered.file_of(kind, name)
+        if file is not None and file not in found:
+            found[file] = OwnFile(path=file, sha256=_sha256(Path(file)) if Path(file).is_file() else "")
+    return tuple(found.values())
+
+
+def code_hash(files: Iterable[OwnFile]) -> str:
+    """One hash of what these files hold, wherever they are; empty without any."""
+    contents = sorted(one.sha256 for one in files)
+    return hashlib.sha256(" ".join(contents).encode()).hexdigest() if contents else ""
 
 
 def words_of(error: BaseException) -> str:
@@ -37,15 +115,58 @@ def words_of(error: BaseException) -> str:
     return f"{words} ({known[-1].filename}, line {known[-1].lineno})" if known else words
 
 
-@cache
-def _run(file: Path) -> None:
-    name = f"dpfed_own_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file) if file.suffix == ".py" else None
-    if spec is None or spec.loader is None or not file.is_file():
-        raise ConfigError(f"${VARIABLE}: {file} is no Python file that is there. Give its path, such as my_network.py.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+def _run(path: str) -> None:
+    """What is hashed is what runs: the file is read once."""
+    content = _content(Path(path))
+    made = OwnFile(path=path, sha256=hashlib.sha256(content).hexdigest())
+    if _LOADED.get(path) == made:
+        return
+    _forget(path)
+    name = f"dpfed_own_{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    _LOADED[path] = made
     try:
-        spec.loader.exec_module(module)
+        exec(compile(content, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:  # the file is the user's: it may raise anything
-        raise ConfigError(f"${VARIABLE}: {file} fails: {words_of(error)}") from error
+        _forget(path)
+        said = str(error) if isinstance(error, ConfigError) else words_of(error)
+        raise ConfigError(f"own code (--load, ${VARIABLE}): {path} fails: {said}") from error
+
+
+def _content(file: Path) -> bytes:
+    try:
+        if file.suffix == ".py":
+            return read_input(file, at_most=LARGEST_CONFIGURATION)
+    except OSError:
+        pass
+    raise ConfigError(
+        f"own code (--load, ${VARIABLE}): {file} is no Python file that is there. Give its path, such as my_network.py."
+    )
+
+
+def _forget(path: str) -> None:
+    _LOADED.pop(path, None)
+    registered.forget(path)
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _installed() -> list[EntryPoint]:
+    return [point for group in ENTRY_POINTS for point in entry_points(group=group)]
+
+
+@cache
+def _load(point: EntryPoint) -> None:
+    where = f"the entry point {point.name} = {point.value} of {point.dist.name if point.dist else 'a package'}"
+    try:
+        point.load()
+    except (Exception, SystemExit) as error:  # so may the package
+        said = str(error) if isinstance(error, ConfigError) else words_of(error)
+        raise ConfigError(f"{where} fails: {said}. Mend the package, or uninstall it.") from error
+    kind = ENTRY_POINTS[point.group]
+    if point.name not in registered.own(kind):
+        raise ConfigError(f"{where}: registers no {kind} of that name. Mend the package, or uninstall it.")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
-from dpfed.data.arrays import from_samples, load_arrays
+from dpfed.config import registered
+from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config.own_code import words_of
+from dpfed.data.arrays import from_arrays, from_clients, from_samples, load_arrays
 from dpfed.data.cifar import load_cifar10, load_cifar100
 from dpfed.data.dataset import Dataset
 from dpfed.data.digits import load_digits
@@ -17,13 +19,15 @@ from dpfed.data.mnist import EMNIST_CLASSES, load_emnist, load_fashion_mnist, lo
 from dpfed.data.partition import Partition, iid, natural
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.data.svhn import load_svhn
-from dpfed.errors import ConfigError, DataError
+from dpfed.errors import ConfigError, DataError, DpfedError
 
 __all__ = [
     "DATASETS",
     "Dataset",
     "Partition",
     "dirichlet",
+    "from_arrays",
+    "from_clients",
     "from_samples",
     "iid",
     "load",
@@ -46,8 +50,6 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
 }
 """Name -> loader that takes the data root; `digits` needs none."""
 
-_own: dict[str, Dataset] = {}
-
 
 def load(name: str, root: str | Path | None = None, *, classes: int | None = None) -> Dataset:
     """The data set `name`, read from the folder `root`, or from $DPFED_DATA_DIR when root is None.
@@ -63,8 +65,8 @@ def load(name: str, root: str | Path | None = None, *, classes: int | None = Non
             f"data.classes={classes} with data.name={name!r}: it is for a file .safetensors; this data set has its own "
             "number of classes. Remove it."
         )
-    if name in _own:
-        return _own[name]
+    if name in registered.own("data set"):
+        return _own(name)
     if name == "digits":
         return load_digits()
     check_name(name)
@@ -73,23 +75,47 @@ def load(name: str, root: str | Path | None = None, *, classes: int | None = Non
 
 def check_name(name: str) -> None:
     """ConfigError with the nearest name unless there is such a data set; its files may be missing."""
-    known = sorted(["digits", *DATASETS, *_own])
+    known = sorted(["digits", *DATASETS, *registered.own("data set")])
     if name not in known and not name.endswith(".safetensors"):
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
         raise ConfigError(
-            f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors. "
-            f"Did you mean {nearest!r}?"
+            f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors."
+            f"{did_you_mean(name, known)} One's own are in a file that --load names."
         )
 
 
-def register(name: str, dataset: Dataset) -> None:
-    """Make a data set of one's own known as data.name in this process; a second one of the name replaces the first.
+def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
+    """Make a data set of one's own known as data.name in this process: itself, or a function that loads it when a run
+    needs it.
 
-    Raises ConfigError for the name of a data set that comes with dpfed.
+    Raises ConfigError for the name of a data set that comes with dpfed, or that another line of code has registered.
     """
-    if name == "digits" or name in DATASETS or name.endswith(".safetensors"):
-        raise ConfigError(f"dataset={name!r}: is the name of a data set that is there already. Choose another.")
-    _own[name] = dataset
+    if name.endswith(".safetensors"):
+        raise ConfigError(f"data set {name!r}: such a name is there already, of a file. Choose another.")
+    if not isinstance(dataset, Dataset) and not callable(dataset):
+        raise ConfigError(
+            f"data set {name!r}: is {type(dataset).__name__}; must be a dpfed.data.Dataset or a function that loads "
+            "one."
+        )
+    registered.add("data set", name, dataset, taken=("digits", *DATASETS))
+
+
+def _own(name: str) -> Dataset:
+    """Loaded once; ConfigError, with its line, where the user's function fails."""
+    given = registered.own("data set")[name]
+    return given if isinstance(given, Dataset) else _loaded(name, given)
+
+
+@cache
+def _loaded(name: str, load: Callable[[], Dataset]) -> Dataset:
+    try:
+        made = load()
+    except DpfedError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"data set {name!r}: its loader fails: {words_of(error)}.") from error
+    if not isinstance(made, Dataset):
+        raise ConfigError(f"data set {name!r}: its loader gives {type(made).__name__}, not a dpfed.data.Dataset.")
+    return made
 
 
 def _folder(name: str, root: str | Path | None) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +15,11 @@ from dpfed.data.dataset import Dataset, check_classes, undeclared
 from dpfed.errors import DataError
 
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+_TARGETS = ("train_targets", "test_targets")
 _OPTIONAL = ("train_clients",)
+
+Pair = tuple[Any, Any]
+"""(inputs, labels)."""
 
 
 class Samples(Protocol):
@@ -28,8 +33,9 @@ class Samples(Protocol):
 def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
     """The data set in a safetensors file: train_inputs, train_labels, test_inputs, test_labels; perhaps train_clients.
 
-    Inputs are [N, ...] of any number type and become float32 as they are; labels are integers [N] from 0 on, clients
-    integers [N], who holds each training sample. safetensors holds arrays and nothing else, so reading it runs no code.
+    Inputs are [N, ...] of any number type and become float32 as they are; labels are integers [N, ...] from 0 on,
+    clients integers [N], who holds each training sample. safetensors holds arrays and nothing else, so reading it runs
+    no code. train_targets and test_targets in place of the labels are numbers [N, ...] to predict, no classes.
 
     The number of classes is what the file's metadata declare ("classes": "10"), or `classes`: labels are private, and
     the size of the network, which is published, must not follow from them. Raises DataError.
@@ -45,11 +51,32 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
         raise DataError(
             f"{path}: cannot be read as safetensors ({error}). Write it with safetensors.numpy.save_file."
         ) from None
+    if set(_TARGETS) & set(arrays):
+        return _of_targets(path, arrays, declared, classes)
     if missing := sorted(set(_NEEDED) - set(arrays)):
-        raise DataError(f"{path}: has no array {', '.join(missing)}; needed are {', '.join(_NEEDED)}. Add it.")
+        raise DataError(
+            f"{path}: has no array {', '.join(missing)}; needed are {', '.join(_NEEDED)} (for numbers in place of "
+            f"classes {' and '.join(_TARGETS)}). Add it."
+        )
     if unknown := sorted(set(arrays) - set(_NEEDED) - set(_OPTIONAL)):
         raise DataError(f"{path}: unknown array {', '.join(unknown)}; known are {', '.join(_NEEDED + _OPTIONAL)}.")
     return _dataset(path.stem, arrays, str(path), _declared(path, declared, classes))
+
+
+def _of_targets(path: Path, arrays: dict[str, NDArray[Any]], declared: str | None, classes: int | None) -> Dataset:
+    """Of a file that has targets. DataError."""
+    known = {name.replace("labels", "targets") for name in _NEEDED}
+    if set(arrays) - set(_OPTIONAL) != known:
+        raise DataError(
+            f"{path}: holds {', '.join(sorted(arrays))}; with targets these must be {', '.join(sorted(known))}, "
+            f"perhaps {', '.join(_OPTIONAL)}, and no others."
+        )
+    if declared is not None or classes is not None:
+        raise DataError(
+            f"{path}: has {' and '.join(_TARGETS)}, which are no classes, and yet a number of classes is declared. "
+            "Call them train_labels and test_labels, or remove data.classes."
+        )
+    return _dataset(path.stem, {name.replace("targets", "labels"): a for name, a in arrays.items()}, str(path), None)
 
 
 def _declared(path: Path, in_file: str | None, given: int | None) -> int:
@@ -72,29 +99,88 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
 
 
 def from_samples(
-    train: Samples, test: Samples, *, classes: int, clients: Sequence[Any] | None = None, name: str = "own"
+    train: Samples, test: Samples, *, classes: int | None, clients: Sequence[Any] | None = None, name: str = "own"
 ) -> Dataset:
     """A data set from two map-style ones, whose items are (input, label); inputs become float32, labels integers.
 
-    classes: how many labels there can be, a public number; clients: who holds each training sample (numbers or names),
-    for data.partition = "natural". Raises DataError.
+    classes: how many labels there can be, a public number; None where items are (input, target), a target being a
+    number or an array of them, which become float32 if they are floating
+    clients: who holds each training sample (numbers or names), for data.partition = "natural". Raises DataError.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for half, samples in (("train", train), ("test", test)):
         rows = [samples[i] for i in range(len(samples))]
         try:
             arrays[f"{half}_inputs"] = np.stack([np.asarray(x) for x, _ in rows])
-            arrays[f"{half}_labels"] = np.array([int(y) for _, y in rows], dtype=np.int64)
+            arrays[f"{half}_labels"] = _stacked([y for _, y in rows], classes)
         except OverflowError:
-            raise undeclared(f"dataset {name!r}", classes) from None
+            raise undeclared(f"dataset {name!r}", classes or 0) from None
         except (TypeError, ValueError) as error:  # whose words may hold a label
             raise DataError(
                 f"dataset {name!r}, {half} half: its items must be (input, label), inputs of one shape, labels "
-                f"integers ({type(error).__name__})."
+                f"integers, or with classes=None targets of one shape ({type(error).__name__})."
             ) from None
     if clients is not None:
         arrays["train_clients"] = _numbered(clients, name)
     return _dataset(name, arrays, f"dataset {name!r}", classes)
+
+
+def _stacked(labels: Sequence[Any], classes: int | None) -> NDArray[Any]:
+    """Integers where they are of classes; numbers of one shape otherwise."""
+    if classes is None:
+        return np.stack([np.asarray(label) for label in labels])
+    if labels and np.ndim(labels[0]):
+        return np.stack([np.asarray(label) for label in labels])
+    return np.array([int(label) for label in labels], dtype=np.int64)
+
+
+def from_arrays(
+    train: Pair, test: Pair, *, classes: int | None, clients: Sequence[Any] | None = None, name: str = "own"
+) -> Dataset:
+    """A data set from (inputs, labels) of each half: numpy arrays, tensors, or what numpy makes arrays of.
+
+    Inputs [N, ...] become float32, labels are integers [N] or, with classes=None, targets of any shape; classes and
+    clients as in `from_samples`. Raises DataError.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for half, (inputs, labels) in (("train", train), ("test", test)):
+        arrays[f"{half}_inputs"] = _array(inputs, f"dataset {name!r}, {half} inputs")
+        arrays[f"{half}_labels"] = _array(labels, f"dataset {name!r}, {half} labels")
+    if clients is not None:
+        arrays["train_clients"] = _numbered(clients, name)
+    return _dataset(name, arrays, f"dataset {name!r}", classes)
+
+
+def from_clients(clients: Sequence[Pair], test: Pair, *, classes: int | None, name: str = "own") -> Dataset:
+    """A data set from what each client holds, (inputs, labels) of one after the other; one may hold nothing.
+
+    Clients are numbered in this order. With it `data.partition` is "natural", which `dpfed.run` takes by itself.
+    Raises DataError.
+    """
+    held = [tuple(_array(part, f"dataset {name!r}, client {i}") for part in one) for i, one in enumerate(clients)]
+    if not held or any(len(one) != 2 or len(one[0]) != len(one[1]) for one in held):
+        raise DataError(
+            f"dataset {name!r}: must be a pair (inputs, labels) of each client, as many labels as samples. Give one a "
+            "client, with arrays of length 0 for a client that holds nothing."
+        )
+    full = [one for one in held if len(one[0])]
+    if not full:
+        raise DataError(f"dataset {name!r}: no client holds a sample. There is nothing to train on.")
+    try:
+        inputs, labels = (np.concatenate([one[part] for one in full]) for part in (0, 1))
+    except ValueError:
+        raise DataError(f"dataset {name!r}: samples of the clients have different shapes. Give them one.") from None
+    made = from_arrays((inputs, labels), test, classes=classes, name=name)
+    owners = np.repeat(np.arange(len(held)), [len(one[0]) for one in held])
+    return replace(made, train_clients=owners, natural_clients=len(held))
+
+
+def _array(values: Any, where: str) -> NDArray[Any]:
+    """Also of tensors, wherever they are."""
+    try:
+        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except (TypeError, ValueError) as error:  # whose words may hold a value
+        raise DataError(f"{where}: is no array of numbers ({type(error).__name__}). Convert it.") from None
 
 
 def _numbered(clients: Sequence[Any], name: str) -> NDArray[np.int64]:
@@ -106,11 +192,14 @@ def _numbered(clients: Sequence[Any], name: str) -> NDArray[np.int64]:
         ) from None
 
 
-def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: int) -> Dataset:
-    check_classes(classes, where=where)
-    labels = [_integers(arrays[f"{half}_labels"], f"{where}, {half}_labels") for half in ("train", "test")]
-    if any(len(half) and (half.min() < 0 or half.max() >= classes) for half in labels):
-        raise undeclared(where, classes)
+def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: int | None) -> Dataset:
+    if classes is None:
+        labels = [_targets(arrays[f"{half}_labels"], f"{where}, {half}_targets") for half in ("train", "test")]
+    else:
+        check_classes(classes, where=where)
+        labels = [_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels") for half in ("train", "test")]
+        if any(half.size and (half.min() < 0 or half.max() >= classes) for half in labels):
+            raise undeclared(where, classes)
     clients = arrays.get("train_clients")
     if clients is not None:
         clients = np.unique(_integers(clients, f"{where}, train_clients"), return_inverse=True)[1].astype(np.int64)
@@ -140,3 +229,25 @@ def _integers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be integers [N]. Convert it.")
     return array.astype(np.int64)
+
+
+def _labels(array: NDArray[Any], where: str) -> NDArray[np.int64]:
+    if array.dtype.kind not in "iu" or array.ndim < 1:
+        raise DataError(
+            f"{where}: {array.dtype} of shape {array.shape}; must be integers [N], or [N, ...] for several labels a "
+            "sample. Convert it; numbers that are no classes are called train_targets and test_targets."
+        )
+    return array.astype(np.int64)
+
+
+def _targets(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Floats as float32; integers and truth values as they are, but for unsigned ones that torch has no type for."""
+    if array.dtype.kind not in "biuf" or array.ndim < 1:
+        raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+        if not np.isfinite(array).all():
+            raise DataError(f"{where}: holds NaN or infinity. Fill or remove these samples.")
+        return array
+    return array.astype(np.int64) if array.dtype.kind == "u" and array.dtype.itemsize > 1 else array

@@ -1,8 +1,10 @@
-"""A labelled data set in memory, split into a training and a test half."""
+"""A data set in memory, with labels or other targets, split into a training and a test half."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +15,21 @@ from dpfed.errors import ConfigError, DataError
 MOST_CLASSES = 2**16
 """A network has weights for every class, whether it occurs or not."""
 
+_OF_TARGETS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Training and test samples with integer labels.
+    """Training and test samples with labels of classes, or with other targets.
 
     name:          what reports call it
     train_inputs:  float32 [N, *input_shape]
-    train_labels:  int64 [N], each in 0 .. classes-1
+    train_labels:  int64 [N, *target_shape], each in 0 .. classes-1; one a sample, or several (a sequence's). Where
+                   `classes` is None: targets of any shape, numbers of a type that torch has
     test_inputs:   float32 [M, *input_shape]
-    test_labels:   int64 [M]
+    test_labels:   the same for them
     classes:       number of labels, at most MOST_CLASSES. Declared by whoever makes the data set: it is public, and
-                   never counted from labels, which are private
+                   never counted from labels, which are private. None: targets are no classes
     train_clients: int64 [N], who holds each training sample in nature, counted from 0; None where nobody does
     natural_clients: how many there are in nature, those included whose samples were all taken away
 
@@ -33,15 +38,16 @@ class Dataset:
 
     name: str
     train_inputs: NDArray[np.float32]
-    train_labels: NDArray[np.int64]
+    train_labels: NDArray[Any]
     test_inputs: NDArray[np.float32]
-    test_labels: NDArray[np.int64]
-    classes: int
+    test_labels: NDArray[Any]
+    classes: int | None
     train_clients: NDArray[np.int64] | None = None
     natural_clients: int = 0
 
     def __post_init__(self) -> None:
-        check_classes(self.classes, where=f"dataset {self.name!r}")
+        if self.classes is not None:
+            check_classes(self.classes, where=f"dataset {self.name!r}")
         _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes)
         _check_half(self.name, "test", self.test_inputs, self.test_labels, self.classes)
         if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
@@ -49,6 +55,7 @@ class Dataset:
                 f"dataset {self.name!r}: train samples are {self.train_inputs.shape[1:]}, test samples "
                 f"{self.test_inputs.shape[1:]}; both must be equal. Load both from one release."
             )
+        _check_alike(self.name, self.train_labels, self.test_labels)
         _check_clients(self.name, self.train_clients, self.natural_clients, len(self.train_labels))
 
     @property
@@ -56,9 +63,20 @@ class Dataset:
         """Shape of one sample."""
         return tuple(self.train_inputs.shape[1:])
 
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's labels or targets; () where there is one."""
+        return tuple(self.train_labels.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """What a network needs to give for a sample, or for each of its labels: logits of classes; else as many numbers
+        as a target has."""
+        return self.classes if self.classes is not None else math.prod(self.target_shape)
+
     def carve_public(
         self, count: int, generator: np.random.Generator
-    ) -> tuple[Dataset, NDArray[np.float32], NDArray[np.int64]]:
+    ) -> tuple[Dataset, NDArray[np.float32], NDArray[Any]]:
         """Set `count` training samples apart, uniformly at random without replacement, as public data.
 
         Returns (this data set without those rows, their inputs, their labels). The guarantee of a run then
@@ -126,16 +144,26 @@ def _check_clients(name: str, clients: NDArray[np.int64] | None, count: int, sam
         )
 
 
-def _check_half(name: str, half: str, inputs: NDArray[np.float32], labels: NDArray[np.int64], classes: int) -> None:
+def _check_half(name: str, half: str, inputs: NDArray[np.float32], labels: NDArray[Any], classes: int | None) -> None:
     where = f"dataset {name!r}, {half} half"
-    if inputs.dtype != np.float32 or labels.dtype != np.int64:
+    of_labels = ("int64",) if classes is not None else _OF_TARGETS
+    if inputs.dtype != np.float32 or labels.dtype.name not in of_labels:
         raise DataError(
-            f"{where}: inputs are {inputs.dtype}, labels {labels.dtype}; they must be float32 and int64. Convert them."
+            f"{where}: inputs are {inputs.dtype}, labels {labels.dtype}; they must be float32 and "
+            f"{' or '.join(of_labels)}. Convert them."
         )
-    if labels.ndim != 1 or len(inputs) != len(labels) or len(labels) == 0:
+    if labels.ndim < 1 or len(inputs) != len(labels) or labels.size == 0:
         raise DataError(
             f"{where}: {len(inputs)} samples with labels of shape {labels.shape}; there must be one label a "
-            "sample and at least one sample. Check that both files belong together."
+            "sample, or several, and at least one sample. Check that both files belong together."
         )
-    if labels.min() < 0 or labels.max() >= classes:
+    if classes is not None and (labels.min() < 0 or labels.max() >= classes):
         raise undeclared(where, classes)
+
+
+def _check_alike(name: str, train: NDArray[Any], test: NDArray[Any]) -> None:
+    if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
+        raise DataError(
+            f"dataset {name!r}: train labels are {train.dtype} {train.shape[1:]} a sample, test labels {test.dtype} "
+            f"{test.shape[1:]}; both must be equal. Load both from one release."
+        )

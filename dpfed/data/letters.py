@@ -16,8 +16,8 @@ def check_letters(model: str, dataset: Dataset) -> None:
     if model != _OF_LETTERS:
         return
     for half in (dataset.train_inputs, dataset.test_inputs):
-        if half.size and not (half.min() > -1 and half.max() < dataset.classes):
+        if half.size and not (half.min() > -1 and half.max() < dataset.outputs):
             raise DataError(
-                f"an input of {dataset.name!r} is not among the {dataset.classes} declared letters, 0 to "
-                f"{dataset.classes - 1}, that model.name='{_OF_LETTERS}' reads. Number the letters, or declare more."
+                f"an input of {dataset.name!r} is not among the {dataset.outputs} declared letters, 0 to "
+                f"{dataset.outputs - 1}, that model.name='{_OF_LETTERS}' reads. Number the letters, or declare more."
             )

@@ -78,10 +78,10 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
     else:
         declared = limits.classes if limits.public_from.endswith(".safetensors") else None
         other = data.load(limits.public_from, limits.root, classes=declared)
-        if other.input_shape != whole.input_shape or other.classes > whole.classes:
+        if not _of_one_form(other, whole):
             raise ConfigError(
-                f"data.public_from={other.name!r}: its samples are {other.input_shape} in {other.classes} classes, "
-                f"{whole.name} has {whole.input_shape} in {whole.classes}. Use a data set of the same form."
+                f"data.public_from={other.name!r}: its samples are {_form(other)}, {whole.name} has {_form(whole)}. "
+                "Use a data set of the same form."
             )
         _, inputs, labels = other.carve_public(count, seeds.generator("public.carve"))
         rest, note = whole, f"{count} samples of {other.name} serve as public data: they are not protected"
@@ -90,10 +90,28 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
     )
 
 
+def _of_one_form(other: Dataset, whole: Dataset) -> bool:
+    targets = other.target_shape == whole.target_shape and other.train_labels.dtype == whole.train_labels.dtype
+    if other.classes is None or whole.classes is None:
+        return other.classes is whole.classes and targets and other.input_shape == whole.input_shape
+    return targets and other.input_shape == whole.input_shape and other.classes <= whole.classes
+
+
+def _form(dataset: Dataset) -> str:
+    several = f" {dataset.target_shape}" if dataset.target_shape else ""
+    kind = f"targets{several}" if dataset.classes is None else f"{dataset.classes} classes{several}"
+    return f"{dataset.input_shape} in {kind}"
+
+
 def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
     """Who holds which row of the training half. ConfigError where the data cannot be divided so."""
     table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
     labels = dataset.train_labels
+    if table.partition in ("dirichlet", "labels", "fedpm") and (dataset.classes is None or labels.ndim != 1):
+        raise ConfigError(
+            f"data.partition={table.partition!r} with data.name={table.name!r}: divides samples by their class, and "
+            "there is not one a sample. Use 'iid', 'natural' or 'resampled'."
+        )
     match table.partition:
         case "iid":
             return data.iid(len(labels), clients, generator)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from accounting.integers.fixed_point import NoiseLaw
 from dpfed.aggregation.dropouts import most_missing
-from dpfed.config.tables import Config, Mask
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask
 from dpfed.methods.catalogue import method
 from dpfed.methods.facts import MethodFacts
 
@@ -59,13 +60,15 @@ def edge_of(config: Config) -> float:
 def others_of(config: Config) -> str:
     """What is relied on of the other clients' coins in a sum (`accounting.mechanisms.BernoulliAggregate.others`).
 
-    In a plain sum every client is one that the run clips itself; in a secure sum nobody sees what the others send, so
-    that they are relied on to keep to their clip only where privacy.others says so.
+    In a plain sum of one process every client is one that the run clips itself. In a secure sum, and on nodes that have
+    data of their own, others may send what they like within the edge, so that they are relied on to keep to their clip
+    only where privacy.others says so.
     """
     table = config.privacy
     if table is not None and table.others is not None:
         return table.others
-    return "near-reference" if config.aggregation.kind == "plain" else "anywhere"
+    own_clients = config.aggregation.kind == "plain" and config.data.partition != "nodes"
+    return "near-reference" if own_clients else "anywhere"
 
 
 def tolerance_of(config: Config) -> float | None:

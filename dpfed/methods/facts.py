@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ SHARED_SUM = "gaussian noise on the sum, if method.shared"
 COINS_SUMMED = "coins under a sum of fixed size"
 COINS_SEEN = "noise and coins, every upload seen"
 
+SPARSE = ("method.keep", "method.k")
+COMPRESSED = ("method.options", "method.error_feedback")
+SHARED = ("method.shared",)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
@@ -26,9 +30,11 @@ class MethodFacts:
     `stages` makes its chain of stages from the settings of a run (`dpfed.methods.settings.Settings`).
     `nominal_bits_per_parameter` is what a client sends over d, at the preset's compression, without headers. `linear`
     says that the server can decode a sum of uploads without seeing one (what secure aggregation needs). `scheme` is
-    the compressor's name in `dpfed.compress`, None for coins. `sparse` methods take method.keep or method.k, and must
-    unless `sparse` is "optional". `coins_possible`: privacy.noise may be "coins". `needs_public_data`: the coordinates
-    come from data that must be public. `privacy`: whether a [privacy] table is required, optional or never possible.
+    the compressor's name in `dpfed.compress`, None for coins. `takes`: the keys of the configuration that this method
+    has beside those of all; "mask" is a whole table. `sparse` methods need method.keep or method.k, unless `sparse` is
+    "optional". `coins_possible`: privacy.noise may be "coins". `needs_public_data`: the coordinates come from data that
+    must be public. `privacy`: whether a [privacy] table is required, optional or never possible. `presets`: tables by
+    the preset's name, default one of the method's name that sets nothing more (`dpfed.methods.presets`).
     """
 
     name: str
@@ -42,9 +48,12 @@ class MethodFacts:
     scheme: str | None
     privacy: Literal["never", "required", "optional"]
     stages: Callable[[Settings], Stages]
+    takes: tuple[str, ...] = ()
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sparse: Literal["no", "yes", "optional"] = "no"
     needs_public_data: bool = False
     coins_possible: bool = False
+    preset: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def coins(self) -> bool:
@@ -53,8 +62,8 @@ class MethodFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of `dpfed methods --json`."""
-        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "stages"}
-        return record | {"private_with": list(self.private_with)}
+        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("stages", "presets")}
+        return record | {"private_with": list(self.private_with), "takes": list(self.takes)}
 
 
 def compressed(
@@ -69,6 +78,8 @@ def compressed(
     training: str = "sgd",
     coins: bool = False,
     summed: bool = False,
+    takes: tuple[str, ...] = COMPRESSED,
+    preset: Mapping[str, Any] | None = None,
 ) -> MethodFacts:
     """An update through a compressor that a sum does not commute with."""
     return MethodFacts(
@@ -83,5 +94,7 @@ def compressed(
         scheme=scheme,
         privacy="optional",
         stages=stages,
+        takes=takes,
+        presets={name: preset or {}},
         coins_possible=coins,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import NOISED_SUM, NOISED_UPLOADS, SHARES, MethodFacts
+from dpfed.methods.facts import COMPRESSED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, MethodFacts
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -37,6 +37,7 @@ METHODS = (
         scheme="dense",
         privacy="never",
         stages=whole_update,
+        takes=COMPRESSED,
     ),
     MethodFacts(
         name="dp-fedavg",
@@ -50,6 +51,7 @@ METHODS = (
         scheme="dense",
         privacy="required",
         stages=whole_update,
+        takes=COMPRESSED,
     ),
     MethodFacts(
         name="fedavg-topk",
@@ -64,6 +66,8 @@ METHODS = (
         privacy="never",
         sparse="yes",
         stages=own_coordinates,
+        takes=(*SPARSE, *COMPRESSED),
+        presets={"fedavg-topk": {"method": {"keep": 0.05}}},
     ),
     MethodFacts(
         name="fedavg-randk",
@@ -78,5 +82,7 @@ METHODS = (
         privacy="never",
         sparse="yes",
         stages=own_coordinates,
+        takes=(*SPARSE, *COMPRESSED),
+        presets={"fedavg-randk": {"method": {"keep": 0.4}}},
     ),
 )

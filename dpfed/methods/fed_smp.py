@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import NOISED_SUM, NOISED_UPLOADS, SHARES, MethodFacts
+from dpfed.methods.facts import COMPRESSED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, MethodFacts
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -38,6 +38,8 @@ METHODS = (
         privacy="required",
         sparse="yes",
         stages=random_mask,
+        takes=(*SPARSE, *COMPRESSED),
+        presets={"fed-smp-randk": {"method": {"keep": 0.4}}},
     ),
     MethodFacts(
         name="fed-smp-topk",
@@ -53,5 +55,8 @@ METHODS = (
         sparse="yes",
         needs_public_data=True,
         stages=public_mask,
+        takes=(*SPARSE, *COMPRESSED),
+        # The public samples are taken out of the training half and are not protected.
+        presets={"fed-smp-topk": {"data": {"public": 1000}, "method": {"keep": 0.005}}},
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import compressed
+from dpfed.methods.facts import COMPRESSED, SHARED, compressed
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -21,6 +21,8 @@ def masked_noise(s: Settings) -> Stages:
     return s.updates(stages.SendAll(size=s.size))
 
 
+_ABLATIONS = ("method.progressive", "method.stochastic", "method.train_masked")
+
 METHODS = (
     compressed(
         "fedmrn",
@@ -30,6 +32,7 @@ METHODS = (
         bits=1.0,
         unbiased=False,
         what="which entries of seeded noise to keep: one bit a weight, trained through the mask",
+        takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
         stages=masked_noise,
     ),
     compressed(
@@ -41,6 +44,7 @@ METHODS = (
         unbiased=False,
         what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
         coins=True,
+        takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
         stages=masked_noise,
     ),
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpfed import stages
-from dpfed.methods.facts import COINS_SEEN, COINS_SUMMED, MethodFacts
+from dpfed.methods.facts import COINS_SEEN, COINS_SUMMED, SPARSE, MethodFacts
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -18,6 +18,15 @@ def masks(s: Settings) -> Stages:
     """Coins of the trained probabilities; under [privacy] their randomness is the noise."""
     return s.coins(s.largest_in_public(s.kept) if s.sparse else stages.SendAll(size=s.size))
 
+
+_PRIVATE: dict[str, Any] = {
+    # Coins under a sum of fixed size are the noise: clip_norm follows from epsilon, so the data sets' own is taken out.
+    "privacy": {"release": "sum", "adjacency": "zero-out", "clip_norm": False},
+    # All scores start at 0 and the mean of all masks is trained and read out: with so noisy a sum a sampled mask says
+    # little.
+    "mask": {"edge": 0.2, "spread": 0.0, "forward": "mean", "readout": "mean"},
+    "server": {"learning_rate": 0.05, "momentum": 0.9},
+}
 
 METHODS = (
     MethodFacts(
@@ -33,6 +42,11 @@ METHODS = (
         privacy="optional",
         sparse="optional",
         stages=masks,
+        takes=(*SPARSE, "mask"),
+        presets={
+            "fedpm": {"mask": {"edge": 0.01}, "server": {"rule": "posterior"}},
+            "fedpm-private": _PRIVATE,
+        },
     ),
     MethodFacts(
         name="fedmask",
@@ -46,5 +60,7 @@ METHODS = (
         scheme=None,
         privacy="never",
         stages=masks,
+        takes=("mask",),
+        presets={"fedmask": {"mask": {"edge": 0.01, "readout": "threshold"}, "server": {"rule": "posterior"}}},
     ),
 )

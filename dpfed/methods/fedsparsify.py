@@ -26,6 +26,7 @@ METHODS = (
         bits=0.03 * 32 + 0.2,
         unbiased=False,
         what="the model's largest weights and a bitmap, fewer every round",
+        takes=("method.options", "method.purge"),
         stages=pruned_models,
     ),
 )

@@ -16,7 +16,8 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.rounding import upwards
 from dpfed.aggregation.summed import least_uploads
-from dpfed.config.tables import Config, PrivacyTable
+from dpfed.config.privacy_tables import PrivacyTable
+from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
 from dpfed.methods.choices import edge_of, integer_noise, others_of, seen, signs_are_coins, tolerance_of

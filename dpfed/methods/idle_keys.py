@@ -2,51 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from dpfed.config.tables import Config
 from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
+from dpfed.methods.keys import is_set, value_of
+
+ADAPTIVE = ("adam", "yogi", "adagrad")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Keys that have an effect beside one choice only: the choice in words, and whether a run has made it."""
+
+    keys: tuple[str, ...]
+    what: str
+    made: Callable[[Config, MethodFacts], bool]
+
+
+def _coins(config: Config, facts: MethodFacts) -> bool:
+    return facts.coins or signs_are_coins(config, facts)
+
+
+def _numbers(config: Config, facts: MethodFacts) -> bool:
+    """Whether numbers are summed as integers and their sum is decoded."""
+    return in_integers(config) and is_linear(config, facts) and not _coins(config, facts)
+
+
+RULES = (
+    Needs(
+        ("server.learning_rate",),
+        "server.rule='step'",
+        lambda config, facts: config.server.rule != "posterior",
+    ),
+    Needs(
+        ("server.momentum",),
+        "server.rule='step'",
+        lambda config, facts: config.server.rule not in ("posterior", *ADAPTIVE),
+    ),
+    Needs(
+        ("server.beta1", "server.tau"),
+        "server.rule='adam', 'yogi' or 'adagrad'",
+        lambda config, facts: config.server.rule in ADAPTIVE,
+    ),
+    Needs(
+        ("server.beta2",),
+        "server.rule='adam' or 'yogi'",
+        lambda config, facts: config.server.rule in ADAPTIVE and config.server.rule != "adagrad",
+    ),
+    Needs(
+        ("server.prior", "server.reset_every"),
+        "server.rule='posterior'",
+        lambda config, facts: config.server.rule == "posterior",
+    ),
+    Needs(
+        ("aggregation.neighbours", "aggregation.threshold", "aggregation.least_participants"),
+        "aggregation.kind='masked' or 'protocol'",
+        lambda config, facts: config.aggregation.kind != "plain",
+    ),
+    Needs(
+        ("aggregation.steps", "aggregation.rotation", "aggregation.wrap_probability"),
+        "a sum of integers that is decoded as one (aggregation.kind or integer noise, dp-fedavg, ...)",
+        _numbers,
+    ),
+    Needs(
+        ("aggregation.clip_norm",),
+        "numbers summed as integers without [privacy] (aggregation.kind)",
+        lambda config, facts: _numbers(config, facts) and config.privacy is None,
+    ),
+    Needs(
+        ("privacy.missing_shares",),
+        "shares of noise on a sum (privacy.placement='clients')",
+        lambda config, facts: not _coins(config, facts) and seen(config) != "uploads",
+    ),
+    Needs(
+        ("aggregation.dropout_at",),
+        "aggregation.dropout > 0",
+        lambda config, facts: config.aggregation.dropout > 0,
+    ),
+    Needs(
+        ("local.schedule_rounds",),
+        "local.schedule='step'",
+        lambda config, facts: config.local.schedule == "step",
+    ),
+    Needs(
+        ("local.momentum",),
+        "local.optimizer='sgd'",
+        lambda config, facts: config.local.optimizer == "sgd",
+    ),
+    Needs(
+        ("mask.forward",),
+        "method.name='fedpm', whose masks are random",
+        lambda config, facts: facts.name != "fedmask",
+    ),
+    Needs(
+        ("data.classes",),
+        "a file .safetensors of your own (data.name); others have their own number of classes",
+        lambda config, facts: config.data.name.endswith(".safetensors"),
+    ),
+    Needs(
+        ("data.public_from",),
+        "data.public > 0",
+        lambda config, facts: config.data.public > 0,
+    ),
+)
 
 
 def idle_keys(config: Config, facts: MethodFacts) -> Iterator[str]:
     """What is wrong with keys that are not at their default and have no effect beside the others."""
-    for table, key, what in _idle(config, facts):
-        part = getattr(config, table)
-        if part is not None and getattr(part, key) != type(part).model_fields[key].default:
-            given = f"{table}.{key}={getattr(part, key)!r}"
-            yield f"{given} has no effect here: it is for {what}. Set that, or remove the key."
+    for rule in RULES:
+        for name in rule.keys:
+            if is_set(config, name) and not rule.made(config, facts):
+                given = f"{name}={value_of(config, name)!r}"
+                yield f"{given} has no effect here: it is for {rule.what}. Set that, or remove the key."
 
 
-def _idle(config: Config, facts: MethodFacts) -> Iterator[tuple[str, str, str]]:
-    """Table, key, and the choice that would give it a meaning."""
-    posterior = config.server.rule == "posterior"
-    for key in ("learning_rate", "momentum") if posterior else ("prior", "reset_every"):
-        yield "server", key, f"server.rule={'step' if posterior else 'posterior'}"
-    secure = config.aggregation.kind != "plain"
-    coins = facts.coins or signs_are_coins(config, facts)
-    numbers = in_integers(config) and is_linear(config, facts) and not coins
-    if not secure:
-        for key in ("neighbours", "threshold", "least_participants"):
-            yield "aggregation", key, "aggregation.kind='masked' or 'protocol'"
-    if not numbers:
-        for key in ("steps", "rotation", "wrap_probability"):
-            yield (
-                "aggregation",
-                key,
-                "a sum of integers that is decoded as one (aggregation.kind or integer noise, dp-fedavg, ...)",
-            )
-    if not numbers or config.privacy is not None:
-        yield "aggregation", "clip_norm", "numbers summed as integers without [privacy] (aggregation.kind)"
-    if coins or seen(config) == "uploads":
-        yield "privacy", "missing_shares", "shares of noise on a sum (privacy.placement='clients')"
-    if not config.aggregation.dropout:
-        yield "aggregation", "dropout_at", "aggregation.dropout > 0"
-    if config.local.optimizer == "adam":
-        yield "local", "momentum", "local.optimizer='sgd'"
-    if facts.name == "fedmask":
-        yield "mask", "forward", "method.name='fedpm', whose masks are random"
-    if not config.data.name.endswith(".safetensors"):
-        yield "data", "classes", "a file .safetensors of your own (data.name); others have their own number of classes"
-    if not config.data.public:
-        yield "data", "public_from", "data.public > 0"
+def needs(name: str) -> str | None:
+    """The choice that gives the key an effect, in words; None where it always has one."""
+    return next((rule.what for rule in RULES if name in rule.keys), None)

@@ -62,6 +62,7 @@ METHODS = (
         bits=2.0,
         unbiased=True,
         what="random rounding to s levels in buckets, entropy-coded",
+        preset={"method": {"options": {"levels": 16}}},
         stages=quantised,
     ),
     compressed(
@@ -80,6 +81,7 @@ METHODS = (
         bits=2.0,
         unbiased=True,
         what="b-bit centroids of the rotated update and a scale a block",
+        preset={"method": {"options": {"bits": 2}}},
         stages=quantised,
     ),
 )

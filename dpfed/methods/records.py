@@ -13,7 +13,8 @@ from accounting.compose.histories import epsilon_of_worst
 from accounting.mechanisms import Composed
 from dpfed.clients.records import RecordLevel, step_of
 from dpfed.clients.training import LocalTraining
-from dpfed.config.tables import Config, Record
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Record
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
 

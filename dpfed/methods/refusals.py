@@ -16,15 +16,14 @@ from dpfed.aggregation.ranks import Ranks
 from dpfed.compress.masked_noise import FedMrnSigned
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import METHODS
+from dpfed.methods.catalogue import every_method
 from dpfed.methods.choices import in_integers, integer_noise, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.idle_keys import idle_keys
+from dpfed.methods.idle_keys import ADAPTIVE, idle_keys
+from dpfed.methods.keys import not_taken
 from dpfed.methods.schemes import check_scheme
 from dpfed.models.flat import FlatModel
 
-_SHARED = ("fedmrn", "fedmrns", "fedscalar")
-"""Methods whose clients can have the round's seed in common."""
 _OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": "method.k"}
 _OF_COINS = {"stochastic-sign": ("bound",), "fedmrns": ("noise", "alpha")}
 """Options that are left where signs are private coins (privacy.noise = "coins")."""
@@ -33,8 +32,10 @@ _OF_COINS = {"stochastic-sign": ("bound",), "fedmrns": ("noise", "alpha")}
 def refuse(config: Config, facts: MethodFacts) -> None:
     """ConfigError for settings that cannot work together, or that nothing would look at."""
     for message in chain(
+        not_taken(config, facts, every_method()),
         _privacy_of(config, facts),
-        _keys_of_others(config, facts),
+        _masks_and_public_data(config, facts),
+        _optimisers(config, facts),
         _options(config, facts),
         _signs(config, facts),
         idle_keys(config, facts),
@@ -74,42 +75,44 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
 
 
-def _keys_of_others(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Keys that belong to other methods."""
-    table, name = config.method, facts.name
-    given = table.keep is not None or table.k is not None
-    if facts.sparse == "no" and given:
-        yield f"method.keep or method.k with method.name={name!r}: it sends everything. Remove the key."
-    if not facts.coins and (config.mask is not None or config.server.rule == "posterior"):
+def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """What masks alone have, and public data where coordinates come from them."""
+    if facts.coins and config.server.rule not in ("step", "posterior", *ADAPTIVE):
+        yield f"server.rule={config.server.rule!r} with masks: it is for updates. Use 'step' or 'posterior'."
+    if not facts.coins and config.server.rule == "posterior":
+        yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
+    chosen = facts.sparse == "optional" and (config.method.keep is not None or config.method.k is not None)
+    if (facts.needs_public_data or chosen) and config.data.public == 0:
         yield (
-            f"[mask] or server.rule='posterior' with method.name={name!r}: they are for masks. Remove them, or use "
-            "fedpm or fedmask."
+            f"method.name={facts.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
+            "number of samples, and data.public_from to the data set they come from if it is another."
         )
-    if not facts.coins and config.local.optimizer != "sgd":
-        yield f"local.optimizer={config.local.optimizer!r}: is for masks (fedpm, fedmask). Use 'sgd'."
-    public = facts.needs_public_data or (facts.sparse == "optional" and given)
-    if public and config.data.public == 0:
+
+
+def _optimisers(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Of clients and of the server, by what is trained."""
+    local, server, name = config.local, config.server, facts.name
+    if facts.local_training == "masked noise" and (local.optimizer != "sgd" or local.weight_decay):
+        yield f"local.optimizer or local.weight_decay with method.name={name!r}: masked noise is trained by plain SGD."
+    if facts.coins and (local.optimizer == "adamw" or local.weight_decay):
         yield (
-            f"method.name={name!r} with data.public=0: its mask comes from public data. Set data.public to a number "
-            "of samples, and data.public_from to the data set they come from if it is another."
+            f"local.weight_decay or local.optimizer='adamw' with method.name={name!r}: would pull masks' scores to 0, "
+            "not weights. Use 'sgd' or 'adam' without weight decay."
         )
-    masked_noise = table.progressive and table.stochastic and table.train_masked
-    if facts.local_training != "masked noise" and not masked_noise:
-        yield f"method.progressive, stochastic, train_masked with {name!r}: are for fedmrn(s)."
-    if facts.local_training != "pruned" and table.purge is not None:
-        yield f"method.purge with {name!r}: is for fedsparsify. Remove it."
+    if local.schedule == "step" and local.schedule_rounds is None:
+        yield "local.schedule='step': needs local.schedule_rounds, and local.learning_rate_decay as the factor."
+    if local.schedule not in ("constant", "step") and local.learning_rate_decay != 1:
+        yield "local.learning_rate_decay with local.schedule: both lower the learning rate. Remove one of them."
+    if server.rule in ADAPTIVE and (facts.coins or config.method.purge == "clients"):
+        what = "probabilities" if facts.coins else "the zeros that clients agree on"
+        yield f"server.rule={server.rule!r} with method.name={name!r}: would not keep {what}. Use 'step'."
+    if server.average is not None and facts.local_training == "pruned":
+        yield f"server.average with method.name={name!r}: an average of sparse models is not sparse. Remove it."
 
 
 def _options(config: Config, facts: MethodFacts) -> Iterator[str]:
     """Options of the compressor."""
     table, name = config.method, facts.name
-    if facts.scheme is None and (table.options or table.shared or table.error_feedback):
-        yield (
-            f"method.options, method.shared or method.error_feedback with method.name={name!r}: masks have none of "
-            "them; their settings are in [mask]. Remove the keys."
-        )
-    if table.shared and name not in _SHARED:
-        yield f"method.shared with method.name={name!r}: is for {', '.join(_SHARED)}. Remove it."
     if table.error_feedback:
         yield from _error_feedback(config, facts)
     if facts.scheme is None:
@@ -131,11 +134,6 @@ def _error_feedback(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
     if config.aggregation.kind != "plain":
         yield f"method.error_feedback with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one."
-    if facts.local_training == "pruned":
-        yield (
-            f"method.error_feedback with method.name={facts.name!r}: its clients send models, and what pruning took "
-            "from one belongs to no later update. Remove it."
-        )
 
 
 def _signs(config: Config, facts: MethodFacts) -> Iterator[str]:
@@ -150,7 +148,7 @@ def _signs(config: Config, facts: MethodFacts) -> Iterator[str]:
             yield "privacy.noise='gaussian' with masks: their noise is coins. Remove it."
         return
     if not facts.coins_possible:
-        able = ", ".join(name for name, one in METHODS.items() if one.coins_possible)
+        able = ", ".join(name for name, one in every_method().items() if one.coins_possible)
         yield f"privacy.noise='coins' with method.name={facts.name!r}: only fedpm, {able} have coins."
     if seen(config) == "uploads":
         yield "privacy.release='uploads' with privacy.noise='coins': is built for fedpm only. Use 'sum'."

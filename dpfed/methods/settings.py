@@ -16,6 +16,7 @@ from dpfed.compress.masked_noise import FedMrnSigned
 from dpfed.compress.projection import FedScalar
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public
+from dpfed.errors import ConfigError
 from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, goal_of
@@ -32,12 +33,14 @@ from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.coins import Coins
 from dpfed.stages.encode import Encode
+from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.maps import MapChoice
 from dpfed.stages.mask_wire import MaskWire
 from dpfed.stages.project import Project
 from dpfed.stages.public_signs import PublicSigns
 from dpfed.stages.shared_mask import PublicTopMask, kept_coordinates
 from dpfed.stages.shared_projection import SharedProjection
+from dpfed.stages.stage import Stage
 from dpfed.stages.symbols import Symbols, alphabet_of
 from dpfed.stages.weigh import Weigh
 from dpfed.stages.words import Words
@@ -87,8 +90,9 @@ class Settings:
         """Whether an update's signs are private by their own coins."""
         return signs_are_coins(self.config, self.facts)
 
-    def updates(self, choice: MapChoice) -> Stages:
-        """A chain for updates. Its order follows from where they are bounded and what their noise is added to:
+    def updates(self, choice: MapChoice, *own: Stage) -> Stages:
+        """A chain for updates. Its order follows from where they are bounded and what their noise is added to; stages
+        of one's `own` stand right behind the map:
 
         nothing private          Project > DropNotFinite > Encode > Weigh
         private, linear          Project > Clip > GaussianNoise > Encode
@@ -100,16 +104,27 @@ class Settings:
         project = Project(choice=choice)
         goal = self.goal(choice.sent)
         if self.whole_numbers and self.linear:
-            return self._integers(project, goal)
+            return self._integers(project, goal, own)
         if self.whole_numbers:
-            return self._symbols(project, goal)
+            return self._symbols(project, goal, own)
         if goal is None:
-            return Stages(project, DropNotFinite(), self._encode(choice, goal), *self._weigh())
-        noise = gaussian_noise(self.config, goal, self.sampler, self.randomness)
+            return Stages(project, *own, DropNotFinite(), self._encode(choice, goal), *self._weigh())
+        noise = self.noise(choice)
         clip, encode = Clip(adaptive=noise.adaptive), self._encode(choice, goal)
         if self.linear or noise.in_every_upload:
-            return Stages(project, clip, noise, encode)
-        return Stages(project, encode, clip, noise)
+            return Stages(project, *own, clip, noise, encode)
+        return Stages(project, *own, encode, clip, noise)
+
+    def noise(self, choice: MapChoice) -> GaussianNoise:
+        """The Gaussian noise of a private run, for a chain of one's own: it stands right behind `Clip`."""
+        goal = self.goal(choice.sent)
+        if goal is None:
+            raise ConfigError("a chain with noise, without [privacy]: set it, or leave the noise out where it is not.")
+        return gaussian_noise(self.config, goal, self.sampler, self.randomness)
+
+    def encode(self, choice: MapChoice) -> Encode:
+        """The method's scheme, for a chain of one's own."""
+        return self._encode(choice, self.goal(choice.sent))
 
     def coins(self, choice: MapChoice) -> Stages:
         """A chain for masks, or signs as coins:
@@ -185,23 +200,25 @@ class Settings:
             seeds=self.seeds,
         )
 
-    def _integers(self, project: Project, goal: PrivacyGoal | None) -> Stages:
+    def _integers(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
         integers = integers_of(self.config, goal, project.sent, self.randomness, self.seeds)
         words = Words(size=integers.fixed_point.padded, bits=integers.bits)
         if goal is None or goal.integers is None:
             largest = self._weights()
             weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
-            return Stages(project, FixedClip(norm=integers.clip_norm), *weigh, integers, words)
+            return Stages(project, *own, FixedClip(norm=integers.clip_norm), *weigh, integers, words)
         noise = integer_noise_on(integers, goal, self.sampler, self.randomness)
-        return Stages(project, Clip(), integers, noise, words)
+        return Stages(project, *own, Clip(), integers, noise, words)
 
-    def _symbols(self, project: Project, goal: PrivacyGoal | None) -> Stages:
+    def _symbols(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
         """ConfigError for a scheme whose sums cannot be decoded."""
         made = scheme(self.config, self.facts, project.sent)
         alphabet = alphabet_of(made, project.sent)
         bits = ((alphabet - 1) * most_uploads(self.config, goal)).bit_length()
         symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self._seed_purpose)
-        return Stages(project, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1))
+        return Stages(
+            project, *own, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1)
+        )
 
     def _encode(self, choice: MapChoice, goal: PrivacyGoal | None) -> Encode:
         config, pruned = self.config, self.facts.local_training == "pruned"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpfed.config import registered
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.models.batch_norm_cnn import cnn_4_bn, cnn_8_bn
@@ -21,7 +22,7 @@ from dpfed.models.flat import Block, FlatModel
 from dpfed.models.mlp import fedscalar_mlp, mlp
 from dpfed.models.strided_cnn import strided_cnn
 
-__all__ = ["MODELS", "Block", "FlatModel", "build", "register"]
+__all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 
 MOST_PARAMETERS = 2**30
 """Of a network that comes with dpfed: 4 GB."""
@@ -42,41 +43,43 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 """Name -> function (input_shape, classes, **options) that makes the module."""
 
-_own: dict[str, Callable[..., nn.Module]] = {}
-
 
 def register(name: str, maker: Callable[..., nn.Module]) -> None:
-    """Make a network of one's own known as model.name in this process; a second one of the name replaces the first.
+    """Make a network of one's own known as model.name in this process.
 
     maker: function (input_shape, classes, **options) that makes the module with fresh random weights, with inputs
-    float32 [b, *input_shape] and logits [b, classes]; `FlatModel` says which modules it cannot be. Raises ConfigError
-    for the name of a network that comes with dpfed.
+    float32 [b, *input_shape] and logits [b, classes], or [b, classes, ...] where a sample has several labels. Where
+    targets are no classes, `classes` is how many numbers a target has, and outputs are what the loss takes. `FlatModel`
+    says which modules it cannot be. Raises ConfigError for the name of a network that comes with dpfed, or that another
+    line of code has registered.
     """
-    if name in MODELS:
-        raise ConfigError(f"model={name!r}: is the name of a model that is there already. Choose another.")
-    _own[name] = maker
+    if not callable(maker):
+        raise ConfigError(f"model {name!r}: is {type(maker).__name__}; must be a function that makes a module.")
+    registered.add("model", name, maker, taken=MODELS)
 
 
 def check_name(name: str) -> None:
     """ConfigError with the nearest name unless there is such a network."""
-    known = MODELS | _own
+    known = _known()
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-        raise ConfigError(f"model={name!r}: known models are {', '.join(sorted(known))}. Did you mean {nearest!r}?")
+        raise ConfigError(
+            f"model={name!r}: known models are {', '.join(sorted(known))}."
+            f"{did_you_mean(name, known)} One's own are in a file that --load names."
+        )
 
 
-def build(name: str, input_shape: tuple[int, ...], classes: int, **options: Any) -> FlatModel:
+def build(name: str, input_shape: tuple[int, ...], classes: int, *, fixed_seed: int = 0, **options: Any) -> FlatModel:
     """The model `name` for samples of `input_shape` in `classes` classes.
 
-    options: the model's own (`mlp`: hidden=(32,)). Raises ConfigError for an unknown name or option, and for
-    a shape or a number of classes that is not made of whole numbers from 1.
+    options: the model's own (`mlp`: hidden=(32,)); fixed_seed: of parameters that are not trained. Raises ConfigError
+    for an unknown name or option, and for a shape or a number of classes that is not made of whole numbers from 1.
     """
     check_name(name)
     if not all(isinstance(side, int) and side >= 1 for side in (*input_shape, classes)):
         raise ConfigError(
             f"samples of shape {tuple(input_shape)} in {classes} classes: must be whole numbers from 1. Check the data."
         )
-    maker = (MODELS | _own)[name]
+    maker = _known()[name]
     made = partial(_made, name, partial(maker, input_shape, classes, **options))
     allowed = [key for key in inspect.signature(maker).parameters if key not in ("input_shape", "classes")]
     for option in options:
@@ -86,28 +89,46 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, **options: Any)
             )
     if name in MODELS:
         _check_size(name, made)
+    return _flat(name, made, fixed_seed)
+
+
+def build_own(
+    name: str, maker: Callable[..., nn.Module], input_shape: tuple[int, ...], classes: int, *, fixed_seed: int = 0
+) -> FlatModel:
+    """The model that a maker of one's own makes, registered or not; ConfigError where there is none."""
+    return _flat(name, partial(_made, name, partial(maker, input_shape, classes)), fixed_seed)
+
+
+def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int) -> FlatModel:
     try:
-        return FlatModel(made)
+        return FlatModel(made, seed=fixed_seed)
     except DpfedError:
         raise
     except Exception as error:
         raise ConfigError(f"model={name!r}: is no network that can be trained: {words_of(error)}.") from error
 
 
-def check_outputs(name: str, model: FlatModel, inputs: Tensor, classes: int) -> None:
-    """ConfigError unless the network makes logits [n, classes] of `inputs` [n, ...], which are public."""
+def _known() -> dict[str, Callable[..., nn.Module]]:
+    return {**MODELS, **registered.own("model")}
+
+
+def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, ...] | None) -> Tensor:
+    """What the network makes of `inputs` [n, ...], which are public; ConfigError unless it is floating, one row a
+    sample, and these logits of the given form (None: any)."""
     try:
-        logits = model.try_on(inputs)
+        outputs = model.try_on(inputs)
     except Exception as error:
         raise ConfigError(
             f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}: {words_of(error)}."
         ) from error
-    form = f"{logits.dtype} of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-    if not (isinstance(logits, Tensor) and logits.is_floating_point() and logits.shape == (len(inputs), classes)):
-        raise ConfigError(
-            f"model={name!r}: gives {form} for {len(inputs)} samples; must give logits, floating, "
-            f"[{len(inputs)}, {classes}]: one for each class."
-        )
+    found = (
+        f"{outputs.dtype} of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+    )
+    floats = isinstance(outputs, Tensor) and outputs.is_floating_point() and outputs.dim() > 0
+    if not (isinstance(outputs, Tensor) and floats and outputs.shape == (len(inputs), *(form or outputs.shape[1:]))):
+        wanted = "a row a sample" if form is None else f"logits, floating, {[len(inputs), *form]}: one for each class"
+        raise ConfigError(f"model={name!r}: gives {found} for {len(inputs)} samples; must give {wanted}.")
+    return outputs
 
 
 def _made(name: str, maker: Callable[[], nn.Module]) -> nn.Module:

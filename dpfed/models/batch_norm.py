@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -60,10 +60,10 @@ class PaddedBatchNorm(nn.Module):
         running.mul_(1 - self.momentum).add_(self.momentum * seen)
 
 
-def batch_norms(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The BatchNorm layers by name; ConfigError for one whose statistics cannot be followed."""
+def batch_norms(module: nn.Module, but: Collection[str] = ()) -> Iterator[tuple[str, nn.Module]]:
+    """The BatchNorm layers by name, without those named; ConfigError for one whose statistics cannot be followed."""
     for name, part in module.named_modules():
-        if not isinstance(part, _BatchNorm):
+        if not isinstance(part, _BatchNorm) or name in but:
             continue
         if type(part) not in _KINDS or part.momentum is None or not part.track_running_stats:
             raise ConfigError(
@@ -73,9 +73,9 @@ def batch_norms(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield name, part
 
 
-def with_padding(module: nn.Module) -> nn.Module:
-    """The module itself, its BatchNorm layers replaced by PaddedBatchNorm."""
-    twins = {part: PaddedBatchNorm(part) for _, part in batch_norms(module)}
+def with_padding(module: nn.Module, *, keep: Collection[str] = ()) -> nn.Module:
+    """The module itself, its BatchNorm layers replaced by PaddedBatchNorm, but for those named."""
+    twins = {part: PaddedBatchNorm(part) for _, part in batch_norms(module, keep)}
     if module in twins:
         return twins[module]
     for parent in list(module.modules()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,21 +34,30 @@ class Block:
 
 
 class FlatModel:
-    """A module seen as a function of a flat vector of d entries: its parameters, then BatchNorm's running statistics.
+    """A module seen as a function of a flat vector of d entries: its parameters that are trained (requires_grad), then
+    BatchNorm's running statistics.
 
     Statistics are state like weights: broadcast, brought up to date by every training batch, and sent; each client has
-    its own. Raises ConfigError for a module with other buffers (they would neither be sent nor noised) or dropout (its
-    coins would come from torch's global state).
+    its own. Parameters without requires_grad are `fixed`: public, the same everywhere, neither trained nor sent. So are
+    the statistics of a BatchNorm whose parameters are all fixed. A part that the factory leaves in eval(), in a module
+    that is not, stays so in training: its dropout is off, its BatchNorm fixed.
+
+    Raises ConfigError for a module with other buffers: they would neither be sent nor noised.
     """
 
-    def __init__(self, factory: Callable[[], nn.Module]) -> None:
-        """`factory` builds the module with fresh random weights each time it is called."""
+    def __init__(self, factory: Callable[[], nn.Module], *, seed: int = 0) -> None:
+        """`factory` builds the module with fresh random weights each time it is called; those of `seed` (as in
+        `initial`) are the fixed ones."""
         self._factory = factory
-        with torch.random.fork_rng(devices=[]):
-            self._module = _set_mode(factory(), training=False)
-        _refuse_hidden_state(self._module)
-        self.layout: tuple[Block, ...] = _layout(self._module)
-        """Parameters in the module's order, then statistics."""
+        module = _made(factory, seed)
+        self._resting = _resting(module)
+        self._module = self._set_mode(module, training=False)
+        statistics = _statistics(module, self._resting)
+        _refuse_hidden_state(module)
+        self.layout: tuple[Block, ...] = _layout(module, statistics)
+        """Trained parameters in the module's order, then statistics."""
+        self.fixed: Mapping[str, Tensor] = _fixed(module, self.layout)
+        """What belongs to the network beside them, by name."""
         self.size: int = self.layout[-1].stop
         """d, all entries."""
         self.parameters_size: int = max(block.stop for block in self.layout if block.kind != "statistic")
@@ -57,14 +66,15 @@ class FlatModel:
         """int64, sorted: what masks and compressors may touch."""
         self.dense: Tensor = self.indices("normalisation", "statistic")
         """int64, sorted: all others, which bear no coarse numbers and travel as float32."""
+        self._elsewhere: dict[torch.device, dict[str, Tensor]] = {}
         self._lengths = [block.stop - block.start for block in self.layout]
         self.recurrent: bool = any(isinstance(part, LstmLayer | nn.RNNBase) for part in self._module.modules())
         """Whether it goes step by step through its input: with fused kernels a loop over clients is faster then."""
         self._stepwise = stepwise(copy.deepcopy(self._module)) if self.recurrent else self._module
         self._forward_clients = torch.vmap(self._forward_client)
-        self._train_clients = torch.vmap(self._train_client)
-        self._padded = with_padding(copy.deepcopy(self._stepwise)) if self.has_statistics else self._module
-        self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module)]
+        in_training = self._set_mode(stepwise(copy.deepcopy(self._module)), training=True)
+        self._training = with_padding(in_training, keep=self._resting)
+        self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module, self._resting)]
 
     @property
     def has_statistics(self) -> bool:
@@ -87,9 +97,7 @@ class FlatModel:
 
         Torch keeps 32 bits of the seed, so one pair of seeds in 2^32 has the same weights. They are public.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            module = self._factory()
+        module = _made(self._factory, seed)
         state = dict([*module.named_parameters(), *module.named_buffers()])
         return torch.cat([state[block.name].detach().reshape(-1) for block in self.layout])
 
@@ -111,26 +119,33 @@ class FlatModel:
         logits: Tensor = self._forward_clients(weights, inputs)
         return logits
 
-    def train_clients(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [c, b, classes] as training has them, and the statistics [c, d - parameters_size] after the batch.
+    def train_clients(
+        self, weights: Tensor, inputs: Tensor, shares: Tensor, *, random: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs [c, b, ...] as training has them, and the statistics [c, d - parameters_size] after the batch.
 
         shares: [c, b], 1/size for the real samples of each client's batch and 0 for padding, which statistics ignore
+        random: whether the module draws random numbers; else it must not
         """
-        if not self.has_statistics:
-            return self.forward_clients(weights, inputs), weights[:, self.parameters_size :]
-        logits, statistics = self._train_clients(weights, inputs, shares)
-        return logits, statistics
+        one = torch.vmap(self.train_client, randomness="different" if random else "error")
+        outputs, statistics = one(weights, inputs, shares)
+        return outputs, statistics
 
     def train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """`train_clients` for one: logits [b, classes] and the statistics [d - parameters_size] after the batch."""
+        """`train_clients` for one: outputs [b, ...] and the statistics [d - parameters_size] after the batch."""
+        state = self._state(weights)
         if not self.has_statistics:
-            return self._forward_client(weights, inputs), weights[self.parameters_size :]
-        return self._train_client(weights, inputs, shares)
+            outputs: Tensor = functional_call(self._training, state, (inputs,))
+            return outputs, weights[self.parameters_size :]
+        statistics = {b.name: state[b.name].detach().clone() for b in self.layout if b.kind == "statistic"}
+        given = state | statistics | dict.fromkeys(self._shares, shares)
+        outputs = functional_call(self._training, given, (inputs,))
+        return outputs, torch.cat(list(statistics.values()))
 
     def bind(self, weights: Tensor) -> nn.Module:
         """A new module for training, whose parameters and statistics are views of weights [d]: changing either in place
         changes the other."""
-        module = _set_mode(copy.deepcopy(self._module), training=True).to(weights.device)
+        module = self._set_mode(copy.deepcopy(self._module), training=True).to(weights.device)
         self.rebind(module, weights)
         return module
 
@@ -155,36 +170,69 @@ class FlatModel:
 
     def _state(self, weights: Tensor) -> dict[str, Tensor]:
         parts = torch.split(weights, self._lengths)
-        return {block.name: part.view(block.shape) for block, part in zip(self.layout, parts, strict=True)}
+        trained = {block.name: part.view(block.shape) for block, part in zip(self.layout, parts, strict=True)}
+        return trained if weights.device.type == "cpu" else self._fixed_on(weights.device) | trained
+
+    def _fixed_on(self, device: torch.device) -> dict[str, Tensor]:
+        if device not in self._elsewhere:
+            self._elsewhere[device] = {name: tensor.to(device) for name, tensor in self.fixed.items()}
+        return self._elsewhere[device]
 
     def _forward_client(self, weights: Tensor, inputs: Tensor) -> Tensor:
         logits: Tensor = functional_call(self._stepwise, self._state(weights), (inputs,))
         return logits
 
-    def _train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        state = self._state(weights)
-        statistics = {b.name: state[b.name].detach().clone() for b in self.layout if b.kind == "statistic"}
-        given = state | statistics | dict.fromkeys(self._shares, shares)
-        logits: Tensor = functional_call(self._padded, given, (inputs,))
-        return logits, torch.cat(list(statistics.values()))
+    def _set_mode(self, module: nn.Module, *, training: bool) -> nn.Module:
+        module.train(training)
+        for name in self._resting:
+            module.get_submodule(name).train(False)
+        return module
 
 
-def _set_mode(module: nn.Module, *, training: bool) -> nn.Module:
-    """Only BatchNorm has two modes here."""
-    for _, part in batch_norms(module):
-        part.train(training)
-    return module
+def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return factory()
 
 
-def _layout(module: nn.Module) -> tuple[Block, ...]:
-    parameters = dict(module.named_parameters())
+def _resting(module: nn.Module) -> frozenset[str]:
+    """Parts that stay in eval(): those that were made so, unless all were, and BatchNorm that is not trained."""
+    parts = dict(module.named_modules())
+    asleep = {name for name, part in parts.items() if module.training and not part.training}
+    owned = {name: list(part.parameters()) for name, part in batch_norms(module)}
+    fixed = {name for name, own in owned.items() if own and not any(one.requires_grad for one in own)}
+    return frozenset(asleep | fixed)
+
+
+def _statistics(module: nn.Module, resting: frozenset[str]) -> dict[str, Tensor]:
+    """By name, as BatchNorm layers that are trained keep them."""
+    live = {name for name, _ in batch_norms(module, resting)}
+    kept = [(name, *name.rpartition("."), tensor) for name, tensor in module.named_buffers()]
+    return {name: tensor for name, layer, _, kind, tensor in kept if kind in STATISTICS and layer in live}
+
+
+def _fixed(module: nn.Module, layout: tuple[Block, ...]) -> dict[str, Tensor]:
+    """Parameters and statistics that are not in the layout; how many batches a BatchNorm has seen says nothing."""
+    trained = {block.name for block in layout}
+    state = dict([*module.named_parameters(), *module.named_buffers()])
+    return {
+        name: tensor.detach()
+        for name, tensor in state.items()
+        if name not in trained and name.rpartition(".")[2] != "num_batches_tracked"
+    }
+
+
+def _layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Block, ...]:
+    everything = dict(module.named_parameters())
+    parameters = {name: one for name, one in everything.items() if one.requires_grad}
     if not parameters:
-        raise ConfigError("model: has no parameters; there is nothing to train. Give it a layer with weights.")
-    buffers = {name: buffer for name, buffer in module.named_buffers() if name.rpartition(".")[2] in STATISTICS}
+        raise ConfigError(
+            "model: has no parameters with requires_grad; there is nothing to train. Give it a layer with weights."
+        )
     blocks: list[Block] = []
     start = 0
-    for name, tensor in (parameters | buffers).items():
-        kind: Kind = "statistic" if name in buffers else _kind(module, name, parameters)
+    for name, tensor in (parameters | statistics).items():
+        kind: Kind = "statistic" if name in statistics else _kind(module, name, everything)
         stop = start + tensor.numel()
         blocks.append(Block(name=name, shape=tuple(tensor.shape), kind=kind, start=start, stop=stop))
         start = stop
@@ -203,13 +251,11 @@ def _kind(module: nn.Module, name: str, parameters: dict[str, nn.Parameter]) -> 
 
 
 def _refuse_hidden_state(module: nn.Module) -> None:
-    statistics = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in STATISTICS}
-    counts = {f"{name}.num_batches_tracked".lstrip(".") for name, _ in batch_norms(module)}
-    buffers = [name for name, _ in module.named_buffers() if name not in statistics | counts]
+    kept = (*STATISTICS, "num_batches_tracked")
+    known = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in kept}
+    buffers = [name for name, _ in module.named_buffers() if name not in known]
     if buffers:
         raise ConfigError(
             f"model: has buffers {buffers}; only parameters and the running statistics of BatchNorm are trained, "
             "noised and sent. Replace the layer that has them, a normalisation by GroupNorm or LayerNorm."
         )
-    if any("Dropout" in type(part).__name__ for part in module.modules()):
-        raise ConfigError("model: has dropout, whose coins no seed here controls. Remove the dropout layers.")

@@ -49,7 +49,8 @@ class Recipe:
 
     def build(self) -> FrozenNetwork:
         """The network; ConfigError for names that do not exist."""
-        model = models.build(self.model, self.input_shape, self.classes, **self.options)
+        fixed_seed = Seeds(root=self.seed).integer("weights")
+        model = models.build(self.model, self.input_shape, self.classes, fixed_seed=fixed_seed, **self.options)
         return freeze(
             model,
             Seeds(root=self.seed),

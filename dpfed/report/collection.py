@@ -34,7 +34,9 @@ class OneRun:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collection:
-    """What a report shows. `missing` runs are listed but not finished; `repeat` are the commands that make them all."""
+    """What a report shows. `missing` runs are listed but not finished; `repeat` are the commands that make them all.
+    differences: of run folders, in what their configurations differ, a line for each key; empty for a sweep, whose axes
+    say it."""
 
     title: str
     paper: str = ""
@@ -42,6 +44,7 @@ class Collection:
     quantities: tuple[str, ...] = ("test_accuracy", "best_test_accuracy", "epsilon", "uplink_megabytes_total")
     x: str | None = None
     runs: tuple[OneRun, ...]
+    differences: tuple[str, ...] = ()
     missing: tuple[Listed, ...] = ()
     published: tuple[Published, ...] = ()
     repeat: tuple[str, ...] = ()
@@ -124,9 +127,24 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
     return Collection(
         title=" on ".join(both),
         runs=tuple(placed),
+        differences=_differences(runs),
         repeat=tuple(f"dpfed run {folder / 'config.toml'}" for folder in folders),
         versions={},
     )
+
+
+def _differences(runs: Sequence[OneRun]) -> tuple[str, ...]:
+    """Every key in which configurations differ, with what each folder has; the seed too."""
+    configs = {str(run.folder): flat(run.config) for run in runs}
+    found = []
+    for key in sorted({*chain(*configs.values())}):
+        values = {folder: str(config.get(key, "not set")) for folder, config in configs.items()}
+        if len(set(values.values())) > 1:
+            by_value: dict[str, list[str]] = {}
+            for folder, value in values.items():
+                by_value.setdefault(value, []).append(folder)
+            found.append(f"{key}: " + "; ".join(f"{value} in {', '.join(some)}" for value, some in by_value.items()))
+    return tuple(found)
 
 
 def _read(folder: Path, row: str, at: Mapping[str, str]) -> OneRun:

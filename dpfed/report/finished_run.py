@@ -74,6 +74,9 @@ def _check_round(line: Mapping[str, Any]) -> None:
     count(at_least=0, round=line["round"])
     for key in ("test_accuracy", "epsilon", "uplink_megabytes"):
         _check_number(key, line[key])
+    for key, value in line.items():
+        if key.startswith("test_"):
+            _check_number(key, value)
 
 
 def _check_number(key: str, value: object) -> None:

@@ -92,7 +92,7 @@ def _statement(summary: dict[str, Any]) -> str:
         return (
             f"Record-level differential privacy: epsilon at most {upwards(summary['epsilon'])} at delta "
             f"{upwards(summary['delta'])} for {summary['adjacency']} of one record of any one client, whoever sees the "
-            f"uploads; {summary['rounds']} rounds, each client charged for its own, batches by coins, noise multiplier "
+            f"uploads; {summary['rounds']} rounds, each client charged for its own, Poisson batches, noise multiplier "
             f"{upwards(summary['noise_multiplier'])} in every local step; accountant {summary['accountant']}. No "
             f"account of the worst client's steps can state less than {downwards(summary['lower_bound'])}."
         )

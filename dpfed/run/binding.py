@@ -18,15 +18,18 @@ FORMAT = "dpfed-run-1"
 @dataclass(frozen=True, kw_only=True)
 class Binding:
     """configuration: of config.toml as it was written. population: `dpfed.data.population.fingerprint`. start: of what
-    rounds start from, the broadcast and the frozen network where there is one."""
+    rounds start from, the broadcast and the frozen network where there is one. own_code: of the user's own files,
+    empty where a run needs none (and in no file then)."""
 
     configuration: str
     population: str
     start: str
+    own_code: str = ""
 
     def to_header(self) -> dict[str, str]:
         """As it stands in the ledger's header, beside its population."""
-        return {"format": FORMAT, "configuration": self.configuration, "start": self.start}
+        own = {"own_code": self.own_code} if self.own_code else {}
+        return {"format": FORMAT, "configuration": self.configuration, "start": self.start} | own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +44,17 @@ PARTS = {
     "format": "the version of dpfed that began it",
     "configuration": "its configuration",
     "start": "the model that it starts from (also another version of torch or kind of processor makes another one)",
+    "own_code": "the code of your own that it needs (--load)",
     "population": "its clients (the data, who holds them by data.partition and its seed and keys, or population.key)",
 }
 """What a hash is of, in words."""
 
 
 def configuration_hash(tables: Mapping[str, Any]) -> str:
-    """Of the tables of config.toml."""
+    """Of the tables of config.toml but for federation.rounds: how long a run was is in its ledger, and a run can be
+    prolonged (`dpfed.run.prolonging`)."""
+    federation = {key: value for key, value in tables.get("federation", {}).items() if key != "rounds"}
+    tables = {**tables, "federation": federation}
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 

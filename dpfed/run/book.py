@@ -38,7 +38,7 @@ class Book:
             )
         if project is not None:
             project.look()
-        if _has_no_header(path):  # killed while it was made: before the first round
+        if has_no_header(path):  # killed while it was made: before the first round
             path.unlink()
         if path.exists():
             book = cls(Ledger.resume(path), project)
@@ -163,7 +163,7 @@ def _differing(there: Header, header: Header) -> str:
     return " and ".join(words for name, words in PARTS.items() if before.get(name) != now.get(name))
 
 
-def _has_no_header(path: Path) -> bool:
+def has_no_header(path: Path) -> bool:
     """Whether the file ends before its first line does."""
     try:
         with open_input(path) as file:

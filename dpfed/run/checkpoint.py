@@ -85,12 +85,14 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
 
 
 def _of_run(binding: Binding) -> dict[str, str]:
-    return {"run": binding.configuration, "population": binding.population, "start": binding.start}
+    own = {"own_code": binding.own_code} if binding.own_code else {}
+    return {"run": binding.configuration, "population": binding.population, "start": binding.start} | own
 
 
 def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> None:
     """Whether the run that goes on is the one that was saved."""
-    other = [name for name, value in _of_run(binding).items() if facts[name] != value]
+    now = _of_run(binding)
+    other = [name for name in ("run", "population", "start", "own_code") if facts.get(name) != now.get(name)]
     if other:
         words = " and ".join(PARTS["configuration" if name == "run" else name] for name in other)
         raise RunError(

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 
-from dpfed import data, models
+from accounting.errors import AccountingError
+from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
-from dpfed.config.own_code import load_own_code
-from dpfed.config.tables import Config, Mask
+from dpfed.config import registered
+from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
 from dpfed.data.samples import Validation, public_samples, validation_samples
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
@@ -30,15 +34,23 @@ from dpfed.models.mask_file import Recipe
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.round import Method
+from dpfed.run.evaluate import Objective
+from dpfed.run.objective import objective_of, with_own_loss
+from dpfed.run.own import Own
 from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.seeds import Seeds
+from dpfed.server.adaptive import Adaptive, Kind
 from dpfed.server.averaging import Averaging
+from dpfed.server.moving_average import Averaged, MovingAverage
 from dpfed.server.posterior import BetaPosterior
 from dpfed.server.purging import Purging
 from dpfed.server.readout import Masked, Readout, Weights
+from dpfed.server.registry import check_name as check_rule
+from dpfed.server.registry import own_rule
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.soundness import require_sound
+from dpfed.stages.encode import Encode
+from dpfed.stages.soundness import of_ones_own, require_forgetful, require_form, require_sound
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
@@ -50,7 +62,8 @@ class Experiment:
     """Everything that `dpfed.run.loop` needs to run.
 
     readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
-    gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares.
+    gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares. own_code: what
+    of it does not come with dpfed.
     """
 
     config: Config
@@ -58,6 +71,7 @@ class Experiment:
     method: Method
     seeds: Seeds
     model: FlatModel
+    objective: Objective
     readout: Readout
     dataset: Dataset
     device: torch.device
@@ -68,38 +82,46 @@ class Experiment:
     uplink_bits: int | None
     secure_sum_bits: int
     downlink_bits: int
+    own_code: tuple[OwnFile, ...] = ()
 
 
-def check(config: Config, ranks: Ranks | None = None) -> MethodFacts:
+def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodFacts:
     """What is true of the method, after everything that can be refused without the data: ConfigError as in `build`."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
     chosen = method(config.method.name)
-    data.check_name(config.data.name)
-    models.check_name(config.model.name)
+    if own is None or own.data is None:
+        data.check_name(config.data.name)
+    if own is None or own.model is None:
+        models.check_name(config.model.name)
+    check_rule(config.server.rule)
     refuse(config, chosen)
     return chosen
 
 
-def build(config: Config, ranks: Ranks | None = None) -> Experiment:
-    """The objects of a run. ConfigError for a choice that cannot work, with the nearest one that does; AccountingError
-    for one that no account of privacy covers.
+def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
+    """The objects of a run, of which the caller may have some of its `own`. ConfigError for a choice that cannot work,
+    with the nearest one that does; AccountingError for one that no account of privacy covers.
     """
-    ranks = Alone() if ranks is None else ranks
-    facts = check(config, ranks)
+    ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
+    if own.loss is not None:
+        config = with_own_loss(config)
+    facts = check(config, ranks, own)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
-    whole = data.load(config.data.name, config.data.root, classes=config.data.classes)
+    whole = own.data or data.load(config.data.name, config.data.root, classes=config.data.classes)
     check_letters(config.model.name, whole)
     division = Seeds(root=config.data.partition_seed)
     whole, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, whole, division, device)
-    model = network_of(config, dataset)
-    models.check_outputs(config.model.name, model, torch.from_numpy(dataset.test_inputs[:2]), dataset.classes)
+    model = network_of(config, dataset, seeds, own.model)
+    objective = objective_of(config, dataset, model, own.loss, own.metrics)
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
     randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
-    clients = local_training(config, course(config, model, network, device), dataset, model, division, device)
+    clients = local_training(
+        config, course(config, model, network, device), objective.loss, dataset, model, division, device
+    )
     records: RecordGoal | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
@@ -114,8 +136,8 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         device=device,
         public=public,
     )
-    stages = facts.stages(settings)
-    goal = _charged(settings.goal(stages.project.sent), stages)
+    stages = _chain(settings)
+    goal = _charged(settings, stages)
     method = _method(settings, stages, goal, ranks)
     beside = method.aggregation.overhead_bits(most_uploads(config, goal))
     stated = goal or records
@@ -124,12 +146,15 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
     else:
         broadcast, readout = _masks(config, network, dataset, seeds)
+    if config.server.average is not None:
+        readout = Averaged(last=readout)
     return Experiment(
         config=config,
         facts=facts,
         method=method,
         seeds=seeds,
         model=model,
+        objective=objective,
         readout=readout,
         dataset=dataset,
         device=device,
@@ -137,22 +162,74 @@ def build(config: Config, ranks: Ranks | None = None) -> Experiment:
         goal=stated,
         validation=validation,
         not_protected=not_protected(
-            [one.note for one in (public, validation) if one is not None], config, stages.decodes_before_the_clip
+            [
+                *(one.note for one in (public, validation) if one is not None),
+                *([_taken_at_its_word(stages)] if goal is not None and of_ones_own(stages) else []),
+            ],
+            config,
+            stages.decodes_before_the_clip,
         ),
         uplink_bits=None if stages.fixed_bits is None else stages.fixed_bits + beside,
         secure_sum_bits=beside,
         downlink_bits=_downlink_bits(settings, stages),
+        own_code=own_code_of(config),
     )
 
 
-def _charged(goal: PrivacyGoal | None, stages: Stages) -> PrivacyGoal | None:
+def own_code_of(config: Config) -> tuple[OwnFile, ...]:
+    """The files of a user's own that a run of this configuration is made of."""
+    method_of, scheme_of = config.method.name, method(config.method.name).scheme
+    return own_files(
+        [
+            ("method", method_of),
+            ("scheme", scheme_of or ""),
+            ("model", config.model.name),
+            ("data set", config.data.name),
+            ("data set", config.data.public_from or ""),
+            ("server rule", config.server.rule),
+        ]
+    )
+
+
+def _chain(settings: Settings) -> Stages:
+    """The method's; ConfigError with its line where a function of one's own fails."""
+    facts = settings.facts
+    try:
+        return require_form(facts.stages(settings))
+    except (DpfedError, AccountingError):
+        raise
+    except Exception as error:
+        if registered.file_of("method", facts.name) is None:
+            raise
+        raise ConfigError(f"method.name={facts.name!r}: its function fails: {words_of(error)}.") from error
+
+
+def _charged(settings: Settings, stages: Stages) -> PrivacyGoal | None:
     """The goal with the mechanism that the stage charges which makes rounds private: nothing else says what a run is
-    charged for."""
+    charged for. ConfigError where that charge does not cover what the chain, or a scheme of one's own, does."""
+    goal = settings.goal(stages.project.sent)
     if goal is None:
         return None
     require_sound(stages)
+    require_forgetful(stages, settings.clients)
+    _check_own_scheme(stages)
     assert stages.private is not None
     return replace(goal, mechanism=stages.private.mechanism(goal.least))
+
+
+def _check_own_scheme(stages: Stages) -> None:
+    """A private run through a scheme of one's own rests on rows that do not depend on each other: what need not be
+    believed is tried."""
+    encode = stages.find(Encode)
+    if encode is None or registered.file_of("scheme", encode.scheme.name) is None:
+        return
+    found = compress.check(encode.scheme, statistics=False)
+    if not found.passed:
+        words = "; ".join(f"{one.subject}: {one.detail}" for one in found.failed)
+        raise ConfigError(
+            f"scheme {encode.scheme.name!r} with [privacy]: does not do what it claims ({words}) See `dpfed audit "
+            f"scheme {encode.scheme.name}`."
+        )
 
 
 def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks: Ranks) -> Method:
@@ -163,7 +240,7 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
         randomness=settings.randomness,
         clients=settings.clients,
         aggregation=sums_of(config, stages, goal, settings.seeds),
-        server=_server(config, settings.facts, settings.model, settings.device),
+        server=_averaging_models(config, _server(config, settings.facts, settings.model, settings.device)),
         group=group_of(config, settings.model),
         divisor=settings.sampler.expected if goal else None,
         slots=slots_of(goal) if goal else None,
@@ -197,20 +274,36 @@ def _device(name: str, ranks: Ranks) -> torch.device:
     return device
 
 
+def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
+    decay = config.server.average
+    return rule if decay is None else MovingAverage(rule=rule, decay=decay)
+
+
 def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
     server, edge = config.server, (config.mask or Mask()).edge
     if server.rule == "posterior":
         kept = edge if config.privacy is not None else 0.0
         return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-    step = Averaging(
-        learning_rate=server.learning_rate,
-        momentum=server.momentum,
-        edge=edge if chosen.coins else None,
-        averaged=model.indices("statistic").to(device) if model.has_statistics else None,
-    )
+    own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
+    averaged = model.indices("statistic").to(device) if model.has_statistics else None
+    step = own or replace(_step(config, edge if chosen.coins else None), averaged=averaged)
     if chosen.local_training != "pruned" or config.method.purge == "clients":
         return step
     return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
+
+
+def _step(config: Config, edge: float | None) -> Averaging | Adaptive:
+    server = config.server
+    if server.rule in get_args(Kind):
+        beta1 = (0.0 if server.rule == "adagrad" else 0.9) if server.beta1 is None else server.beta1
+        return Adaptive(
+            kind=server.rule,  # type: ignore[arg-type]
+            learning_rate=server.learning_rate,
+            beta1=beta1,
+            beta2=server.beta2,
+            tau=server.tau,
+        )
+    return Averaging(learning_rate=server.learning_rate, momentum=server.momentum, edge=edge)
 
 
 def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
@@ -218,7 +311,7 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
     recipe = Recipe(
         model=config.model.name,
         input_shape=dataset.input_shape,
-        classes=dataset.classes,
+        classes=dataset.outputs,
         options=model_options(config),
         seed=seeds.root,
         constant=table.constant,
@@ -249,6 +342,13 @@ def _of_secure_sums(config: Config) -> str:
             "took part, and then hostile_clients_epsilon holds"
         )
     return "".join(notes)
+
+
+def _taken_at_its_word(stages: Stages) -> str:
+    return (
+        f"against errors in code of your own: {', '.join(of_ones_own(stages))} bounds updates or makes them private, "
+        "and epsilon holds if it does what it says (`dpfed audit upload` with --load tests it)"
+    )
 
 
 def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The folder of a run: what it wrote, in an order that survives a crash.
 
 config.toml        the resolved configuration
+own_code.json      the files of the user's own that the run needs, if any: where they were, and their hashes
 ledger.jsonl       what was released (private runs); synced before anything of a round is visible elsewhere
 metrics.jsonl      one line a round, safe to publish with the model
 diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums, times: covered by no epsilon, for the
@@ -20,6 +21,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +32,33 @@ from safetensors.torch import save
 
 from accounting.ledger import population_key
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from dpfed.config.own_code import OwnFile, code_hash
 from dpfed.config.tables import parse_written
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.run import checkpoint, durable_files
 from dpfed.run.binding import Binding, configuration_hash
 from dpfed.run.checkpoint import Checkpoint
+from dpfed.run.prolonging import prolonged
 from dpfed.server.state import ServerState
 
 _LOCK = "lock"
+OWN_CODE = "own_code.json"
 
 
 class RunFolder:
     """Paths and atomic writes, for one process at a time; every failure is a RunError that names the file.
 
-    `release` lets the next process in; the end of this one does, too, whatever ends it.
+    `shorter`: the configuration that the run began with, where it is to be prolonged. `release` lets the next process
+    in; the end of this one does, too, whatever ends it.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path
         self.configuration = configuration_hash(config)
         self._binding: Binding | None = None
+        self.shorter: Mapping[str, Any] | None = None
+        self._made: tuple[Path, ...] | None = None
         self._lock = FileLock(path / _LOCK, thread_local=False)
         self.ledger = path / "ledger.jsonl"
         self.report = path / "report.html"
@@ -64,6 +72,7 @@ class RunFolder:
         """A new folder holding the configuration; RunError if something is already there."""
         folder = cls(path, config)
         try:
+            folder._made = tuple(one for one in (path, *path.parents) if not one.exists())
             path.mkdir(parents=True, exist_ok=True)
             folder._refuse_content()
             folder._hold()
@@ -73,13 +82,14 @@ class RunFolder:
         try:
             folder._write("config.toml", tomli_w.dumps(dict(config)).encode())
         except RunError:
-            folder.release()
+            folder.discard()
             raise
         return folder
 
     @classmethod
     def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
-        """The folder of an interrupted run; RunError if it holds none, or one with another configuration.
+        """The folder of an interrupted run, or of one that is to be prolonged; RunError if it holds none, or one with
+        another configuration.
 
         Of a setting that its version did not have yet, see `parse_written`.
         """
@@ -87,15 +97,23 @@ class RunFolder:
             before = tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
-        changed = differences(parse_written(before, source=str(path / "config.toml")).to_dict(), dict(config))
-        if changed:
+        written = parse_written(before, source=str(path / "config.toml")).to_dict()
+        changed = differences(written, dict(config))
+        if changed and not prolonged(written, config):
             raise RunError(
                 f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "
                 "or take the differences back."
             )
         folder = cls(path, before)  # its files name the configuration as it was written
         folder._hold()
+        folder.shorter = before if changed else None
         return folder
+
+    def prolong(self, rounds: int) -> None:
+        """From now on the run has so many rounds."""
+        assert self.shorter is not None
+        tables = {**self.shorter, "federation": {**self.shorter["federation"], "rounds": rounds}}
+        self._write("config.toml", tomli_w.dumps(tables).encode())
 
     def key(self, new: Callable[[], bytes]) -> bytes:
         """The key of the population's fingerprint. A new one where nothing was begun, or where it is lost: then no
@@ -107,6 +125,21 @@ class RunFolder:
             population_key.write(path, key)
         return key
 
+    def own_code(self, files: Sequence[OwnFile], *, resume: bool) -> None:
+        """Note the code of the user's own that a new run needs; RunError where one that goes on has other code."""
+        if not resume:
+            if files:
+                content = json.dumps([one.to_dict() for one in files], indent=2) + "\n"
+                self._write(OWN_CODE, content.encode())
+            return
+        before = own_code_in(self.path)
+        if code_hash(before) != code_hash(files):
+            began, now = (", ".join(map(_named, each)) or "none" for each in (before, files))
+            raise RunError(
+                f"{self.path}: cannot resume with other code of your own: it began with {began}; there is {now} now. "
+                "Load the files as they were (--load), or start a new run."
+            )
+
     def bind(self, binding: Binding) -> None:
         """What checkpoints from now on are of, and must have been of."""
         self._binding = binding
@@ -114,6 +147,17 @@ class RunFolder:
     def release(self) -> None:
         """Another process may run here now."""
         self._lock.release()
+
+    def discard(self) -> None:
+        """Release it; a new folder, of a run that was refused before it charged or saved anything, is taken away."""
+        names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", _LOCK)
+        if self._made is not None:
+            with suppress(OSError):  # what cannot be removed stays; why the run was refused is said all the same
+                for name in names:
+                    (self.path / name).unlink(missing_ok=True)
+                for folder in self._made:
+                    folder.rmdir()
+        self.release()
 
     def _refuse_content(self) -> None:
         """A run that was killed before it had a configuration has left nothing that counts."""
@@ -166,10 +210,12 @@ class RunFolder:
         return checkpoint.read(self._checkpoint, binding=self._binding, start=start)
 
     def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
-        """The final weights by parameter name; the SHA-256 of the file."""
+        """The final weights by parameter name, and the fixed ones, which the header names; the SHA-256 of the file."""
         flat = weights.cpu()
         tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
-        return self._hashed("model.safetensors", save(tensors))
+        fixed = {name: tensor.cpu().contiguous() for name, tensor in model.fixed.items()}
+        about = {"fixed": json.dumps(sorted(fixed))} if fixed else None
+        return self._hashed("model.safetensors", save(tensors | fixed, metadata=about))
 
     def save_mask(self, content: bytes) -> str:
         """The final mask: with the seed in it, the whole network; the SHA-256 of the file."""
@@ -205,6 +251,20 @@ class RunFolder:
             return lines
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+
+
+def own_code_in(path: Path) -> tuple[OwnFile, ...]:
+    """What own_code.json in this folder names; RunError where it cannot be read."""
+    file = path / OWN_CODE
+    try:
+        listed = json.loads(read_text(file, at_most=LARGEST_CONFIGURATION)) if file.exists() else []
+        return tuple(OwnFile(path=str(one["path"]), sha256=str(one["sha256"])) for one in listed)
+    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+
+
+def _named(one: OwnFile) -> str:
+    return f"{one.path} ({one.sha256[:12] or 'typed in a session'})"
 
 
 def _not_written(file: Path, error: OSError) -> RunError:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from accounting.errors import AccountingError, BudgetSpent
@@ -21,7 +20,7 @@ from accounting.ledger import Header, population_key
 from accounting.ledger.project import ProjectLedger
 from dpfed import __version__
 from dpfed.aggregation.summed import Closing
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import code_hash, words_of
 from dpfed.data.population import fingerprint
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
@@ -32,13 +31,14 @@ from dpfed.run import exceeded
 from dpfed.run.binding import Binding, Heads, start_hash
 from dpfed.run.book import Book
 from dpfed.run.checkpoint import Checkpoint
-from dpfed.run.evaluate import TestResult, evaluate
 from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
+from dpfed.run.prolonging import require_same_rounds
+from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
-from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, open_watched, take_part_watched
-from dpfed.server.readout import Masked
+from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, facts_record, open_watched, take_part_watched
+from dpfed.server.moving_average import network_of
 from dpfed.server.state import ServerState
 from dpfed.stages.stage import Round
 
@@ -173,12 +173,17 @@ class Run:
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
+            folder.own_code(experiment.own_code, resume=resume)
+            if folder.shorter is not None:
+                sent = experiment.method.stages.project.choice.sent
+                require_same_rounds(folder.shorter, experiment.config, experiment.facts, experiment.goal, sent)
+                folder.prolong(experiment.config.federation.rounds)
             binding = _binding_of(experiment, folder, project)
             folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)
             return cls(experiment, folder, saved, on_round, binding, project)
         except BaseException:
-            folder.release()
+            folder.discard()
             raise
 
     def release(self) -> None:
@@ -245,17 +250,15 @@ class Run:
         """The model and the summary. RunError if the budget did not pay for a single round."""
         experiment, folder = self.experiment, self._folder
         if experiment.goal and self.state.round == 0:
+            if self._book is not None and not self._book.ledger.entries:
+                folder.discard()
             raise RunError(self._exceeded())
-        accuracies = [record["test_accuracy"] for record in self._metrics if record["test_accuracy"] is not None]
-        if self._metrics and self._metrics[-1]["test_accuracy"] is None:  # ended between two evaluations
-            accuracies.append(_evaluate(experiment, self.state).accuracy)
         summary = summary_of(
             experiment,
             self.state,
             self._book,
             self._metrics,
-            accuracies=accuracies,
-            validation_accuracy=_validated(experiment, self.state),
+            scores=scores_of(experiment, self.state, self._metrics),
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
             binding=self._binding,
@@ -327,8 +330,13 @@ def _binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedge
             on_nodes=experiment.config.data.partition == "nodes",
         ),
         start=start_hash(
-            [experiment.start.broadcast, *([readout.network.constants] if isinstance(readout, Masked) else [])]
+            [
+                experiment.start.broadcast,
+                *([frozen.constants] if (frozen := network_of(readout)) is not None else []),
+                *experiment.model.fixed.values(),
+            ]
         ),
+        own_code=code_hash(experiment.own_code),
     )
 
 
@@ -355,64 +363,17 @@ def _round_record(experiment: Experiment, state: ServerState, epsilon: float, up
     config = experiment.config
     record: dict[str, Any] = {"round": state.round, "test_accuracy": None, "test_loss": None}
     if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:
-        result = _evaluate(experiment, state)
-        record["test_accuracy"] = result.accuracy
-        record["test_loss"] = result.loss if math.isfinite(result.loss) else None
-        if experiment.validation is not None:
-            record["validation_accuracy"] = _validated(experiment, state)
+        record |= tested(experiment, state) | validated(experiment, state)
     record["epsilon"] = None if math.isnan(epsilon) else epsilon
     record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
     record["uplink_megabytes"] = uplink_megabytes(experiment, state.round, uplink)
     return record
 
 
-def _evaluate(experiment: Experiment, state: ServerState) -> TestResult:
-    dataset, device = experiment.dataset, experiment.device
-    return evaluate(
-        experiment.model,
-        experiment.readout.weights(state),
-        torch.from_numpy(dataset.test_inputs).to(device),
-        torch.from_numpy(dataset.test_labels).to(device),
-    )
-
-
 def _report_of(state: ServerState, facts: RoundFacts, uplink: int, seconds: float) -> dict[str, Any]:
     """What the files beside the checkpoint say of a round: it is in the checkpoint, and so never lost."""
     return {
         "uplink": uplink,
-        "diagnostics": _facts_record(state, facts, seconds),
+        "diagnostics": facts_record(state, facts, seconds),
         "canaries": [{"round": state.round, **asdict(score)} for score in facts.canaries],
-    }
-
-
-def _validated(experiment: Experiment, state: ServerState) -> float | None:
-    """Accuracy on the training samples that were set aside, if any were."""
-    held = experiment.validation
-    if held is None:
-        return None
-    return evaluate(experiment.model, experiment.readout.weights(state), held.inputs, held.labels).accuracy
-
-
-def _facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, Any]:
-    """What no epsilon covers; the time of a round, too, tells how many took part."""
-    return {
-        "round": state.round,
-        "cohort": facts.cohort,
-        "members": facts.members,
-        "counted": facts.counted,
-        "clipped": facts.clipped,
-        "not_finite": facts.not_finite,
-        "uplink_bytes": facts.uplink_bytes,
-        "participants": facts.participants,
-        "arrived": facts.arrived,
-        "largest_norm": facts.largest_norm,
-        "longest_added": facts.longest_added,
-        "divisor": facts.divisor,
-        "probes": facts.probes,
-        "map": facts.map,
-        "noise": facts.noise,
-        "noise_known": facts.noise_known,
-        "near_the_ends": facts.near_the_ends,
-        "aborted": facts.aborted,
-        "seconds": seconds,
     }

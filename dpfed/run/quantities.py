@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from accounting.rounding import downwards, upwards
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.errors import ConfigError
 
 SAFELY: Mapping[str, Callable[[float], str]] = {
@@ -66,6 +66,11 @@ QUANTITIES: dict[str, Quantity] = {
         _percent("test_accuracy", "test accuracy, last round"),
         _percent("best_test_accuracy", "test accuracy, best over rounds"),
         _percent("validation_accuracy", "validation accuracy, last round"),
+        *(
+            Quantity(key=f"{half}_{key}", label=f"{half} {key}, last round", digits=4)
+            for half in ("test", "validation")
+            for key in ("loss", "mae", "rmse", "r2")
+        ),
         Quantity(key="epsilon", label="epsilon", digits=4, over_seeds="largest"),
         Quantity(key="lower_bound", label="epsilon at least", digits=4, over_seeds="smallest"),
         Quantity(key="server_epsilon", label="epsilon against the server", digits=4, over_seeds="largest"),
@@ -94,6 +99,6 @@ QUANTITIES: dict[str, Quantity] = {
 def quantity(key: str, *, where: str) -> Quantity:
     """The quantity `key`; ConfigError that names `where` it was asked for."""
     if key not in QUANTITIES:
-        nearest = difflib.get_close_matches(key, QUANTITIES, n=1, cutoff=0)[0]
-        raise ConfigError(f"{where}: quantity {key!r} is none of {', '.join(QUANTITIES)}. Did you mean {nearest!r}?")
+        hint = did_you_mean(key, QUANTITIES)
+        raise ConfigError(f"{where}: quantity {key!r} is none of {', '.join(QUANTITIES)}.{hint}")
     return QUANTITIES[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -23,8 +24,7 @@ def summary_of(
     book: Book | None,
     metrics: list[dict[str, Any]],
     *,
-    accuracies: list[float],
-    validation_accuracy: float | None,
+    scores: Mapping[str, float | None],
     stopped_by: str,
     seconds: float,
     binding: Binding,
@@ -38,7 +38,7 @@ def summary_of(
     charged = 0.0
     if goal is not None and book is not None:
         ledger = Ledger.read(book.ledger.path)
-        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=_records(experiment))
+        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
         released = len(ledger.releases)
         against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
         charged = delta_for_failures(ledger)
@@ -47,14 +47,14 @@ def summary_of(
         "dataset": config.data.name,
         "model": config.model.name,
         "parameters": experiment.model.size,
+        "fixed_parameters": sum(tensor.numel() for tensor in experiment.model.fixed.values()),
         "local_training": asdict(experiment.method.clients.plan) | {"precision": experiment.method.clients.precision},
         "clients": config.federation.clients,
         "cohort": int(experiment.method.sampler.expected),
         "sampling": config.federation.sampling,
         "rounds": state.round,
-        "test_accuracy": accuracies[-1] if accuracies else None,
-        "best_test_accuracy": max(accuracies) if accuracies else None,
-        "validation_accuracy": validation_accuracy,
+        "loss": experiment.objective.loss.name,
+        **scores,
         "epsilon": stated.epsilon if stated else None,
         "lower_bound": stated.lower_bound if stated else None,
         "delta": goal.delta if goal else None,
@@ -103,7 +103,7 @@ def delta_for_failures(ledger: Ledger) -> float:
     return overflow(released) if released is not None else 0.0
 
 
-def _records(experiment: Experiment) -> int | None:
+def records_of(experiment: Experiment) -> int | None:
     """How many records there are, where they are what is private."""
     return experiment.method.clients.partition.total if isinstance(experiment.goal, RecordGoal) else None
 

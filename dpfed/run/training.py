@@ -8,6 +8,9 @@ from typing import Any
 import torch
 
 from dpfed import models
+from dpfed.clients.adam import Adam
+from dpfed.clients.learning_rate import constant, cosine, linear, listed, step
+from dpfed.clients.losses import Loss
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.pruned import PrunedSgd
@@ -15,7 +18,8 @@ from dpfed.clients.sgd import Sgd
 from dpfed.clients.task import Course
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
-from dpfed.config.tables import Config, Mask
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
 from dpfed.methods.catalogue import method
@@ -23,11 +27,16 @@ from dpfed.methods.facts import MethodFacts
 from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
+from dpfed.run.own import Maker
 from dpfed.seeds import Seeds
 
 
-def network_of(config: Config, dataset: Dataset) -> FlatModel:
-    return models.build(config.model.name, dataset.input_shape, dataset.classes, **model_options(config))
+def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None = None) -> FlatModel:
+    """Initial weights, and fixed ones where a part is not trained, are those of the run's seed."""
+    name, shape, fixed_seed = config.model.name, dataset.input_shape, seeds.integer("weights")
+    if own is not None:
+        return models.build_own(name, own, shape, dataset.outputs, fixed_seed=fixed_seed)
+    return models.build(name, shape, dataset.outputs, fixed_seed=fixed_seed, **model_options(config))
 
 
 def model_options(config: Config) -> dict[str, Any]:
@@ -43,23 +52,21 @@ def frozen_network(config: Config, model: FlatModel, seeds: Seeds, device: torch
 
 def course(config: Config, model: FlatModel, network: FrozenNetwork | None, device: torch.device) -> Course:
     local, table = config.local, config.mask or Mask()
-    descent = {
-        "learning_rate": local.learning_rate,
-        "learning_rate_decay": local.learning_rate_decay,
-        "momentum": local.momentum,
-    }
+    descent = _descent(config)
     chosen = method(config.method.name)
     if chosen.local_training == "masked noise":
-        return _masked_noise(config, chosen, model, descent, device)
+        return _masked_noise(config, chosen, model, descent | {"momentum": local.momentum}, device)
     if network is None:
-        sgd = Sgd(size=model.size, **descent)
+        optimiser = _optimiser(config, model, descent)
         if chosen.local_training != "pruned":
-            return sgd
+            return optimiser
         purged = sparsity_schedule(config) if config.method.purge == "clients" else None
-        return PrunedSgd(sgd=sgd, prunable=model.indices("weight").to(device), sparsity=purged)
+        return PrunedSgd(sgd=optimiser, prunable=model.indices("weight").to(device), sparsity=purged)
+    assert local.optimizer != "adamw"  # refused
     return MaskTraining(
         network=network,
         **descent,
+        momentum=local.momentum,
         optimizer=local.optimizer,
         gradient=table.gradient,
         forward="threshold" if config.method.name == "fedmask" else table.forward,
@@ -67,8 +74,27 @@ def course(config: Config, model: FlatModel, network: FrozenNetwork | None, devi
     )
 
 
+def _descent(config: Config) -> dict[str, Any]:
+    """The learning rate and how it changes over rounds."""
+    local, rounds = config.local, config.federation.rounds
+    schedules = {"constant": constant, "cosine": cosine(rounds), "linear": linear(rounds)}
+    decay = local.learning_rate_decay
+    if local.schedule == "step":
+        return {"learning_rate": local.learning_rate, "schedule": step(local.schedule_rounds or 1, decay)}
+    chosen = schedules[local.schedule] if isinstance(local.schedule, str) else listed(local.schedule)
+    return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": chosen}
+
+
+def _optimiser(config: Config, model: FlatModel, descent: dict[str, Any]) -> Sgd | Adam:
+    local = config.local
+    given = descent | {"size": model.size, "weight_decay": local.weight_decay, "decayed": model.parameters_size}
+    if local.optimizer == "sgd":
+        return Sgd(momentum=local.momentum, **given)
+    return Adam(decoupled=local.optimizer == "adamw", **given)
+
+
 def _masked_noise(
-    config: Config, chosen: MethodFacts, model: FlatModel, descent: dict[str, float], device: torch.device
+    config: Config, chosen: MethodFacts, model: FlatModel, descent: dict[str, Any], device: torch.device
 ) -> MaskedNoise:
     table, made = config.method, scheme(config, chosen, model.size)
     assert isinstance(made, FedMrn | FedMrnSigned)
@@ -91,7 +117,7 @@ def group_of(config: Config, model: FlatModel) -> int:
 
 
 def local_training(
-    config: Config, course: Course, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
+    config: Config, course: Course, loss: Loss, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
 ) -> LocalTraining:
     return LocalTraining(
         model=model,
@@ -102,6 +128,7 @@ def local_training(
         epochs=config.local.epochs,
         steps=config.local.steps,
         batch_size=config.local.batch_size,
+        loss=loss,
         strategy=config.local.strategy,
         chunk=config.local.chunk,
         memory=config.local.memory,

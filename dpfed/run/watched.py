@@ -134,6 +134,31 @@ def facts_of(ended: EndedRound, watch: Watch, method: Method) -> RoundFacts:
     )
 
 
+def facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[str, Any]:
+    """What no epsilon covers; the time of a round, too, tells how many took part."""
+    return {
+        "round": state.round,
+        "cohort": facts.cohort,
+        "members": facts.members,
+        "counted": facts.counted,
+        "clipped": facts.clipped,
+        "not_finite": facts.not_finite,
+        "uplink_bytes": facts.uplink_bytes,
+        "participants": facts.participants,
+        "arrived": facts.arrived,
+        "largest_norm": facts.largest_norm,
+        "longest_added": facts.longest_added,
+        "divisor": facts.divisor,
+        "probes": facts.probes,
+        "map": facts.map,
+        "noise": facts.noise,
+        "noise_known": facts.noise_known,
+        "near_the_ends": facts.near_the_ends,
+        "aborted": facts.aborted,
+        "seconds": seconds,
+    }
+
+
 def _scores(now: Round, watch: Watch, method: Method) -> tuple[CanaryScore, ...]:
     if method.canaries is None or watch.released is None:
         return ()

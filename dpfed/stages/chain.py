@@ -80,8 +80,17 @@ class Stages:
 
     @property
     def up_to_the_clip(self) -> tuple[Stage, ...]:
-        """The map and the bound: what a client may add to a released sum."""
-        return tuple(stage for stage in self if isinstance(stage, Project | Clip | ClipMoves))
+        """The map, the bound, and what of one's own is between them: what a client may add to a released sum."""
+        last = max(place for place, stage in enumerate(self) if isinstance(stage, Project | Clip | ClipMoves))
+        return tuple(stage for stage in self._stages[: last + 1] if not isinstance(stage, Wire))
+
+    def before(self, place: int) -> tuple[Stage, ...]:
+        return self._stages[:place]
+
+    @property
+    def own(self) -> tuple[Stage, ...]:
+        """Stages that do not come with dpfed."""
+        return tuple(stage for stage in self if not type(stage).__module__.startswith("dpfed."))
 
     @property
     def decodes_before_the_clip(self) -> bool:

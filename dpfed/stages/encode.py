@@ -13,14 +13,11 @@ from torch import Tensor
 from dpfed.compress import from_bytes
 from dpfed.compress.dense import Dense
 from dpfed.compress.error_feedback import ErrorFeedback
-from dpfed.compress.payload import Payload, Payloads, Scheme, most_bytes
+from dpfed.compress.payload import Payload, Payloads, Scheme, largest_entry, most_bytes
 from dpfed.compress.threads import one_thread
 from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.stage import Round
-
-_LARGEST_ENTRY = 1e20  # sums over a model's entries stay below what any field may carry
-_LARGEST_HALF = 65_000.0
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
 """What stands for a row that is not finite, and for zeros: a client without samples."""
@@ -68,8 +65,12 @@ class Encode:
     @property
     def lossless(self) -> bool:
         """Whether what arrives is the row itself."""
-        as_it_is = isinstance(self.scheme, Dense) and self.scheme.bits == 32
+        as_it_is = type(self.scheme) is Dense and self.scheme.bits == 32
         return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
+
+    @property
+    def remembers_clients(self) -> bool:
+        return self.feedback is not None
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         if self.lossless:
@@ -126,8 +127,7 @@ class Encode:
     @property
     def _largest(self) -> float:
         """An update beyond it has diverged and counts as zero, as one with NaN does: no client can stop a round."""
-        half = isinstance(self.scheme, Dense) and self.scheme.bits == 16
-        return _LARGEST_HALF if half else _LARGEST_ENTRY
+        return largest_entry(self.scheme)
 
     def _for_round(self, number: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
         seeds = [self.seeds.integer(self.seed_purpose, number, int(client)) for client in clients]

@@ -7,11 +7,14 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.coins import PrivateCoins
+from dpfed.stages.encode import Encode
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
 from dpfed.stages.mask_wire import MaskWire
-from dpfed.stages.stage import Private, Stage
+from dpfed.stages.project import Project
+from dpfed.stages.remembering import covers_memory, remembers_clients
+from dpfed.stages.stage import Private, Stage, Stateful, Wire
 from dpfed.stages.words import Words
 
 _BEFORE: dict[type, tuple[type, ...]] = {
@@ -22,18 +25,33 @@ _BEFORE: dict[type, tuple[type, ...]] = {
 """What must stand right before a private stage: the bound that its account rests on, nothing in between."""
 
 
+def require_form(stages: object) -> Stages:
+    """ConfigError for what is no chain of stages: a map first, one wire, both halves in every stage."""
+    if not isinstance(stages, Stages):
+        raise ConfigError(f"a method's function gives {type(stages).__name__}; must be dpfed.stages.chain.Stages.")
+    lacking = [type(one).__name__ for one in stages if not (hasattr(one, "client") and hasattr(one, "server"))]
+    if lacking:
+        raise ConfigError(f"the chain {stages!r}: {', '.join(lacking)} has not both halves, client and server.")
+    wires = sum(isinstance(one, Wire) for one in stages)
+    if not isinstance(next(iter(stages), None), Project) or wires != 1:
+        raise ConfigError(f"the chain {stages!r}: {wires} stages have a wire; must begin with Project and have one.")
+    return stages
+
+
 def require_sound(stages: Stages) -> None:
     """ConfigError for a chain whose charge would not cover what it does, or that charges nothing.
 
     Claim: in an accepted chain, rows enter the private stage with the norm that it charges, and, unless each upload is
     a release by itself, leave for the sum as they are: a stage behind it that changed rows would undo their bound.
-    Stages that are not known here are one's own; they may stand before the bound, or behind noised uploads.
+    Stages that are not known here are one's own; they may stand before the bound, or behind noised uploads. One's own
+    bound or noise is taken at its word: no look at a chain shows what its code does (`of_ones_own`).
     """
     order = tuple(stages)
     private = stages.private
     if private is None:
         raise ConfigError(f"[privacy] with the chain {stages!r}: no stage makes it private. Add one that does.")
     place = next(index for index, stage in enumerate(order) if stage is private)
+    _require_noise_before_the_wire(stages, private, place)
     known = next((kinds for kind, kinds in _BEFORE.items() if isinstance(private, kind)), None)
     if known is None:
         return
@@ -54,8 +72,34 @@ def require_sound(stages: Stages) -> None:
 
 
 def _passes_rows(stage: Stage, stages: Stages) -> bool:
-    """Whether the client half leaves rows as they are."""
-    return isinstance(stage, Words | MaskWire) or (stage is stages.wire and stages.lossless)
+    """Whether the client half leaves rows as they are; a stage that is derived from one of ours may not."""
+    return type(stage) in (Words, MaskWire) or (type(stage) is Encode and stage is stages.wire and stages.lossless)
+
+
+def _require_noise_before_the_wire(stages: Stages, private: Private, place: int) -> None:
+    """ConfigError for noise of the clients that is behind the bytes that they send."""
+    if (private.in_rows or private.in_every_upload) and stages.wire in stages.before(place):
+        raise ConfigError(
+            f"the chain {stages!r}: {type(private).__name__} is noise of the clients, and stands behind "
+            f"{type(stages.wire).__name__}, whose bytes have left them by then. Put Clip and the noise before it."
+        )
+
+
+def require_forgetful(stages: Stages, trainer: object) -> None:
+    """ConfigError for a private chain, or a trainer of its clients, that remembers clients between rounds, unless the
+    private stage says that its account covers it."""
+    for part in (*stages, trainer):
+        if remembers_clients(part) and not covers_memory(stages.private):
+            raise ConfigError(
+                f"{type(part).__name__} with [privacy]: it remembers something of clients from round to round "
+                "(remembers_clients), and no account of single rounds covers that. Remove it, or the [privacy] table."
+            )
+
+
+def of_ones_own(stages: Stages) -> tuple[str, ...]:
+    """The bound and the noise that are code of one's own, by name: the charge holds if they do what they say."""
+    kinds = (Clip, ClipMoves, Integers, Private)
+    return tuple(type(stage).__name__ for stage in stages.own if isinstance(stage, kinds))
 
 
 def _require_charged_alone(stages: Stages, private: Private) -> None:
@@ -68,6 +112,12 @@ def _require_charged_alone(stages: Stages, private: Private) -> None:
         raise ConfigError(
             f"the chain {stages!r}: the count that moves the clip norm is not the one that {type(private).__name__} "
             "charges. Give both the same AdaptiveClip, or none."
+        )
+    moving = [stage for stage in stages.own if isinstance(stage, Stateful) and not isinstance(stage, Clip)]
+    if moving:
+        raise ConfigError(
+            f"the chain {stages!r}: {type(moving[0]).__name__} changes what the next round starts from (next_state), "
+            "beside the sum that is charged: a release that no account has. Remove next_state."
         )
     if isinstance(private, GaussianNoise) and stages.bits is not None:
         raise ConfigError(

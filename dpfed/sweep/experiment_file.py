@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.tables import flat, read_toml, shown
 from dpfed.errors import ConfigError
 from dpfed.run.quantities import quantity
@@ -109,8 +109,8 @@ def known_row(name: str, experiment: ExperimentFile, *, where: str) -> None:
     """ConfigError unless the experiment has a row of that name."""
     names = [row.name for row in experiment.row]
     if name not in names:
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
-        raise ConfigError(f"{where}: there is no row {name!r}; rows are {', '.join(names)}. Did you mean {nearest!r}?")
+        hint = did_you_mean(name, names)
+        raise ConfigError(f"{where}: there is no row {name!r}; rows are {', '.join(names)}.{hint}")
 
 
 _TABLES: dict[tuple[str, ...], type[BaseModel]] = {(): ExperimentFile, ("row",): Row, ("tune",): Tune}
@@ -123,8 +123,7 @@ def _problem(item: Any) -> str:
         names = tuple(part for part in location[:-1] if not part.isdigit())
         table = SweepProfile if names[:1] == ("profiles",) else _TABLES.get(names, ExperimentFile)
         known = sorted(table.model_fields)
-        nearest = difflib.get_close_matches(location[-1], known, n=1, cutoff=0)[0]
-        return f"{where}: unknown key; known here: {', '.join(known)}. Did you mean {nearest!r}?"
+        return f"{where}: unknown key; known here: {', '.join(known)}.{did_you_mean(location[-1], known)}"
     if item["type"] == "missing":
         return f"{where}: is missing and has no default."
     return f"{where}={shown(item['input'])}: {item['msg']}."

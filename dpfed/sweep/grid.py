@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpfed.config import presets
 from dpfed.config.tables import Config, flat, override, parse
 from dpfed.errors import ConfigError
+from dpfed.methods import presets
 from dpfed.run.experiment import check
 from dpfed.sweep.experiment_file import ExperimentFile, Row, SweepProfile, known_row
 from dpfed.sweep.row_settings import Axes, RowSettings, put, values_at

@@ -16,6 +16,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from accounting.errors import AccountingError
 from dpfed.config.own_code import VARIABLE as OWN_CODE
+from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, parse
 from dpfed.errors import DpfedError
 
@@ -84,6 +85,7 @@ def _run(job: Job) -> dict[str, Any]:
 
 
 def _config(job: Job) -> Config:
+    load_own_code()
     return parse(job.config, source=str(job.folder))
 
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dpfed.config.own_code import code_hash
 from dpfed.config.tables import flat, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
+from dpfed.run.experiment import own_code_of
+from dpfed.run.folder import own_code_in
 from dpfed.run.sweep_folder import Published
 from dpfed.sweep.experiment_file import ExperimentFile, read_experiment
 from dpfed.sweep.grid import Cell, Grid, expand, slug
@@ -102,6 +105,8 @@ def state_of(folder: Path, cell: Cell) -> State:
     if changed:
         words = "; ".join(f"{key} was {there.get(key)!r}, is {here.get(key)!r}" for key in changed)
         raise RunError(f"{folder}: holds another run of row {cell.row!r}: {words}. Use another --out, or remove it.")
+    if code_hash(own_code_in(folder)) != code_hash(own_code_of(cell.config)):
+        raise RunError(f"{folder}: ran with other code of your own (own_code.json). Use another --out, or remove it.")
     return "finished" if (folder / "summary.json").exists() else "interrupted"
 
 

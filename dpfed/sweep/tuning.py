@@ -1,4 +1,4 @@
-"""Which candidate is taken: by validation accuracy alone. The test half is never looked at."""
+"""Which candidate is taken: by validation accuracy (or loss) alone. The test half is never looked at."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from typing import Any
 
 from dpfed.sweep.grid import Choice
 
-RULE = "highest validation accuracy after the last round of one run; of equal ones the first in the file"
+_ENDING = "after the last round of one run; of equal ones the first in the file"
+RULES = {
+    "validation_accuracy": f"highest validation accuracy {_ENDING}",
+    "validation_loss": f"lowest validation loss {_ENDING}",
+}
+"""By the score that it looks at: the loss where targets are no classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What was chosen for a row at a point: `values` of the best candidate, None where a candidate's run failed."""
+    """What was chosen for a row at a point: `values` of the best candidate, None where a candidate's run failed;
+    `score` is the key of summary.json that was looked at."""
 
     row: str
     at: Mapping[str, str]
@@ -21,6 +27,7 @@ class Tuned:
     scores: tuple[tuple[Mapping[str, Any], float | None], ...]
     seed: int
     validation: int
+    score: str = "validation_accuracy"
 
     def to_dict(self) -> dict[str, Any]:
         """The entry of tuned.json."""
@@ -28,8 +35,8 @@ class Tuned:
             "row": self.row,
             "at": dict(self.at),
             "chosen": None if self.values is None else dict(self.values),
-            "scores": [{"values": dict(values), "validation_accuracy": score} for values, score in self.scores],
-            "rule": RULE,
+            "scores": [{"values": dict(values), self.score: score} for values, score in self.scores],
+            "rule": RULES[self.score],
             "seed": self.seed,
             "validation_samples": self.validation,
         }
@@ -37,9 +44,11 @@ class Tuned:
 
 def pick(choice: Choice, summaries: Sequence[Mapping[str, Any] | None]) -> Tuned:
     """The best of the candidates whose runs ended with these summaries (None: it failed)."""
-    scores = [None if summary is None else summary["validation_accuracy"] for summary in summaries]
+    of_classes = all(one is None or one["validation_accuracy"] is not None for one in summaries)
+    key, best_of = ("validation_accuracy", max) if of_classes else ("validation_loss", min)
+    scores = [None if summary is None else summary.get(key) for summary in summaries]
     given = [score for score in scores if score is not None]
-    best = scores.index(max(given)) if len(given) == len(scores) else None
+    best = scores.index(best_of(given)) if len(given) == len(scores) else None
     config = choice.runs[0].config
     return Tuned(
         row=choice.row,
@@ -48,4 +57,5 @@ def pick(choice: Choice, summaries: Sequence[Mapping[str, Any] | None]) -> Tuned
         scores=tuple(zip(choice.values, scores, strict=True)),
         seed=config.run.seed,
         validation=config.data.validation or 0,
+        score=key,
     )

@@ -13,8 +13,8 @@ import csv
 import tempfile
 from pathlib import Path
 
-from dpfed.config import presets
 from dpfed.config.tables import override, parse
+from dpfed.methods import presets
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from dpfed.config import presets
 from dpfed.config.tables import override, parse
+from dpfed.methods import presets
 from dpfed.models.mask_file import load_mask
 from dpfed.report.figures.run import plot_runs
 from dpfed.run import loop as federation

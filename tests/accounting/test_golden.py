@@ -58,12 +58,20 @@ def test_poisson_renyi(conversion, expected, order):
         ("fixed", "zero-out", 2.4857),  # measured here; the two orders of the worlds composed apart
     ],
 )
-@pytest.mark.parametrize("accountant", ["pld", "best"])
-def test_tight_upper_bounds(sampling, adjacency, expected, accountant):
-    assert round(epsilon(sampling, adjacency, accountant).epsilon, 4) == expected
+def test_tight_upper_bounds(sampling, adjacency, expected):
+    assert round(epsilon(sampling, adjacency, "pld").epsilon, 4) == expected
+    if sampling == "poisson":
+        assert round(epsilon(sampling, adjacency, "best").epsilon, 4) == expected
 
 
-@pytest.mark.parametrize(("adjacency", "expected"), [("replace-one", 3.2142), ("zero-out", 2.4468)])
+@pytest.mark.parametrize(("adjacency", "expected"), [("replace-one", 3.2430), ("zero-out", 2.4504)])
+def test_adaptive_account_of_fixed_size(adjacency, expected):
+    answer = epsilon("fixed", adjacency)
+    assert answer.accountant == "adaptive"
+    assert round(answer.epsilon, 4) == expected
+
+
+@pytest.mark.parametrize(("adjacency", "expected"), [("replace-one", 3.2400), ("zero-out", 2.4470)])
 def test_fixed_size_lower_bounds(adjacency, expected):
     assert lower("fixed", adjacency) == pytest.approx(expected, abs=2e-4)
     assert lower("fixed", adjacency) < epsilon("fixed", adjacency).epsilon
@@ -143,7 +151,9 @@ def test_the_papers_shakespeare_row(sigma, expected):
 )
 def test_tight_fixed_size_account(clients, cohort, sigma, rounds, expected):
     plan = Plan(clients=clients, cohort=cohort, sampling="fixed")
-    assert round(budget.epsilon(plan, noise_multiplier=sigma, rounds=rounds), 4) == expected
+    one_pair = budget.epsilon(plan, noise_multiplier=sigma, rounds=rounds, accountant="pld")
+    assert round(one_pair, 4) == expected
+    assert budget.epsilon(plan, noise_multiplier=sigma, rounds=rounds) <= one_pair
 
 
 @pytest.mark.parametrize(("adjacency", "expected"), [("replace-one", 3.5105), ("zero-out", 2.4974)])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from reference.own_schemes import fresh_names
 
 from dpfed.config.tables import override, parse
 
@@ -15,6 +16,13 @@ TABLES = {
     "method": {"name": "dp-fedavg"},
     "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0},
 }
+
+
+@pytest.fixture(autouse=True)
+def own_names_end_with_the_test():
+    """What a test registers is not known to the next one."""
+    with fresh_names():
+        yield
 
 
 def config_with(*settings, without=()):

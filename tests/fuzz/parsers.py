@@ -35,7 +35,6 @@ from accounting.mechanisms import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian
 from dpfed.aggregation.messages import WIDTHS, MessageKind, read_table, write_table
 from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
-from dpfed.config import presets
 from dpfed.config import tables as config
 from dpfed.data.arrays import load_arrays
 from dpfed.data.cifar import load_cifar10
@@ -43,6 +42,7 @@ from dpfed.data.idx import read_idx
 from dpfed.data.mat import read_mat
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.errors import DpfedError
+from dpfed.methods import presets
 from dpfed.models import mask_file
 from dpfed.report.collection import collect, write_results
 from dpfed.report.readings import readings_of

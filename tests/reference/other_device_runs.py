@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from dpfed.config import presets
 from dpfed.config.tables import override, parse
+from dpfed.methods import presets
 from dpfed.run import experiment
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build

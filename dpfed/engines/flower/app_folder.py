@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tomli_w
 
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_input
 from dpfed import __version__
+from dpfed.config.own_code import OwnFile
 from dpfed.config.tables import Config
 from dpfed.errors import RunError
 
@@ -19,7 +23,7 @@ from pathlib import Path
 
 from dpfed.engines.flower.server_app import server_app
 
-app = server_app(Path(__file__).with_name("config.toml"))
+app = server_app(Path(__file__).with_name("config.toml"){own_code})
 '''
 
 _CLIENT = '''"""Trains one client, bounds and codes its update."""
@@ -28,7 +32,7 @@ from pathlib import Path
 
 from dpfed.engines.flower.client_app import client_app
 
-app = client_app(Path(__file__).with_name("config.toml"))
+app = client_app(Path(__file__).with_name("config.toml"){own_code})
 '''
 
 _CLIENT_WITH_ITS_OWN_DATA = '''"""Trains one client on the samples of its node, bounds and codes its update."""
@@ -51,20 +55,24 @@ def load_data(context: Context) -> tuple[Any, Any]:
     return samples_of_file(context)
 
 
-app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data)
+app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data{own_code})
 '''
 
 
-def write_app(config: Config, folder: Path, *, name: str) -> None:
-    """pyproject.toml and a package with a server app, a client app and the configuration. RunError if something is
-    there already, or it cannot be written."""
+def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[OwnFile] = ()) -> None:
+    """pyproject.toml and a package with a server app, a client app, the configuration and files of one's own. RunError
+    if something is there already, or it cannot be written."""
     tables = tomli_w.dumps(config.to_dict())
+    copies = _copies(own_code)
+    argument = _own_argument(copies)
+    client = _CLIENT_WITH_ITS_OWN_DATA if config.data.partition == "nodes" else _CLIENT
     files = {
         "pyproject.toml": tomli_w.dumps(_project(folder, name)),
         f"{_PACKAGE}/__init__.py": f'"""{name} on Flower."""\n',
-        f"{_PACKAGE}/server_app.py": _SERVER,
-        f"{_PACKAGE}/client_app.py": _CLIENT_WITH_ITS_OWN_DATA if config.data.partition == "nodes" else _CLIENT,
+        f"{_PACKAGE}/server_app.py": _SERVER.replace("{own_code}", argument),
+        f"{_PACKAGE}/client_app.py": client.replace("{own_code}", argument),
         f"{_PACKAGE}/config.toml": tables,
+        **{f"{_PACKAGE}/{copy}": content for copy, content in copies.items()},
     }
     try:
         (folder / _PACKAGE).mkdir(parents=True, exist_ok=True)
@@ -75,6 +83,25 @@ def write_app(config: Config, folder: Path, *, name: str) -> None:
             (folder / path).write_text(content, encoding="utf-8")
     except OSError as error:
         raise RunError(f"{folder}: the app cannot be written ({error.strerror}).") from None
+
+
+def _copies(own_code: Sequence[OwnFile]) -> dict[str, str]:
+    """The user's own files as they travel to every node, by name. RunError for one that has changed since it ran."""
+    copies: dict[str, str] = {}
+    for place, one in enumerate(own_code):
+        try:
+            content = read_input(one.path, at_most=LARGEST_CONFIGURATION)
+        except OSError as error:
+            raise RunError(f"{one.path}: own code that cannot be read ({error.strerror}).") from None
+        if hashlib.sha256(content).hexdigest() != one.sha256:
+            raise RunError(f"{one.path}: has changed while it was used. Start again.")
+        copies[f"own_code_{place}_{Path(one.path).stem}.py"] = content.decode("utf-8")
+    return copies
+
+
+def _own_argument(copies: Iterable[str]) -> str:
+    listed = ", ".join(f'Path(__file__).with_name("{copy}")' for copy in copies)
+    return f", own_code=[{listed}]" if listed else ""
 
 
 def run_folder(folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
+from dpfed.config.own_code import load
 from dpfed.config.tables import Config, parse, read_toml
 from dpfed.engines.flower.conversation import (
     Instruction,
@@ -38,9 +39,12 @@ from dpfed.stages.stage import Round
 _MEMORY, _ROUNDS = "dpfed.memory", "dpfed.rounds"
 
 
-def client_app(config: Path | Mapping[str, Any], *, load_data: LoadData | None = None) -> ClientApp:
+def client_app(
+    config: Path | Mapping[str, Any], *, load_data: LoadData | None = None, own_code: Sequence[Path] = ()
+) -> ClientApp:
     """A ClientApp for this configuration: a TOML file beside the app, or its tables. `load_data` gives the node's own
-    samples, with data.partition = "nodes" and only there. ConfigError."""
+    samples, with data.partition = "nodes" and only there. own_code: Python files that register what the configuration
+    names. ConfigError."""
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     own = tables.get("data", {}).get("partition") == "nodes"
     if own != (load_data is not None):
@@ -48,7 +52,7 @@ def client_app(config: Path | Mapping[str, Any], *, load_data: LoadData | None =
             f"load_data {'missing' if own else 'given'} with data.partition={'' if own else 'not '}'nodes': it is the "
             "node's own samples, there and only there. See docs/deploy.md."
         )
-    text = json.dumps(tables)
+    text = json.dumps({"tables": tables, "own_code": list(map(str, own_code))})
     app = ClientApp()
     app.query()(partial(introduce, text, load_data))
     app.train()(partial(take_part, text, load_data))
@@ -145,7 +149,9 @@ def _once(client: int, number: int, rounds: int, context: Context) -> None:
 
 
 def _checked(config: str) -> Config:
-    checked = parse(json.loads(config), source="the app's config.toml")
+    given = json.loads(config)
+    load([Path(file) for file in given["own_code"]])
+    checked = parse(given["tables"], source="the app's config.toml")
     check_engine(checked)
     return checked
 

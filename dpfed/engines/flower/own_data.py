@@ -20,7 +20,7 @@ from dpfed.run.experiment import Experiment
 from dpfed.stages.weigh import Weigh
 
 LoadData = Callable[[Context], tuple[ArrayLike, ArrayLike]]
-"""The node's inputs [n, ...] and labels [n], n at least 1; each input as the test samples of data.name are."""
+"""The node's inputs [n, ...] and labels or targets [n, ...], n at least 1; each as data.name's test samples have it."""
 
 _ARRAYS = {"inputs", "labels"}
 _WHOSE = "samples of this node"
@@ -56,19 +56,20 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
         inputs, labels = (np.asarray(one) for one in samples)
     except (TypeError, ValueError) as error:
         raise DataError(f"{_WHOSE}: must be (inputs, labels), arrays ({type(error).__name__}).") from None
-    if inputs.dtype.kind not in "biuf" or labels.dtype.kind not in "iu":
-        raise DataError(f"{_WHOSE}: {inputs.dtype}, {labels.dtype}; must be numbers, and integers.")
+    of_classes = experiment.dataset.classes is not None
+    if inputs.dtype.kind not in "biuf" or labels.dtype.kind not in ("iu" if of_classes else "biuf"):
+        raise DataError(f"{_WHOSE}: {inputs.dtype}, {labels.dtype}; must be numbers, and integers for classes.")
     with np.errstate(over="ignore"):
         floats = inputs.astype(np.float32)
     own = replace(
         experiment.dataset,
         name=_WHOSE,
         train_inputs=floats,
-        train_labels=labels.astype(np.int64),
+        train_labels=labels.astype(experiment.dataset.test_labels.dtype),
         train_clients=None,
         natural_clients=0,
     )
-    if not np.isfinite(own.train_inputs).all():
+    if not (np.isfinite(own.train_inputs).all() and np.isfinite(own.train_labels).all()):
         raise DataError(f"{_WHOSE}: hold NaN or infinity. Fill or remove these samples.")
     check_letters(experiment.config.model.name, own)
     count = len(own.train_labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from accounting.ledger.project import ProjectLedger
 from dpfed.aggregation.secure import SecureSums
+from dpfed.config.own_code import load
 from dpfed.config.tables import parse, read_toml
 from dpfed.engines.flower.conversation import arrays_of
 from dpfed.engines.flower.directory import Directory
@@ -33,9 +34,10 @@ PATIENCE = 300.0
 """Seconds to wait for all clients to join."""
 
 
-def server_app(config: Path | Mapping[str, Any]) -> ServerApp:
+def server_app(config: Path | Mapping[str, Any], *, own_code: Sequence[Path] = ()) -> ServerApp:
     """A ServerApp for this configuration: a TOML file beside the app, or its tables. Its run config says `out`, the
-    run folder on the server's machine, `resume`, `timeout` and `patience`."""
+    run folder on the server's machine, `resume`, `timeout` and `patience`. own_code: Python files that register what
+    the configuration names."""
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     app = ServerApp()
 
@@ -45,6 +47,7 @@ def server_app(config: Path | Mapping[str, Any]) -> ServerApp:
         out = settings.get("out")
         if not isinstance(out, str) or not Path(out).is_absolute():
             raise ConfigError(f"out={out!r} of the run config: must be an absolute path on the server's machine.")
+        load(own_code)
         experiment = build(parse(tables, source="the app's config.toml"))
         outcome = serve(
             grid,

@@ -9,8 +9,10 @@ import os
 import secrets
 
 from dpfed import __version__
+from dpfed.config.own_code import code_hash
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
+from dpfed.run.experiment import own_code_of
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -61,10 +63,12 @@ def check_engine(config: Config) -> None:
 
 
 def fingerprint(config: Config) -> str:
-    """The same on two machines exactly if their configurations, but for keys of the machine, and packages agree."""
+    """The same on two machines exactly if their configurations, but for keys of the machine, packages and own
+    code agree."""
     tables = config.to_dict()
     for table, keys in _OF_THE_MACHINE.items():
         for key in keys:
             tables.get(table, {}).pop(key, None)
-    text = json.dumps([__version__, tables], sort_keys=True)
+    own = code_hash(own_code_of(config))
+    text = json.dumps([__version__, tables, *([own] if own else [])], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from accounting.ledger.project import ProjectLedger
+from dpfed.config.own_code import named_files
 from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
 from dpfed.engines.flower.quiet_ray import quiet_ray
@@ -45,7 +46,8 @@ def simulate(
     def main(grid: Grid, context: Context) -> None:
         outcomes.append(serve(grid, experiment, out, resume=resume, on_round=on_round, project=project, stop=stop))
 
-    clients = client_app(experiment.config.to_dict())
+    own_code = [Path(one.path) for one in named_files()]
+    clients = client_app(experiment.config.to_dict(), own_code=own_code)
     run_apps(app, clients, nodes=experiment.config.federation.clients, resources=_resources(experiment))
     (outcome,) = outcomes
     return outcome

@@ -5,9 +5,9 @@ import copy
 import pytest
 import tomli_w
 
-from dpfed.config import presets
 from dpfed.config.tables import override, parse, read_toml
 from dpfed.errors import ConfigError, DataError
+from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
 from dpfed.run.experiment import build
 

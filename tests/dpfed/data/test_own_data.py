@@ -140,7 +140,7 @@ def test_declarations_that_no_network_can_have_are_one_error(tmp_path: Path, dec
     assert len(str(raised.value)) < 500
 
 
-@pytest.mark.parametrize("number", [True, 2.0, 0, 2**40, 10**5000, None], ids=range(6))
+@pytest.mark.parametrize("number", [True, 2.0, 0, 2**40, 10**5000], ids=range(5))
 def test_data_from_python_declare_their_classes(number: Any) -> None:
     with bounded(), pytest.raises(DataError, match="classes="):
         data.from_samples(Points(8), Points(8), classes=number)
@@ -222,7 +222,7 @@ def test_own_samples_and_own_modules_run(tmp_path: Path, method: str) -> None:
     assert outcome.summary["parameters"] == 6 * 8 + 8 + 16 + 8 * 4 + 4
 
 
-def test_names_that_are_taken_are_refused_and_own_ones_may_be_replaced() -> None:
+def test_names_that_are_taken_are_refused() -> None:
     first, second = (data.from_samples(Points(n), Points(9), classes=4) for n in (8, 10))
     for name in ("digits", "mnist", "file.safetensors"):
         with pytest.raises(ConfigError, match="there already"):
@@ -230,8 +230,40 @@ def test_names_that_are_taken_are_refused_and_own_ones_may_be_replaced() -> None
     with pytest.raises(ConfigError, match="there already"):
         models.register("mlp", network)
     data.register("again", first)
-    data.register("again", second)
-    assert data.load("again") is second
+    with pytest.raises(ConfigError, match=r"registered twice, first by .*test_own_data\.py, line"):
+        data.register("again", second)
+    for own in (first, second):  # the same line of code, once more
+        data.register("in-a-loop", own)
+    assert data.load("in-a-loop") is second
+
+
+def test_a_loader_is_called_when_its_data_are_needed_and_once() -> None:
+    calls: list[int] = []
+
+    def load() -> data.Dataset:
+        calls.append(1)
+        return data.from_samples(Points(8), Points(9), classes=4)
+
+    data.register("loaded-later", load)
+    assert not calls
+    assert data.load("loaded-later") is data.load("loaded-later")
+    assert len(calls) == 1
+
+
+def test_a_loader_that_fails_or_gives_something_else_is_one_error() -> None:
+    def fails() -> data.Dataset:
+        raise KeyError("no such file")
+
+    data.register("fails", fails)
+    with pytest.raises(ConfigError, match=r"its loader fails: KeyError: 'no such file' \(.*test_own_data"):
+        data.load("fails")
+    data.register("none", lambda: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ConfigError, match="gives NoneType, not a"):
+        data.load("none")
+    with pytest.raises(ConfigError, match=r"must be a dpfed\.data\.Dataset or a function"):
+        data.register("number", 3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="must be a function that makes a module"):
+        models.register("number", 3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("samples", [[(np.zeros(2), 0), (np.zeros(3), 1)], [(np.zeros(2), "cat")], []], ids=range(3))

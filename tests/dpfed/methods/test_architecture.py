@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dpfed.config import presets
 from dpfed.config.tables import override, parse
+from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
 from dpfed.methods.goals import goal_of
 from dpfed.run.experiment import build

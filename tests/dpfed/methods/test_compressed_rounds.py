@@ -212,15 +212,17 @@ def test_error_feedback_sends_everything_in_the_end(tmp_path):
         ("fedmrn", ["method.options.shared_seed=4"], None, "is written as method.shared = true"),
         ("fedavg-topk", ["method.keep=0.1", "method.options.k=4"], None, "is written as method.k"),
         ("fedsparsify", ["method.options.sparse=0.9"], None, r"sparse=0.9 of fedsparsify: not one of its options"),
-        ("fedsparsify", ["method.error_feedback=true"], None, "send models"),
+        ("fedsparsify", ["method.error_feedback=true"], None, "does not take it"),
         ("fedavg", ["method.error_feedback=true", "aggregation.kind=masked"], None, "is not built"),
         ("dp-fedavg", ["method.options.width=16", "aggregation.kind=masked"], PRIVATE, "width=16 of dense"),
         ("stochastic-sign", ["method.options.majority=true"], {"noise": "coins", "clip_norm": 1.0}, "no such thing"),
         ("stochastic-sign", ["method.error_feedback=true"], {"noise": "coins", "clip_norm": 1.0}, "earlier rounds"),
         ("signsgd", ["method.error_feedback=true"], PRIVATE, "carries earlier rounds"),
+        # The hypothesis of the adaptive account (docs/theory.md, Theorem 7).
+        ("signsgd", ["method.error_feedback=true", "federation.sampling=fixed"], PRIVATE, "carries earlier rounds"),
         ("signsgd", ["federation.sampling=fixed", "privacy.placement=clients"], PRIVATE, "do not add up"),
         ("dp-fedavg", ["privacy.release=uploads", "privacy.adjacency=add-remove"], PRIVATE, "who sends is seen"),
-        ("fedmask", ["method.options.bits=1"], None, r"settings are in \[mask\]"),
+        ("fedmask", ["method.options.bits=1"], None, "does not take it"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(method, settings, privacy, complaint):

@@ -245,7 +245,7 @@ def test_resuming_a_private_run_gives_the_same_masks(tmp_path):
         (["privacy.release=uploads"], "no sum to pad"),
         (["method.name=fedmask"], "never private"),
         (["method.k=40"], "data.public=0"),
-        (["method.name=dp-fedavg", "local.optimizer=adam"], "for masks"),
+        (["method.name=dp-fedavg", "local.optimizer=adam"], "is for fedpm, fedmask"),
     ],
 )
 def test_settings_that_would_not_be_private_as_stated_are_refused(settings, complaint):

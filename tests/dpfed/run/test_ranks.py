@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from dpfed.aggregation import ranks
-from dpfed.config import presets
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.methods import presets
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 

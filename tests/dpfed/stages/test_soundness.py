@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from dpfed import compress
-from dpfed.config import presets
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds

@@ -19,8 +19,8 @@ from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation
 from accounting.mechanisms.integers import DiscreteGaussian
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.one_stream import OneStream
-from dpfed.config import presets
 from dpfed.config.tables import override, parse
+from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
 from dpfed.run import loop as federation

@@ -1,0 +1,149 @@
+"""All neighbours of one round of fixed size, covered by finitely many pairs of profiles.
+
+Replace-one: it is enough to look at x0, a, b on a circle of radius s = 1/sigma whose triangle is not obtuse (Lemma 4
+of docs/theory.md), so at angles alpha at a, beta at b in [0, pi/2] with alpha + beta >= pi/2. A `Box` of such angles
+is below the corners of its largest distances and least angles (Lemma 5). Zero-out: x0 and the client's vector lie on
+the circle around 0, at an angle theta in [0, pi]; an `Arc` is an interval of theta. Bounds of boxes and arcs are whole
+numbers of `UNIT`, so that halves fit without a gap.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from accounting.gaussian import corner_profile
+from accounting.gaussian.half_lines import Floats
+
+RIGHT = 2**20
+"""A right angle, in units."""
+UNIT = math.pi / 2 / RIGHT
+_UP = 1 + 1e-14
+"""Distances are rounded up by this."""
+
+Profiles = tuple[Floats, Floats]
+"""At losses >= 0: H_gamma(P || Q) and H_gamma(Q || P)."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Round:
+    """One round of fixed size: its sampling probability q, s = 1/sigma, and the losses at which profiles are wanted."""
+
+    q: float
+    s: float
+    losses: Floats
+    _known: dict[tuple[float, float, int], Floats] = field(default_factory=dict)
+
+    def corner(self, near: float, far: float, angle: int) -> Floats:
+        """A corner of distances in units of s, from above; each is computed once."""
+        key = near, far, angle
+        if key not in self._known:
+            self._known[key] = corner_profile.upper(
+                self.losses,
+                sampling_probability=self.q,
+                near=near * self.s * _UP,
+                far=far * self.s * _UP,
+                angle=angle * UNIT,
+            )
+        return self._known[key]
+
+
+class Cell(Protocol):
+    """A part of the configurations, which can be halved."""
+
+    def profiles(self, of: Round) -> Profiles:
+        """Above those of every configuration in it, in both orders and at every loss."""
+        ...
+
+    def parts(self) -> Iterable[Self]:
+        """Cells that cover it together."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """Triangles with alpha and beta between these bounds."""
+
+    alpha: tuple[int, int]
+    beta: tuple[int, int]
+
+    def profiles(self, of: Round) -> Profiles:
+        """D <= 2s sin(alpha + beta) at the least sum, |a - x0| = 2s sin(beta), |b - x0| = 2s sin(alpha)."""
+        (alpha, most_alpha), (beta, most_beta) = self.alpha, self.beta
+        far = 2 * _sine(max(RIGHT, alpha + beta))
+        return of.corner(2 * _sine(most_beta), far, alpha), of.corner(2 * _sine(most_alpha), far, beta)
+
+    def parts(self) -> Iterable["Box"]:
+        """Quarters, but for those of obtuse triangles."""
+        halves = [(low, (low + high) // 2, high) for low, high in (self.alpha, self.beta)]
+        for alpha in (halves[0][:2], halves[0][1:]):
+            for beta in (halves[1][:2], halves[1][1:]):
+                if alpha[1] + beta[1] > RIGHT:
+                    yield Box(alpha=(alpha[0], alpha[1]), beta=(beta[0], beta[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arc:
+    """Zero-out: angles theta between the other client's vector and the one that counts or is zero.
+
+    `restored`: the order of the worlds in which the client's vector is zero first.
+    """
+
+    theta: tuple[int, int]
+    restored: bool
+
+    def profiles(self, of: Round) -> Profiles:
+        """From a = C: x0 at 2s sin(theta/2), 0 at s, between them (pi - theta)/2. From 0: both at s, theta between."""
+        least, most = self.theta
+        counted = of.corner(2 * _sine(most / 2), 1.0, (2 * RIGHT - most) // 2)
+        zero = of.corner(1.0, 1.0, least)
+        return (zero, counted) if self.restored else (counted, zero)
+
+    def parts(self) -> Iterable["Arc"]:
+        """Halves."""
+        least, most = self.theta
+        middle = (least + most) // 2
+        return [Arc(theta=bounds, restored=self.restored) for bounds in ((least, middle), (middle, most))]
+
+
+def all_triangles() -> list[Cell]:
+    """Replace-one: the whole of it."""
+    return list(Box(alpha=(0, RIGHT), beta=(0, RIGHT)).parts())
+
+
+def all_arcs(*, restored: bool) -> list[Cell]:
+    """Zero-out, one order of the worlds: the whole of it."""
+    bounds = range(0, 2 * RIGHT + 1, RIGHT // 4)
+    return [Arc(theta=(least, most), restored=restored) for least, most in itertools.pairwise(bounds)]
+
+
+def extremes(of: Round) -> list[Profiles]:
+    """Replace-one's two directions, exactly: all others send -C u, the client C u or -C u, and the other way round."""
+    removed, added = _row(of, 2.0, 2.0), _row(of, 0.0, 2.0)
+    return [(removed, added), (added, removed)]
+
+
+def shown(of: Round, angles: Iterable[int]) -> list[Profiles]:
+    """Zero-out: what the client's vector against zero shows, with x0 opposite to it, and from below with x0 at even
+    angles theta from it."""
+    across = corner_profile.opposite(of.losses, sampling_probability=of.q, distance=of.s)
+    return [(_row(of, 2.0, 1.0), across), *(_arc(of, theta) for theta in angles)]
+
+
+def _arc(of: Round, theta: int) -> Profiles:
+    return _shown(of, 2 * _sine(theta / 2), 1.0, (2 * RIGHT - theta) // 2), _shown(of, 1.0, 1.0, theta)
+
+
+def _shown(of: Round, near: float, far: float, angle: int) -> Floats:
+    return corner_profile.lower(
+        of.losses, sampling_probability=of.q, near=near * of.s, far=far * of.s, angle=angle * UNIT
+    )
+
+
+def _row(of: Round, near: float, far: float) -> Floats:
+    return corner_profile.in_a_row(of.losses, sampling_probability=of.q, near=near * of.s, far=far * of.s)
+
+
+def _sine(angle: float) -> float:
+    return math.sin(min(angle, 2 * RIGHT) * UNIT)

@@ -1,0 +1,74 @@
+"""How far a run has come, on standard error: a bar on a terminal or in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from accounting.rounding import upwards
+from dpfed.run.loop import OnRound
+
+_COLUMNS = (
+    TextColumn("round"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[said]}"),
+    TimeElapsedColumn(),
+    TimeRemainingColumn(),
+)
+
+
+_SAID = ("test_accuracy", "test_loss", "epsilon")
+
+
+def is_watched(console: Console) -> bool:
+    """Whether somebody looks at it while it is written."""
+    return console.is_terminal or console.is_jupyter
+
+
+@contextmanager
+def shown(rounds: int, console: Console, *, otherwise: Callable[[str], None]) -> Iterator[OnRound]:
+    """What to give each line of metrics.jsonl to. Where nobody watches, a line of words goes to `otherwise` for every
+    round that was evaluated."""
+    watched, said = is_watched(console), dict[str, float]()
+    with Progress(*_COLUMNS, console=console, disable=not watched) as progress:
+        task = progress.add_task("", total=rounds, said="")
+
+        def on_round(record: Mapping[str, Any]) -> None:
+            said.update({k: v for k, v in record.items() if k in _SAID and v is not None})
+            words = _words(said)
+            progress.update(task, completed=record["round"], said=words)
+            if not watched and any(record[key] is not None for key in ("test_accuracy", "test_loss")):
+                otherwise(f"round {record['round']}/{rounds}  {words}")
+
+        yield on_round
+
+
+@contextmanager
+def followed(wish: bool | OnRound | None, rounds: int) -> Iterator[OnRound]:
+    """As the caller of `dpfed.run` wishes: a bar on standard error or none; None: where somebody watches it; or the
+    caller's own function."""
+    if callable(wish):
+        yield wish
+        return
+    console = Console(stderr=True, highlight=False, markup=False)
+    if wish is False or (wish is None and not is_watched(console)):
+        yield lambda record: None
+        return
+    with shown(rounds, console, otherwise=console.print) as on_round:
+        yield on_round
+
+
+def _words(said: Mapping[str, float]) -> str:
+    words = []
+    if "test_accuracy" in said:
+        words.append(f"accuracy {said['test_accuracy']:.1%}")
+    elif "test_loss" in said:
+        words.append(f"test loss {said['test_loss']:.4g}")
+    if "epsilon" in said:
+        words.append(f"epsilon so far {upwards(said['epsilon'])}")
+    return "  ".join(words)

@@ -1,0 +1,59 @@
+"""`dpfed audit scheme`: does a compressor keep to what it claims?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dpfed.cli.output import console, print_json
+from dpfed.config.own_code import load as load_files
+from dpfed.errors import ConfigError
+
+
+def scheme(
+    name: str,
+    *,
+    options: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """A compressor by itself: bytes and back, bounds on them, clients apart from each other, seeds, edges, bias.
+
+    A correct one fails with probability at most 1e-6. Exit status 1 where one fails.
+
+    Example: dpfed audit scheme qsgd --set levels=4
+
+    Parameters
+    ----------
+    name
+        A scheme, or a method that has one (`dpfed methods`).
+    options
+        option=value of the scheme; may be given again.
+    load
+        A Python file of your own, which registers the scheme (docs/own-methods.md); may be given again.
+    json
+        The findings as one JSON document on standard output.
+    """
+    try:
+        from dpfed import compress
+    except ImportError as error:
+        raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    from dpfed.config.tables import override
+    from dpfed.methods.catalogue import method
+
+    load_files(load or [])
+    given = override({}, [f"options.{option}" for option in options or []]).get("options", {})
+    chosen = name if name in compress.names() else method(name).scheme
+    if chosen is None or chosen in _OF_PROBABILITIES:
+        raise ConfigError(f"{name}: sends coins of probabilities. Test them with `dpfed audit upload {name}`.")
+    found = compress.check(compress.get(chosen, **given))
+    if json:
+        print_json(found.to_dict())
+    else:
+        console().print(str(found), highlight=False)
+    return 0 if found.passed else 1
+
+
+_OF_PROBABILITIES = ("fedpm", "fedmask")

@@ -1,0 +1,149 @@
+"""What local training minimises: the loss of every sample, a function of its output and its target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, huber_loss, l1_loss, mse_loss
+
+from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config.own_code import words_of
+from dpfed.errors import ConfigError
+
+OfSamples = Callable[[Tensor, Tensor], Tensor]
+"""f(outputs [n, ...], targets [n, ...]) -> [n]."""
+
+OWN = "own"
+"""local.loss of a run whose loss was given in Python."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """each:  of every sample [n], from the network's outputs [n, ...] and the targets [n, ...], any type and shape
+    mean: of a batch, the mean of `each`, which a step follows
+    apart: whether a sample's loss is known not to depend on the others. A function of one's own may mix what it is
+        given; so it gets one client's samples only, and one record only where records are private: no client, and no
+        private record, has a part in the gradient of another.
+    """
+
+    name: str
+    each: OfSamples
+    mean: OfSamples
+    apart: bool = True
+
+    def of_clients(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """[c b] from outputs and targets [c, b, ...]."""
+        if self.apart:
+            return self.each(outputs.flatten(0, 1), targets.flatten(0, 1))
+        return torch.vmap(self.each)(outputs, targets).flatten()
+
+    def of_records(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """[b], of each record by itself."""
+        if self.apart:
+            return self.each(outputs, targets)
+        return torch.vmap(lambda output, target: self.each(output[None], target[None])[0])(outputs, targets)
+
+
+def _mean_of_sample(losses: Tensor) -> Tensor:
+    """[n] from [n, ...]."""
+    return losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses
+
+
+def _of_classes(logits: Tensor, labels: Tensor) -> Tensor:
+    return _mean_of_sample(cross_entropy(logits, labels, reduction="none"))
+
+
+def _of_numbers(function: Callable[..., Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs in the form of the targets: [n, 1] for targets [n] would be compared all with all."""
+    return _mean_of_sample(function(outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"))
+
+
+def _numbers(name: str, function: Callable[..., Tensor]) -> Loss:
+    return own_loss(partial(_of_numbers, function), name=name, apart=True)
+
+
+def own_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
+    """A loss from a function of samples."""
+    return Loss(name=name, each=each, mean=lambda outputs, targets: each(outputs, targets).mean(), apart=apart)
+
+
+CROSS_ENTROPY = Loss(name="cross-entropy", each=_of_classes, mean=cross_entropy)
+"""Of logits [n, classes, ...] and labels [n, ...], the mean over a sample's labels."""
+
+LOSSES: dict[str, Loss] = {
+    one.name: one
+    for one in (
+        CROSS_ENTROPY,
+        _numbers("mse", mse_loss),
+        _numbers("l1", l1_loss),
+        _numbers("huber", huber_loss),
+        _numbers("binary-cross-entropy", binary_cross_entropy_with_logits),
+    )
+}
+"""local.loss. All but the first: of outputs that have as many numbers as the targets, the mean over them."""
+
+_own: dict[str, Loss] = {}
+
+
+def register(name: str, loss: OfSamples) -> None:
+    """Make a loss of one's own known as local.loss in this process; a second one of the name replaces the first.
+
+    loss: f(outputs [n, ...], targets [n, ...]) -> [n], one loss a sample, by operations that torch.vmap understands.
+    Raises ConfigError for the name of a loss that comes with dpfed.
+    """
+    if name in LOSSES or name == OWN:
+        raise ConfigError(f"loss={name!r}: is the name of a loss that is there already. Choose another.")
+    _own[name] = own_loss(loss, name=name)
+
+
+def loss_named(name: str) -> Loss:
+    """The loss of this name; ConfigError with the nearest one otherwise."""
+    known = LOSSES | _own
+    if name == OWN:
+        raise ConfigError(
+            "local.loss='own': the loss of this run was given in Python, and is not in its folder. Give it again: "
+            "loss=f in Python; or name it with dpfed.clients.losses.register in a file of your own."
+        )
+    if name not in known:
+        raise ConfigError(f"local.loss={name!r}: known are {', '.join(sorted(known))}.{did_you_mean(name, known)}")
+    return known[name]
+
+
+def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
+    """ConfigError unless the loss of these public samples, outputs [n, ...] and targets [n, ...] with n at least 2, is
+    one number each, which depends on that sample alone and has a gradient."""
+    outputs = outputs.detach().requires_grad_()
+    together = _tried(loss, loss.each, outputs, targets)
+    form = _form(together) if isinstance(together, Tensor) else type(together).__name__
+    if not isinstance(together, Tensor) or together.shape != (len(outputs),) or not together.is_floating_point():
+        raise ConfigError(
+            f"local.loss={loss.name!r}: gives {form} for {len(outputs)} samples; must give one number a sample, "
+            f"floating, [{len(outputs)}]. In torch's losses that is reduction='none', and then the mean of each sample."
+        )
+    if not together.requires_grad:
+        raise ConfigError(f"local.loss={loss.name!r}: has no gradient by the network's outputs. Compute it from them.")
+    one = torch.vmap(lambda output, target: loss.each(output[None], target[None])[0])
+    if not torch.allclose(together, _tried(loss, one, outputs, targets), rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise ConfigError(
+            f"local.loss={loss.name!r}: the loss of a sample depends on what else is in its batch. A client's batches "
+            "are filled up, and a private record must not bear on another: compute it from each sample alone."
+        )
+
+
+def _tried(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
+    try:
+        with torch.enable_grad():
+            return function(outputs, targets)
+    except Exception as error:  # it may be the user's, and raise anything
+        raise ConfigError(
+            f"local.loss={loss.name!r}: fails for outputs {_form(outputs)} and targets {_form(targets)}: "
+            f"{words_of(error)}."
+        ) from error
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,0 +1,213 @@
+"""Random numbers that a network draws while it trains (dropout layers and the like): each client's own, from the seed.
+
+Torch's own generator is one for all threads, and under vmap one draw is for all clients: what a client draws would
+depend on who trains beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpfed.errors import TrainingFailed
+from dpfed.models.flat import FlatModel
+from dpfed.seeds import Seeds
+
+_ATEN = torch.ops.aten
+_SEEDED = torch.Tag.nondeterministic_seeded
+_HALF = 2.0**-25
+
+
+class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
+    """Within it whatever torch would draw comes from streams named by (purpose, round, client, step, number of the
+    draw): independent over all of these, and the same whoever else trains, in a loop or side by side.
+
+    clients:      who trains; the first dimension of whatever is drawn if `side_by_side`
+    side_by_side: under torch.vmap(randomness="different")
+
+    A draw for a batch that is filled up begins with that for its real samples, as long as samples are its first
+    dimension. On CUDA, and elsewhere, a loop and side by side draw other numbers of the same law.
+
+    Claim: uniforms on {0, ..., 2^24 - 1} / 2^24; a Bernoulli(p) is u < p, so p is met to 2^-24; normals, exponentials
+    and integers are their inverse laws of u + 2^-25. Raises TrainingFailed for other draws (random permutations,
+    multinomials).
+    """
+
+    def __init__(
+        self,
+        seeds: Seeds,
+        purpose: str,
+        *,
+        number: int,
+        clients: Sequence[int],
+        step: int,
+        side_by_side: bool,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seeds, self._purpose, self._number, self._step = seeds, purpose, number, step
+        self._clients, self._side_by_side, self._draws = clients, side_by_side, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if not _draws(func, args, given) or given.get("generator") is not None:
+            return func(*args, **given)
+        if func not in _DRAWS:
+            raise TrainingFailed(
+                f"model: draws random numbers by {func}, which no seed here controls. Use dropout, torch.rand, randn, "
+                "randint, bernoulli, uniform_, normal_ or exponential_ (or their _like forms)."
+            )
+        return _DRAWS[func](self._uniforms, *args, **given)
+
+    def _uniforms(self, shape: Sequence[int], device: torch.device) -> Tensor:
+        """Float32, of this shape."""
+        self._draws += 1
+        made = torch.empty(tuple(shape), device=device)
+        rows = made.reshape(len(self._clients), -1) if self._side_by_side else made.reshape(1, -1)
+        for row, client in zip(rows, self._clients, strict=True):
+            path = self._number, client, self._step, self._draws
+            self._seeds.tensors(self._purpose, *path, device=str(device)).fill_uniform(row)
+        return made
+
+
+class SeenDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether anything was drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.any: bool = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.any = self.any or _draws(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this operation does: attention and recurrent layers may, and do not without their dropout."""
+    if _SEEDED not in func.tags:
+        return False
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    off = any(given.get(name, 1) == 0 for name in ("dropout_p", "dropout", "train", "training"))
+    return not (off or ("dropout_p" in names and "dropout_p" not in given))
+
+
+def draws_random_numbers(model: FlatModel, inputs: Tensor, *, training: bool) -> bool:
+    """Whether a forward pass of two zeros like inputs [N, ...] draws anything."""
+    module = model.bind(model.initial(0))
+    module = module if training else module.eval()
+    seen = SeenDraws()
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), seen:
+        module(torch.zeros(2, *inputs.shape[1:], dtype=inputs.dtype))
+    return seen.any
+
+
+Uniforms = Callable[[Sequence[int], torch.device], Tensor]
+
+
+def _coins(uniforms: Uniforms, like: Tensor, chance: float | Tensor) -> Tensor:
+    return uniforms(like.shape, like.device) < chance
+
+
+def _normals(uniforms: Uniforms, shape: Sequence[int], device: torch.device) -> Tensor:
+    normals: Tensor = torch.special.ndtri(uniforms(shape, device).double() + _HALF)
+    return normals
+
+
+def _bernoulli_in_place(uniforms: Uniforms, given: Tensor, chance: float = 0.5, **_: Any) -> Tensor:
+    return given.copy_(_coins(uniforms, given, chance))
+
+
+def _bernoulli_of(uniforms: Uniforms, given: Tensor, chance: float, **_: Any) -> Tensor:
+    return _coins(uniforms, given, chance).to(given.dtype)
+
+
+def _bernoulli(uniforms: Uniforms, chances: Tensor, **_: Any) -> Tensor:
+    return _coins(uniforms, chances, chances).to(chances.dtype)
+
+
+def _dropout(uniforms: Uniforms, given: Tensor, dropped: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Values kept and scaled, and which are kept; without training all are."""
+    if train is False:
+        return given.clone(), torch.ones_like(given, dtype=torch.bool)
+    kept = _coins(uniforms, given, 1 - dropped)
+    return given * kept * (1 / (1 - dropped) if dropped < 1 else 0.0), kept
+
+
+def _uniform_in_place(uniforms: Uniforms, given: Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> Tensor:
+    return given.copy_(uniforms(given.shape, given.device) * (high - low) + low)
+
+
+def _normal_in_place(uniforms: Uniforms, given: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tensor:
+    return given.copy_(_normals(uniforms, given.shape, given.device) * std + mean)
+
+
+def _normal_around(uniforms: Uniforms, mean: Tensor | float, std: Tensor | float = 1.0, **_: Any) -> Tensor:
+    like = torch.as_tensor(mean) + torch.as_tensor(std)
+    return (_normals(uniforms, like.shape, like.device) * std + mean).to(like.dtype)
+
+
+def _exponential_in_place(uniforms: Uniforms, given: Tensor, rate: float = 1.0, **_: Any) -> Tensor:
+    return given.copy_(-torch.log1p(-(uniforms(given.shape, given.device).double() + _HALF)) / rate)
+
+
+def _place(dtype: torch.dtype | None, device: Any) -> tuple[torch.dtype, torch.device]:
+    return dtype or torch.get_default_dtype(), torch.device(device or "cpu")
+
+
+def _rand(uniforms: Uniforms, size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    kind, at = _place(dtype, device)
+    return uniforms(size, at).to(kind)
+
+
+def _randn(uniforms: Uniforms, size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    kind, at = _place(dtype, device)
+    return _normals(uniforms, size, at).to(kind)
+
+
+def _rand_like(uniforms: Uniforms, given: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
+    return uniforms(given.shape, given.device).to(dtype or given.dtype)
+
+
+def _randn_like(uniforms: Uniforms, given: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
+    return _normals(uniforms, given.shape, given.device).to(dtype or given.dtype)
+
+
+def _integers(uniforms: Uniforms, low: int, high: int, size: Sequence[int], *, dtype: Any, device: Any) -> Tensor:
+    drawn = uniforms(size, torch.device(device or "cpu")).double()
+    return (low + (drawn * (high - low)).floor()).to(dtype or torch.int64)
+
+
+def _randint(
+    uniforms: Uniforms, high: int, size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any
+) -> Tensor:
+    return _integers(uniforms, 0, high, size, dtype=dtype, device=device)
+
+
+def _randint_from(
+    uniforms: Uniforms, low: int, high: int, size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any
+) -> Tensor:
+    return _integers(uniforms, low, high, size, dtype=dtype, device=device)
+
+
+_DRAWS: dict[Any, Callable[..., Any]] = {
+    _ATEN.bernoulli_.float: _bernoulli_in_place,
+    _ATEN.bernoulli.p: _bernoulli_of,
+    _ATEN.bernoulli.default: _bernoulli,
+    _ATEN.native_dropout.default: _dropout,
+    _ATEN.uniform_.default: _uniform_in_place,
+    _ATEN.normal_.default: _normal_in_place,
+    _ATEN.normal.Tensor_Tensor: _normal_around,
+    _ATEN.normal.Tensor_float: _normal_around,
+    _ATEN.normal.float_Tensor: _normal_around,
+    _ATEN.exponential_.default: _exponential_in_place,
+    _ATEN.rand.default: _rand,
+    _ATEN.randn.default: _randn,
+    _ATEN.rand_like.default: _rand_like,
+    _ATEN.randn_like.default: _randn_like,
+    _ATEN.randint.default: _randint,
+    _ATEN.randint.low: _randint_from,
+}

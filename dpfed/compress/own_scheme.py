@@ -1,0 +1,192 @@
+"""A scheme of one's own: a class with `bits`, `encode` and `decode` becomes one like those that come with dpfed.
+
+    @compress.register("three-levels")
+    class ThreeLevels:
+        levels: int = 1                      # options: bool, int, float, str; others than the default travel
+        unbiased = True                      # claims, without annotation: unbiased, linear, sends_seed (all False)
+
+        def bits(self, dimension):           # what a payload's bits are, from public things only
+            return {"scale": Floats(count=1, signed=False), "trits": SymbolField(alphabet=3, count=dimension)}
+
+        def encode(self, x, seeds):          # x: float32 [c, d], finite; seeds: int64 [c], for `dpfed.compress.counter`
+            ...
+            return {"scale": scale, "trits": trits}          # tensors [c, count], or [c] where the count is one
+
+        def decode(self, sent):              # sent["scale"] [c, 1], sent["trits"] [c, d], sent.dimension; with
+            return ...                       # sends_seed also sent.seeds [c].  Returns [c, d]
+
+Every client's row must follow from its own row and seed alone. Bytes, their parser, `from_bytes`, bounds on what a
+stranger's message may hold, and the count of bits follow from `bits`; content that does not fit it is a ConfigError. A
+class with `layout` in place of `bits` is taken as it is: the whole protocol of `dpfed.compress.payload`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from dpfed.compress.counter import client_seeds
+from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
+from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
+from dpfed.config import registered
+from dpfed.config.own_code import words_of
+from dpfed.errors import ConfigError, DpfedError, WireError
+
+Given = TypeVar("Given", bound=type)
+
+_SMALL, _WHOLE = ("bits", "encode", "decode"), ("layout", "encode", "decode", "mean")
+_NOT_FIELDS = ("scheme", "dimension", "seeds")
+_MOST_PER_COORDINATE, _MOST_BESIDE = 64, 4096
+"""Values that a payload may have for each coordinate, and beside those: a forged option takes no more memory."""
+
+
+def register(name: str, *, taken: Sequence[str]) -> Callable[[Given], Given]:
+    """A decorator that makes a class known as the scheme `name`, and returns the scheme. ConfigError for a class that
+    cannot be one, for a name of `taken`, and for one that is registered already."""
+
+    def known(given: Given) -> Given:
+        made: Given = _scheme(name, given)
+        registered.add("scheme", name, made, taken=taken)
+        return made
+
+    return known
+
+
+def _scheme(name: str, given: Any) -> Any:
+    if not isinstance(given, type):
+        raise ConfigError(f"scheme {name!r}: is {type(given).__name__}; must be a class with {', '.join(_SMALL)}.")
+    whole = hasattr(given, "layout")
+    missing = [part for part in (_WHOLE if whole else _SMALL) if not callable(getattr(given, part, None))]
+    if missing:
+        raise ConfigError(f"scheme {name!r}: {given.__name__} has no {', '.join(missing)}. Define them as methods.")
+    if "__dataclass_fields__" not in vars(given):
+        given = dataclasses.dataclass(frozen=True, kw_only=True)(given)
+    if not given.__dataclass_params__.frozen:
+        raise ConfigError(f"scheme {name!r}: {given.__name__} is a dataclass that can change. Give it frozen=True.")
+    claims = {claim: False for claim in ("linear", "unbiased") if not hasattr(given, claim)}
+    return type(given.__name__, (given,), _kept(given) | claims | {"name": name} | ({} if whole else _wrapped(given)))
+
+
+def _kept(given: Any) -> dict[str, Any]:
+    """So that it is found, shown and pickled as the class that it is made from."""
+    return {"__module__": given.__module__, "__qualname__": given.__qualname__, "__doc__": given.__doc__}
+
+
+def _wrapped(given: Any) -> dict[str, Any]:
+    """The protocol's methods around a user's."""
+
+    def layout(self: Any, dimension: int) -> Layout:
+        return _checked_layout(self, given.bits, dimension)
+
+    def encode(self: Any, x: Tensor, *, seed: Seed = 0) -> Payloads:
+        x = checked_updates(x)
+        seeds = client_seeds(seed, len(x)).to(x.device)
+        fields = given.encode(self, x.clone(), seeds.clone())
+        own = {"seeds": seeds} if getattr(self, "sends_seed", False) else {}
+        return Payloads.of(self, x.shape[1], **own, **_checked_fields(self, fields, x))
+
+    def decode(self: Any, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        try:
+            rows = given.decode(self, sent)
+        except Exception as error:  # a stranger's content in a user's code: it may raise anything
+            raise WireError(f"{self.name}: a payload that its decode cannot take: {words_of(error)}.") from error
+        if not isinstance(rows, Tensor) or rows.shape != (len(sent), sent.dimension):
+            raise WireError(
+                f"{self.name}: decode gives {_form(rows)}; must be a tensor [{len(sent)}, {sent.dimension}], a row "
+                "for each payload."
+            )
+        return rows.to(torch.float32)
+
+    def mean(self: Any, payloads: Sequence[Payload]) -> Tensor:
+        return mean_of_decoded(self.decode, payloads)
+
+    return {"layout": layout, "encode": encode, "decode": decode, "mean": mean}
+
+
+def _checked_layout(scheme: Any, bits: Callable[[Any, int], Layout], dimension: int) -> Layout:
+    try:
+        layout = bits(scheme, dimension)
+    except DpfedError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"scheme {scheme.name!r}: its bits of d={dimension} fail: {words_of(error)}.") from error
+    parts = ("count", "dtype", "most_bytes", "write", "read")
+    if (
+        not isinstance(layout, Mapping)
+        or not layout
+        or not all(hasattr(one, p) for one in layout.values() for p in parts)
+    ):
+        raise ConfigError(
+            f"scheme {scheme.name!r}: its bits are {layout!r}; must be a dictionary of names and fields (Floats, "
+            "SymbolField, Indices of dpfed.compress)."
+        )
+    if any(name in _NOT_FIELDS for name in layout):
+        raise ConfigError(f"scheme {scheme.name!r}: a field must not be called {', '.join(_NOT_FIELDS)}. Rename it.")
+    count = sum(one.count for one in layout.values())
+    if not 0 < count <= _MOST_PER_COORDINATE * dimension + _MOST_BESIDE:
+        raise ConfigError(
+            f"scheme {scheme.name!r}: {count} values of d={dimension} coordinates; at most {_MOST_PER_COORDINATE} for "
+            f"each, and {_MOST_BESIDE} beside."
+        )
+    return layout
+
+
+def _checked_fields(scheme: Any, fields: Any, x: Tensor) -> dict[str, Tensor]:
+    """What `encode` returned, as the layout has it. ConfigError for content that the wire would not carry."""
+    layout = scheme.layout(x.shape[1])
+    if not isinstance(fields, Mapping) or fields.keys() != layout.keys():
+        given = ", ".join(map(str, fields)) if isinstance(fields, Mapping) else type(fields).__name__
+        raise ConfigError(f"scheme {scheme.name!r}: encode gives {given}; its bits are {', '.join(layout)}.")
+    return {
+        name: _content(f"scheme {scheme.name!r}: its {name}", part, fields[name], x) for name, part in layout.items()
+    }
+
+
+def _content(what: str, part: Field, values: Any, x: Tensor) -> Tensor:
+    if not isinstance(values, Tensor) or values.numel() != len(x) * part.count or values.shape[:1] != x.shape[:1]:
+        raise ConfigError(f"{what} are {_form(values)}; must be a tensor [{len(x)}, {part.count}] ({part}).")
+    values = values.reshape(len(x), part.count)
+    if isinstance(part, Floats):
+        return _floats(what, part, values)
+    if isinstance(part, SymbolField):
+        return _symbols(what, part, values)
+    return _indices(what, part, values) if isinstance(part, Indices) else values
+
+
+def _floats(what: str, part: Floats, values: Tensor) -> Tensor:
+    values = values.to(torch.float16 if part.half else torch.float32)
+    limit = float(torch.finfo(torch.float16).max) if part.half else LARGEST
+    if not bool((values.abs() <= limit).all()):
+        raise ConfigError(f"{what} hold NaN or more than ±{limit:g}, which is not sent. Scale or bound them.")
+    if not part.signed and bool((values < 0).any()):
+        raise ConfigError(f"{what} hold a number below zero, and are not signed. Send them with signed=True.")
+    return values
+
+
+def _symbols(what: str, part: SymbolField, values: Tensor) -> Tensor:
+    if values.is_floating_point() or values.is_complex():
+        raise ConfigError(f"{what} are {values.dtype}; symbols must be whole numbers of an integer type.")
+    values = values.to(torch.int64)
+    if bool(((values < 0) | (values >= part.alphabet)).any()):
+        raise ConfigError(
+            f"{what} hold {int(values.min())} to {int(values.max())}; {part.alphabet} symbols are from 0 to "
+            f"{part.alphabet - 1}."
+        )
+    return values.to(torch.uint8 if part.alphabet <= 256 else torch.int32)
+
+
+def _indices(what: str, part: Indices, values: Tensor) -> Tensor:
+    values = values.to(torch.int64)
+    inside = bool(((values >= 0) & (values < part.size)).all())
+    if not inside or not bool((values.diff(dim=1) > 0).all()):
+        raise ConfigError(f"{what} must be distinct coordinates below {part.size}, sorted in every row.")
+    return values
+
+
+def _form(values: object) -> str:
+    return f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__

@@ -1,0 +1,33 @@
+"""The known name that somebody may have meant: none where nothing is like what was given."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+_ALIKE = 0.6
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The words " Did you mean 'clip_norm'?", to put behind a message; empty where no known name is like it."""
+    found = nearest(name, known)
+    return "" if found is None else f" Did you mean {found!r}?"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """A name that is the same but for hyphens and capitals, that begins as this one does, or that has it inside, in
+    this order; else the one with the most letters in common, if it has enough of them."""
+    wanted = _plain(name)
+    names = sorted(known, key=lambda one: (len(one), one))
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        for one in names:
+            if len(wanted) > 1 and fits(_plain(one), wanted):
+                return one
+    plain = {_plain(one): one for one in reversed(names)}
+    close = difflib.get_close_matches(wanted, plain, n=1, cutoff=_ALIKE)
+    return plain[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

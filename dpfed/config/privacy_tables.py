@@ -1,0 +1,103 @@
+"""[privacy], [privacy.adaptive] and [audit]: clip norm, noise, budget, and what an audit needs of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dpfed.config.limits import LARGEST_FLOAT, Canaries, Clients, ClipNorm, Positive
+from dpfed.config.table import Table
+
+
+class Adaptive(Table):
+    """The clip norm follows a quantile of the updates' norms (Andrew et al. 2021)."""
+
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """The fraction of updates that is to be within the clip norm."""
+
+    rate: Positive = 0.2
+    """Step of the logarithm of the clip norm, per round."""
+
+    count_noise_std: Positive | None = None
+    """Standard deviation of the noise on the count of updates within it; default: a twentieth of the cohort, at
+    least the noise multiplier."""
+
+
+class PrivacyTable(Table):
+    """A noise multiplier, or an epsilon to calibrate one for, or both: then the run stops at epsilon.
+
+    Coins (fedpm; with noise = "coins" also stochastic-sign and fedmrns) are noise themselves: a clip norm of the move
+    of their probabilities, or an epsilon to calibrate it for, or both.
+
+    Integer noise (discrete-gaussian, skellam) is added to integers before their sum is reduced modulo 2^b. In shares of
+    the clients (placement), or in a secure sum, Poisson sampling has sums of `slots` uploads: those who were drawn and
+    others that send noise only, or zeros.
+    """
+
+    clip_norm: ClipNorm | None = None
+    """C, the L2 clip norm of an update, as it is before noise."""
+
+    noise: Literal["gaussian", "discrete-gaussian", "skellam", "coins"] | None = None
+    """Default: discrete-gaussian in secure sums (aggregation.kind), where only integer noise is sound; elsewhere
+    gaussian; the coins of fedpm need none."""
+
+    edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
+    """c of noise = "coins": probabilities of coins are kept in [c, 1 - c]."""
+
+    linf_clip: ClipNorm | None = None
+    """Of coins: how far one probability may move."""
+
+    clip_metric: Literal["euclidean", "fisher"] = "euclidean"
+    """Of coins: fisher has clip_norm and linf_clip of the move over sqrt(theta (1 - theta)), theta the public
+    probability."""
+
+    others: Literal["near-reference", "anywhere"] | None = None
+    """Of coins: whether the other clients of a sum are relied on to keep to linf_clip, which a run with plain sums does
+    itself, or only to the edge; default: near-reference in plain sums of simulated clients, anywhere
+    in secure sums and on nodes with data of their own."""
+
+    noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
+    """Of coins: standard deviation of Gaussian noise on probabilities before them."""
+
+    release: Literal["sum", "uploads"] | None = None
+    """What is seen: the sum of a round, or every upload."""
+
+    slots: Clients | None = None
+    """Uploads in a sum of fixed size; default: so many that what Poisson cohorts above it take of delta is small."""
+
+    correction: Literal["none", "linear", "invert"] | None = None
+    """Of coins: how the bias of probabilities that were noised and clipped is corrected; default: linear."""
+
+    noise_multiplier: Positive | None = None
+    """z: the sum's noise has standard deviation z times clip_norm."""
+
+    epsilon: Positive | None = None
+    """The budget of the run."""
+
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Default: clients^-1.1."""
+
+    adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
+    """What neighbours are; default: replace-one under fixed; otherwise add-remove, or zero-out where the
+    number of participants shows."""
+
+    accountant: Literal["best", "rdp", "pld"] = "best"
+    """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""
+
+    placement: Literal["server", "clients"] = "server"
+    """Who adds the noise: the server, or every client a share of it."""
+
+    missing_shares: Literal["sized", "charged"] = "sized"
+    """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or what arrived is
+    charged."""
+
+    adaptive: Adaptive | None = None
+    """[privacy.adaptive]."""
+
+
+class Audit(Table):
+    """What `dpfed audit run` needs of a run."""
+
+    canaries: Canaries = 0
+    """So many simulated clients, each in one round by a fair coin, for a lower bound on epsilon."""

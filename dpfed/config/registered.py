@@ -1,0 +1,90 @@
+"""What code outside this package has made known by name: schemes, methods, networks, data sets, server rules.
+
+Plain tables without torch, below everything that looks a name up. A name stands for one thing: a second registration
+from another place is an error, and so is the name of something that comes with dpfed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dpfed.errors import ConfigError
+
+Kind = Literal["scheme", "method", "model", "data set", "server rule"]
+
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """One thing, and the line that has registered it."""
+
+    thing: Any
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+_KNOWN: dict[Kind, dict[str, Own]] = {}
+
+
+def add(kind: Kind, name: str, thing: Any, *, taken: Collection[str]) -> None:
+    """Make `thing` known. ConfigError for a name that is `taken`, cannot be one, or belongs to another line of code.
+
+    The same line may register again (a cell that runs twice, a function that is called twice), and so may whoever
+    types in an interactive session.
+    """
+    file, line = _caller()
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"{kind} {name!r} ({file}, line {line}): a name has up to 64 letters, digits, '.', '_', '-'.")
+    if name in taken:
+        raise ConfigError(
+            f"{kind} {name!r} ({file}, line {line}): is the name of a {kind} that is there already. Choose another."
+        )
+    before = _KNOWN.setdefault(kind, {}).get(name)
+    if before is not None and (before.file, before.line) != (file, line) and not _typed(file):
+        raise ConfigError(
+            f"{kind} {name!r} ({file}, line {line}): is registered twice, first by {before.place}. Rename one of them."
+        )
+    _KNOWN[kind][name] = Own(thing=thing, file=file, line=line)
+
+
+def own(kind: Kind) -> Mapping[str, Any]:
+    """Name -> thing, of this kind."""
+    return {name: one.thing for name, one in _KNOWN.get(kind, {}).items()}
+
+
+def file_of(kind: Kind, name: str) -> str | None:
+    """The file that has registered it; None for what comes with dpfed."""
+    found = _KNOWN.get(kind, {}).get(name)
+    return None if found is None else found.file
+
+
+def forget(file: str) -> None:
+    """Whatever this file has registered."""
+    for names in _KNOWN.values():
+        for name in [name for name, one in names.items() if one.file == file]:
+            del names[name]
+
+
+def _caller() -> tuple[str, int]:
+    """The line outside of dpfed that registers."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _typed(file: str) -> bool:
+    """Whether this is code of an interactive session, where a cell that was changed registers again."""
+    return not hasattr(sys.modules["__main__"], "__file__") and not Path(file).is_file()

@@ -1,0 +1,101 @@
+"""[data], [model] and [federation]: which samples, which network, who takes part."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from dpfed.config.limits import MOST_LAYERS, MOST_SAMPLES, Clients, Count, Positive, Rounds, Samples, Units
+from dpfed.config.table import Table
+
+USERS = {"alpha": ("dirichlet",), "labels": ("labels", "fedpm"), "samples": ("resampled",)}
+"""The partitions that each of these keys of [data] belongs to."""
+
+
+class Data(Table):
+    """Which samples, and which client has them."""
+
+    name: str
+    """A data set that `dpfed.data` knows, or a file .safetensors of one's own."""
+
+    root: str | None = None
+    """The folder that holds it; default: $DPFED_DATA_DIR, for a file of one's own the current folder."""
+
+    classes: Count | None = None
+    """How many labels a file of one's own can have, unless its metadata say so: a public number. A file that has
+    train_targets in place of train_labels predicts numbers and has no classes."""
+
+    train_samples: Count | None = None
+    """At most so many training samples, drawn by data.partition_seed."""
+
+    test_samples: Count | None = None
+    """At most so many test samples, drawn by data.partition_seed."""
+
+    validation: Count | None = None
+    """So many training samples are set aside, no client has them, and their score is validation_accuracy."""
+
+    public: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
+    """So many samples serve as public data (fed-smp-topk): taken out of the training half, and then the summary says
+    that they are not protected, or from data.public_from."""
+
+    public_from: str | None = None
+    """The data set that public samples come from, if it is another."""
+
+    partition: Literal["iid", "dirichlet", "labels", "fedpm", "resampled", "natural", "nodes"] = "iid"
+    """How samples are divided among clients. iid; dirichlet: each label by shares ~ Dirichlet(alpha); labels: every
+    client has so many `labels`; fedpm: sizes of 10 to 100 parts and at most so many `labels`; resampled: every client
+    has so many `samples`, drawn from all with replacement, and there may be millions of clients; natural: as the data
+    set says (roles, the column train_clients); nodes: every node of a deployment has samples of its own, and of
+    data.name only the test half and public samples are used."""
+
+    alpha: Positive | None = Field(default=None, validate_default=True)
+    """The parameter of partition 'dirichlet': the smaller, the fewer labels a client has."""
+
+    labels: Count | None = Field(default=None, validate_default=True)
+    """Labels of a client, for partition 'labels' and 'fedpm'."""
+
+    samples: Samples | None = Field(default=None, validate_default=True)
+    """Samples of a client, for partition 'resampled'."""
+
+    partition_seed: Annotated[int, Field(ge=0)] = 0
+    """Who the clients are follows from it, the data and the other keys of the division. run.seed has no part in it:
+    runs that differ in run.seed are on the same clients."""
+
+    @field_validator("alpha", "labels", "samples")
+    @classmethod
+    def _fits_the_partition(cls, value: float | None, info: ValidationInfo) -> float | None:
+        partition = info.data.get("partition")
+        users = USERS[info.field_name or ""]
+        if partition in users and value is None:
+            raise ValueError(f"data.partition={partition!r} needs it. Set data.{info.field_name}")
+        if partition is not None and partition not in users and value is not None:
+            raise ValueError(f"is for data.partition={' or '.join(map(repr, users))}, not {partition!r}. Remove it")
+        return value
+
+
+class Model(Table):
+    """Which network."""
+
+    name: str
+    """A network that `dpfed.models` knows, or one that one's own file registers."""
+
+    hidden: tuple[Units, ...] | None = Field(default=None, strict=False, max_length=MOST_LAYERS)
+    """Widths of the hidden layers (mlp, char-lstm)."""
+
+
+class Federation(Table):
+    """Who takes part."""
+
+    clients: Clients
+    """n, all clients there are."""
+
+    cohort: Clients
+    """Clients a round: expected under 'poisson', exact under 'fixed'; under 'all' it is n, whatever it says."""
+
+    rounds: Rounds
+    """T, at most: a budget can end a run sooner."""
+
+    sampling: Literal["poisson", "fixed", "all"] = "poisson"
+    """How a round's cohort is drawn: every client by itself with probability cohort / clients; exactly `cohort`
+    without replacement; or all clients."""

@@ -1,0 +1,156 @@
+"""[local], [local.record], [method] and [mask]: how a client trains, and what it sends."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
+from dpfed.config.table import Table
+
+_Factors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MOST_FACTORS)]
+
+
+class Record(Table):
+    """DP-SGD inside every client; the unit is a record.
+
+    A noise multiplier, or an epsilon to calibrate one for, or both. Calibrated for clients of the worst size in the
+    rounds that they take part in: all with federation.sampling = "all", else so many that with probability 99% no
+    client is drawn more often. Whatever is drawn, the run stops before the round in which a client would exceed
+    epsilon. Sizes of clients and who takes part count as public.
+    """
+
+    clip_norm: ClipNorm
+    """L2 clip norm of one record's gradient."""
+
+    noise_multiplier: Positive | None = None
+    """Noise on each batch's sum has standard deviation noise_multiplier times clip_norm."""
+
+    epsilon: Positive | None = None
+    """The budget of every client's records."""
+
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Default: (all training records)^-1.1."""
+
+    accountant: Literal["best", "rdp", "pld"] = "best"
+    """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""
+
+
+class Local(Table):
+    """How a client trains; exactly one of epochs and steps."""
+
+    learning_rate: Positive
+    """Of the client's optimizer, in round 0."""
+
+    learning_rate_decay: Positive = 1.0
+    """The learning rate is multiplied by it after every round."""
+
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of SGD."""
+
+    loss: str | None = None
+    """cross-entropy (of labels), mse, l1, huber or binary-cross-entropy (of numbers, the mean over those of a target),
+    or one of your own (`dpfed.clients.losses.register`); default: cross-entropy for labels, mse for targets that are no
+    classes. "own" stands for one that was given in Python."""
+
+    schedule: Literal["constant", "cosine", "linear", "step"] | _Factors = "constant"
+    """The learning rate over rounds: cosine and linear fall to 0 at federation.rounds, step multiplies it by
+    learning_rate_decay every schedule_rounds rounds; a list has a factor for each round, the last one holds on."""
+
+    schedule_rounds: Rounds | None = None
+    """Rounds between two steps of schedule = "step"."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """What takes a client's steps; its state begins anew in every round."""
+
+    weight_decay: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 0.0
+    """L2 in the gradient (sgd, adam), or decoupled from it (adamw)."""
+
+    epochs: Steps | None = None
+    """Passes over a client's samples in a round."""
+
+    steps: Steps | None = None
+    """Batches of a client in a round, instead of epochs."""
+
+    batch_size: Samples
+    """Samples of a step; under [local.record] the expected number."""
+
+    strategy: Literal["auto", "loop", "vmap", "graphs"] = "auto"
+    """One client after the other (loop), side by side in one pass (vmap), from CUDA graphs (graphs), or what should be
+    faster. Changes nothing beyond rounding."""
+
+    chunk: Clients | None = None
+    """How many clients train side by side; default: as many as fit into local.memory."""
+
+    memory: Count | None = None
+    """Megabytes that clients side by side may take; default: a quarter of main memory, or half of what is
+    free on a GPU."""
+
+    precision: Literal["float32", "bf16", "tf32"] = "float32"
+    """Of gradients; weights and sums are float32 throughout. bf16 and tf32 (CUDA only) are faster and less precise."""
+
+    record: Record | None = None
+    """[local.record]."""
+
+
+class MethodTable(Table):
+    """Which method; sparse ones take a fraction `keep` or a number `k` of coordinates."""
+
+    name: str
+    """A method that `dpfed methods` lists."""
+
+    keep: float | None = None
+    """The fraction of coordinates that is sent, in (0, 1]."""
+
+    k: int | None = None
+    """The number of coordinates that is sent, instead of method.keep."""
+
+    shared: bool = False
+    """All clients of a round have the same noise or direction (FedMRN, FedScalar)."""
+
+    error_feedback: bool = False
+    """What compression left out of a client's update is added to its next one; never with privacy."""
+
+    progressive: bool = True
+    """FedMRN's progressive masking; false: its ablation."""
+
+    stochastic: bool = True
+    """FedMRN's stochastic masking; false: its ablation."""
+
+    train_masked: bool = True
+    """FedMRN's training under the mask; false: the mask is drawn after training."""
+
+    purge: Literal["server", "clients"] | None = None
+    """Who purges weights in FedSparsify; default: server."""
+
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """The compressor's own options (`dpfed.compress`)."""
+
+
+class Mask(Table):
+    """FedPM and FedMask: clients train the probabilities of a mask over frozen random weights."""
+
+    edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
+    """c: probabilities are kept in [c, 1 - c]."""
+
+    spread: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 1.0
+    """Initial scores are N(0, spread^2)."""
+
+    constant: Literal["kaiming", "published"] = "kaiming"
+    """The size s of frozen weights +s and -s: sqrt(2 / fan_in), or e sqrt(1 / fan_in) as in the published code."""
+
+    scale: Positive = 1.0
+    """Frozen weights are multiplied by it."""
+
+    biases: Literal["masked", "absent"] = "masked"
+    """Whether biases are frozen and masked as weights are, or left out."""
+
+    gradient: Literal["straight-through", "published"] = "straight-through"
+    """The gradient through a sampled mask: straight through, or as in the published code."""
+
+    forward: Literal["coins", "mean"] = "coins"
+    """Clients train under a mask drawn anew for every batch, or under the mean of all masks."""
+
+    readout: Literal["sample", "threshold", "mean"] = "sample"
+    """The network that is evaluated: a sampled mask, the threshold at 1/2, or the mean of all masks."""

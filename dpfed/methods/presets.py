@@ -1,0 +1,64 @@
+"""Presets METHOD-DATASET: a data set's tables, the method's on top, then what the data set's [adjust.METHOD] says.
+
+Methods and schemes of one's own have them, too.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config.tables import override
+from dpfed.errors import ConfigError
+from dpfed.methods.catalogue import every_method
+
+_DATA = files("dpfed.config") / "data_presets"
+
+
+def names() -> list[str]:
+    """Every preset, by name."""
+    return [f"{method}-{data}" for data in data_sets() for method in sorted(of_methods())]
+
+
+def tables(name: str) -> dict[str, Any]:
+    """The unchecked tables of a preset; ConfigError with the nearest name if there is none."""
+    for data in data_sets():
+        method = name.removesuffix(f"-{data}")
+        if method != name and method in of_methods():
+            below = tomllib.loads((_DATA / f"{data}.toml").read_text(encoding="utf-8"))
+            adjusted = below.pop("adjust", {}).get(method, {})
+            return _merged(_merged(below, of_methods()[method]), adjusted)
+    whole = any(data in name for data in data_sets())
+    hint = did_you_mean(name, [one for one in names() if whole or one.endswith("-digits")])
+    raise ConfigError(f"{name}: neither a file nor a preset. `dpfed run --list` names the presets.{hint}")
+
+
+def of_methods() -> dict[str, dict[str, Any]]:
+    """What methods set, by the preset's name; `privacy = False` takes the data set's table away."""
+    found = {}
+    for method in every_method().values():
+        for name, given in (method.presets or {method.name: {}}).items():
+            public = {} if method.privacy == "required" else {"privacy": False}
+            found[name] = {**public, **given, "method": {"name": method.name, **given.get("method", {})}}
+    return found
+
+
+def data_sets() -> list[str]:
+    """Data sets that have presets."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _DATA.iterdir() if entry.name.endswith(".toml"))
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` wins key by key; `privacy = False` and `clip_norm = False` take away what is below."""
+    merged = override(dict(below), [])
+    for key, value in above.items():
+        if value is False:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            merged[key] = _merged(merged.get(key, {}), value)
+        else:
+            merged[key] = value
+    return merged

@@ -1,0 +1,323 @@
+"""`dpfed.ClientLevel`: a training loop of one's own, whose sampler, clip, noise, charge and ledger are one object."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting import Guarantee, Ledger
+from accounting.ledger import Aborted, Header
+from dpfed import __version__
+from dpfed.errors import ConfigError, RunError
+from dpfed.methods.goals import PrivacyGoal
+from dpfed.participation.sampling import draw_cohort, sampler
+from dpfed.randomness import Secure, Simulated
+from dpfed.round import begin_round, end_round
+from dpfed.run import exceeded
+from dpfed.run.client_level.book import LoopBook, fingerprint
+from dpfed.run.client_level.machine import Machine, StagesOf, add_rows, machine_of
+from dpfed.run.client_level.plan import Noise, Parts, config_of
+from dpfed.run.client_level.step import Step
+from dpfed.run.client_level.updates import Form, first_of, in_groups
+from dpfed.run.spending import OfEqualRounds
+from dpfed.run.watched import facts_of, facts_record, open_watched
+from dpfed.seeds import Seeds
+from dpfed.server.state import ServerState
+from dpfed.stages.stage import Round, Tally
+
+SKIPPED = "skipped: nothing of the round was released"
+"""What the ledger says of a round that the loop went past without a release."""
+
+_MOST_ROWS, _MOST_NUMBERS = 20, 1 << 21
+"""Of updates in memory together: 8 MiB, or one."""
+
+
+class ClientLevel:
+    """Client-level differential privacy for a training loop of one's own.
+
+        private = dpfed.ClientLevel(clients=600, cohort=100, clip_norm=1.0, epsilon=3.0, rounds=60, ledger="l.jsonl")
+        for step in private.rounds():
+            w += step.release(train(w, step.cohort))
+        print(private.guarantee())
+
+    clients:   how many, or their names, which then are fingerprinted (`names`): the ledger is of these clients
+    cohort:    expected number of clients in a round under "poisson", exact one under "fixed"
+    rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`
+    epsilon:   what may be spent; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend it
+    noise_multiplier: noise over clip norm on the sum
+    delta:     n^-1.1 where none is given; adjacency: that of the sampling (`accounting.Plan`)
+    ledger:    a file; where it is there, the loop goes on. None: a temporary one, gone with this object
+    noise:     "discrete-gaussian" (default) or "skellam", on integers, drawn exactly; "gaussian" with
+               randomness="simulated" only, where it is the default: what is true of `dpfed run` as well
+    randomness: "secure", from the operating system; "simulated": cohorts and noise from `seed`, never for release
+    seed:      of public rotations, and where simulated of everything; 0 where none is given
+    dimension: d, where a cohort may be empty before the first release has shown it
+    stages:    a chain of one's own: a function of `Parts` (there: `s`), which has the loop's sampler and noise, as in
+               `lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=99)), *s.private(99))`
+
+    Claim: `guarantee()` is an upper bound for everything that `release` returned, and everything that an interrupted
+    process was about to return, for whoever sees the releases and not the cohorts. A round is that of `dpfed.round`,
+    its stages are those of `dpfed run`: what is charged is computed from the fields that draw the noise. It covers what
+    goes through `release`, and nothing else that the loop does with clients' data.
+
+    A round without a release is skipped: nothing is released, nothing is charged, the ledger says so. That is sound if
+    who was drawn, and what they hold, have no part in whether it is skipped: an empty cohort is released like any
+    other, `release([])`. A round that was charged and then interrupted is not repeated; it stays charged.
+
+    ConfigError, AccountingError: a plan that cannot work. RunError, LedgerError: a ledger that is another plan's, or
+    cannot be trusted or written.
+    """
+
+    def __init__(
+        self,
+        *,
+        clients: int | Sequence[str],
+        cohort: int,
+        clip_norm: float,
+        rounds: int,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        delta: float | None = None,
+        sampling: Literal["poisson", "fixed", "all"] = "poisson",
+        adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        noise: Noise | None = None,
+        randomness: Literal["secure", "simulated"] = "secure",
+        seed: int | None = None,
+        dimension: int | None = None,
+        stages: StagesOf | None = None,
+    ) -> None:
+        count = clients if isinstance(clients, int) else len(clients)
+        privacy = {
+            "clip_norm": clip_norm,
+            "epsilon": epsilon,
+            "noise_multiplier": noise_multiplier,
+            "delta": delta,
+            "adjacency": adjacency,
+            "noise": noise or ("discrete-gaussian" if randomness == "secure" else "gaussian"),
+        }
+        plan: dict[str, dict[str, Any]] = {
+            "federation": {"clients": count, "cohort": cohort, "rounds": rounds, "sampling": sampling},
+            "privacy": {key: value for key, value in privacy.items() if value is not None},
+            "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
+        }
+        self._names = None if isinstance(clients, int) else _distinct(clients)
+        self._parts, self._stages_of = _parts(plan, dimension), stages
+        self._machine, self._goal = _planned(self._parts, stages)
+        if self._goal is not None and noise_multiplier is not None:
+            _require_one_round(self._goal, rounds)
+        self.rounds_planned, self.clip_norm = rounds, clip_norm
+        self.delta = float(delta or count**-1.1)
+        self.stopped_by: Literal["", "rounds", "budget"] = ""
+        self._form: Form | None = None
+        self._step: Step | None = None
+        self._announced: Round | None = None
+        self._state: ServerState | None = None
+        self._spent: OfEqualRounds | None = None
+        self._began = time.monotonic()
+        self._book = self._opened_book(ledger, plan)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise over clip norm on the sum, as planned. ConfigError where it rests on a dimension that is not known."""
+        if self._goal is None:
+            raise ConfigError(
+                "noise_multiplier: integer noise is planned for a dimension, which the first release shows. Give "
+                "dimension= to know it before."
+            )
+        assert self._goal.noise_multiplier is not None
+        return self._goal.noise_multiplier
+
+    @property
+    def ledger(self) -> Path:
+        """Where the ledger lies."""
+        return self._book.ledger.path
+
+    def rounds(self) -> Iterator[Step]:
+        """The rounds that are left, one after the other; none where all are done or epsilon is spent (`stopped_by`)."""
+        while (step := self._next()) is not None:
+            yield step
+            if self._step is step:
+                self._book.record(Aborted(round=step.round, reason=SKIPPED))
+                self._step = None
+
+    def guarantee(self) -> Guarantee:
+        """What everything released so far guarantees, from the ledger's file alone."""
+        return Ledger.read(self.ledger).guarantee(self.delta)
+
+    def names_of(self, cohort: NDArray[np.int64]) -> tuple[str, ...]:
+        """Names of clients, or their numbers."""
+        return tuple(str(one) if self._names is None else self._names[one] for one in cohort.tolist())
+
+    def release(self, step: Step, updates: Any) -> Tensor | dict[str, Tensor]:
+        """`Step.release`."""
+        self._check_open(step)
+        form, rows = first_of(updates)
+        form = self._known(form)
+        machine = self._machine_for(form)
+        now = self._announcement(machine, step, form)
+        opened = open_watched(now, machine.method, machine.method.aggregation)
+        at_once = max(1, min(_MOST_ROWS, _MOST_NUMBERS // form.size))
+        spent = self._spending(machine.goal)  # of the rounds before this one
+        add_rows(opened, in_groups(rows, form, len(step.cohort), at_once=at_once), step.cohort)
+        ended = end_round(opened, ledger=self._book)
+        self._step, self._announced, self._state = None, None, ended.state
+        facts = facts_of(ended, opened.watch, machine.method)
+        spent.charge(facts.release)
+        self._book.note(facts_record(ended.state, facts, time.monotonic() - self._began))
+        assert ended.moved is not None
+        assert ended.divisor is not None
+        return form.like_them(ended.moved / ended.divisor)
+
+    def __repr__(self) -> str:
+        clients, done = self._parts.config.federation.clients, self._book.rounds_done
+        return f"ClientLevel({clients} clients, {done} of {self.rounds_planned} rounds done)"
+
+    def _next(self) -> Step | None:
+        number = self._book.rounds_done
+        self._step = self._announced = None
+        if number >= self.rounds_planned:
+            self.stopped_by = "rounds"
+        elif self._goal is not None and not self._affordable(self._goal):
+            self.stopped_by = "budget"
+        else:
+            cohort = draw_cohort(self._parts.sampler, self._parts.randomness, None, number)
+            self._step, self._began = Step(self, number, cohort), time.monotonic()
+        return self._step
+
+    def _affordable(self, goal: PrivacyGoal) -> bool:
+        """Whether epsilon pays for one more round."""
+        after = self._spending(goal).with_round(np.zeros(0, dtype=np.int64), 0)
+        return goal.budget is None or after <= goal.budget
+
+    def _spending(self, goal: PrivacyGoal) -> OfEqualRounds:
+        if self._spent is None:
+            self._spent = OfEqualRounds(goal, self.rounds_planned, len(self._book.ledger.releases))
+        return self._spent
+
+    def _check_open(self, step: Step) -> None:
+        if self._step is step:
+            return
+        released = any(entry.round == step.round for entry in self._book.ledger.releases)
+        what = "was released already" if released else "is over, or another has begun"
+        raise RunError(f"round {step.round} {what}. Release inside the loop over rounds(), once for every step.")
+
+    def _announcement(self, machine: Machine, step: Step, form: Form) -> Round:
+        """The round as it begins; what uploads tell by themselves is charged here, once."""
+        if self._announced is None:
+            if self._book.rounds_done > step.round:
+                raise RunError(
+                    f"round {step.round} is charged already and was interrupted. Go on with the next one: a round is "
+                    "not repeated, so that no noise is."
+                )
+            nowhere = torch.zeros(form.size, device=form.device)
+            before = self._state or ServerState(round=0, broadcast=nowhere, clip_norm=self.clip_norm)
+            state = replace(before, round=step.round, broadcast=nowhere)
+            self._announced = begin_round(
+                state, machine.method, step.cohort, seeds=self._parts.seeds, ledger=self._book
+            )
+        return replace(self._announced, tally=Tally(), votes=[])
+
+    def _known(self, form: Form | None) -> Form:
+        """The form of these updates, which is that of all before; of an empty cohort's, the one that is known."""
+        size = self._parts.size
+        if form is None and self._form is None and not size:
+            raise ConfigError(
+                "updates: none, for an empty cohort, and no release has shown yet how long one is. Give dimension= to "
+                "dpfed.ClientLevel where cohorts may be empty."
+            )
+        if form is None:
+            return self._form or Form(size=size, device=torch.device("cpu"))
+        if self._form is not None and not form.is_like(self._form):
+            raise ConfigError(f"updates: {form.words}; this loop's are {self._form.words}. Nothing was released.")
+        if size and form.size != size:
+            raise ConfigError(f"updates: {form.words}; dimension={size}. Nothing was released.")
+        self._form = form
+        return form
+
+    def _machine_for(self, form: Form) -> Machine:
+        if self._machine is None:
+            self._parts = replace(self._parts, size=form.size)
+            self._machine = machine_of(self._parts, self._stages_of)
+            if self._goal is None:
+                self._goal = self._machine.goal
+                _require_one_round(self._goal, self.rounds_planned)
+        return self._machine
+
+    def _opened_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, Any]]) -> LoopBook:
+        path = _gone_with(self) if ledger is None else Path(ledger)
+        simulated = self._parts.randomness.name == "simulated"
+        key = self._parts.seeds.generator("population.key").bytes(32) if simulated else None
+        header = Header(
+            unit="client",
+            clients=self._parts.config.federation.clients,
+            randomness=self._parts.randomness.name,
+            about={
+                "package": f"dpfed {__version__}",
+                "method": "client-level",
+                "delta": self.delta,
+                "plan": plan,
+                "stages": "whole update" if self._stages_of is None else "own",
+            },
+            population=None if self._names is None else fingerprint(path, self._names, new=key),
+        )
+        return LoopBook.open(path, header)
+
+
+def _gone_with(owner: ClientLevel) -> Path:
+    """The path of a ledger in a folder that is removed with its owner."""
+    folder = tempfile.mkdtemp(prefix="dpfed-")
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder) / "ledger.jsonl"
+
+
+def _parts(plan: dict[str, dict[str, Any]], dimension: int | None) -> Parts:
+    config = config_of(plan, source="dpfed.ClientLevel")
+    federation, seeds = config.federation, Seeds(root=config.run.seed)
+    if dimension is not None and dimension < 1:
+        raise ConfigError(f"dimension={dimension}: must be at least 1, the numbers in an update.")
+    return Parts(
+        config=config,
+        size=dimension or 0,
+        sampler=sampler(federation.sampling, clients=federation.clients, cohort=federation.cohort),
+        randomness=Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds),
+        seeds=seeds,
+    )
+
+
+def _planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyGoal | None]:
+    """Before there is a ledger, as much as is known: without a dimension, the goal of Gaussian noise, which does not
+    rest on one. Refuses a plan that has no account."""
+    if parts.size:
+        machine = machine_of(parts, stages)
+        return machine, machine.goal
+    if stages is not None:
+        raise ConfigError("stages without dimension: a chain is made for updates of a size. Give dimension=, too.")
+    gaussian = parts.config.privacy is not None and parts.config.privacy.noise == "gaussian"
+    return None, parts.goal(1) if gaussian else None
+
+
+def _require_one_round(goal: PrivacyGoal, rounds: int) -> None:
+    """ConfigError where epsilon does not even pay for one."""
+    after = OfEqualRounds(goal, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
+    if goal.budget is not None and after > goal.budget:
+        raise ConfigError(exceeded.of_the_run(goal, after))
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    found = tuple(str(name) for name in names)
+    if len(set(found)) < len(found):
+        raise ConfigError("clients: a name occurs twice; every client has its own. Number them, or give how many.")
+    return found

@@ -1,0 +1,25 @@
+"""A compressor and a method of one's own. dpfed run masked-levels-digits --load own_compressor.py
+dpfed audit scheme three-levels --load own_compressor.py; dpfed audit upload masked-levels --load own_compressor.py"""
+
+from dpfed import compress, methods, stages
+
+
+@compress.register("three-levels")  # the largest entry times -1, 0 or 1, at random so that the mean is right
+class ThreeLevels:
+    unbiased = True
+
+    def bits(self, dimension):
+        return {"scale": compress.Floats(count=1), "levels": compress.SymbolField(alphabet=3, count=dimension)}
+
+    def encode(self, x, seeds):
+        scale = x.abs().amax(dim=1, keepdim=True)
+        kept = compress.counter.coins(x.abs() / scale.clamp_min(1e-38), seeds, "three-levels")
+        return {"scale": scale, "levels": 1 + kept * x.sign().long()}
+
+    def decode(self, sent):
+        return sent["scale"] * (sent["levels"] - 1.0)
+
+
+@methods.register("masked-levels", scheme="three-levels", sparse="yes", preset={"method": {"keep": 0.4}})
+def masked_levels(s):  # of the coordinates that the round's public seed draws
+    return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept))

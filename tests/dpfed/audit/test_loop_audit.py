@@ -1,0 +1,247 @@
+"""`dpfed audit run` of a training loop of one's own: true ones pass, each planted fault fails the check made for it."""
+
+import json
+from functools import partial
+
+import pytest
+
+from accounting.ledger import Ledger
+from accounting.ledger.project import ProjectLedger
+from dpfed.audit.run import audit_run
+from dpfed.cli import status
+from dpfed.errors import ConfigError
+from dpfed.participation.sampling import FixedSizeCohorts
+from dpfed.run import loop as federation
+from dpfed.run.client_level.book import diagnostics_of
+from dpfed.run.experiment import build
+from dpfed.stages.chain import Stages
+from dpfed.stages.gaussian_noise import GaussianNoise
+from dpfed.stages.integer_noise import IntegerNoise
+from dpfed.stages.project import Project
+from dpfed.stages.shared_mask import RandomSharedMask
+
+from .loop_folders import SURE, D, change, failed, ran, undecided
+
+PLAIN = {"randomness": "simulated"}
+INTEGER = {"randomness": "simulated", "noise": "discrete-gaussian"}
+
+
+def masked(s):
+    return Stages(Project(choice=RandomSharedMask(size=s.size, kept=400)), *s.private(400))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAIN,
+        {"randomness": "secure"},
+        {**INTEGER, "sampling": "fixed"},
+        {**PLAIN, "sampling": "all"},
+        {**PLAIN, "epsilon": 2.0, "noise_multiplier": None},
+        {**PLAIN, "dimension": D, "stages": masked},
+        {**INTEGER, "dimension": D, "stages": masked},
+    ],
+    ids=range(7),
+)
+@pytest.mark.slow_but_one_in(3)
+def test_a_loop_that_does_what_it_says_passes(tmp_path, plan):
+    private = ran(tmp_path, **plan)
+    found = audit_run(private.ledger, confidence=SURE)
+    assert {one.name: one.detail for one in found.checks if one.passed is not True} == {}
+    assert found.verdict == "pass"
+    assert found.recomputed_epsilon == private.guarantee().epsilon
+    assert found.claimed_epsilon == (plan.get("epsilon") or private.guarantee().epsilon)
+
+
+def test_the_command_takes_ledger_and_folder(tmp_path, capsys):
+    private = ran(tmp_path, **PLAIN)
+    for name in (private.ledger, tmp_path):
+        assert status(["audit", "run", str(name), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["verdict"] == "pass"
+        assert found["recomputed_epsilon"] == private.guarantee().epsilon
+        assert found["second_opinion"] is not None
+    assert (tmp_path / "audit.html").exists()
+
+
+def test_what_was_skipped_or_interrupted_is_told(tmp_path):
+    private = ran(tmp_path, rounds=10, skip={3, 7}, **PLAIN)
+    lines = diagnostics_of(private.ledger).read_text().splitlines(keepends=True)
+    diagnostics_of(private.ledger).write_text("".join(lines[:2] + lines[3:]))
+    found = audit_run(tmp_path, confidence=SURE)
+    assert found.verdict == "pass"
+    (told,) = [one.detail for one in found.checks if one.name == "every round is charged once"]
+    assert "2 of them were skipped" in told
+    assert "of 1 charged ones there is no diagnosis" in told
+
+
+def test_a_ledger_alone_shows_too_little(tmp_path):
+    private = ran(tmp_path, **PLAIN)
+    diagnostics_of(private.ledger).unlink()
+    found = audit_run(private.ledger)
+    assert found.verdict == "inconclusive"
+    assert {one.name for one in found.checks if one.passed} == {
+        "ledger is intact", "epsilon keeps to the plan", "epsilon is possible", "every round is charged once",
+        "ledger follows the plan",
+    }  # fmt: skip
+
+
+def scaled(draw, by):
+    """The planted fault: noise of another size than the stage's fields say."""
+
+    def less(self, like, *path):
+        noise = draw(self, like, *path)
+        return (noise * by).to(noise.dtype)
+
+    return less
+
+
+@pytest.mark.parametrize("by", [0.9, 1.1])
+@pytest.mark.parametrize("plan", [PLAIN, INTEGER], ids=["gaussian", "integers"])
+def test_noise_of_another_scale_is_found(tmp_path, monkeypatch, plan, by):
+    """A release that draws other noise than it charges, whoever wrote the loop."""
+    monkeypatch.setattr(GaussianNoise, "_normal", scaled(GaussianNoise._normal, by))
+    monkeypatch.setattr(IntegerNoise, "_drawn", scaled(IntegerNoise._drawn, by))
+    ran(tmp_path, **plan)
+    assert failed(tmp_path) == {"noise is as large as charged"}
+
+
+@pytest.mark.slow
+def test_the_same_noise_again_is_found(tmp_path, monkeypatch):
+    draw = GaussianNoise._normal
+    monkeypatch.setattr(GaussianNoise, "_normal", lambda self, like, purpose, *path: draw(self, like, purpose, 0))
+    ran(tmp_path, **PLAIN)
+    assert "noise is fresh in every round" in failed(tmp_path)
+
+
+def test_no_noise_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(GaussianNoise, "server", lambda self, total, now: total)
+    ran(tmp_path, **PLAIN)
+    assert "noise is as large as charged" in failed(tmp_path)
+
+
+def test_rows_past_the_clip_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpfed.stages.clip.Clip.client", lambda self, rows, ids, now: rows)
+    ran(tmp_path, **PLAIN)
+    assert "rows are bounded" in failed(tmp_path)
+
+
+def test_another_sampler_than_the_accounts_is_found(tmp_path, monkeypatch):
+    who = FixedSizeCohorts(clients=60, cohort=12)
+
+    def draw(law, randomness, slots, number):
+        return who.sample(randomness, number)
+
+    monkeypatch.setattr("dpfed.run.client_level.private_loop.draw_cohort", draw)
+    ran(tmp_path, rounds=40, **PLAIN)
+    assert failed(tmp_path) == {"cohort sizes follow the sampler", "cohorts are the seed's, or not"}
+
+
+def test_rounds_that_are_skipped_by_their_cohort_are_found(tmp_path):
+    """Skipping small cohorts tells who was not there, and no account covers it."""
+    ran(tmp_path, rounds=60, skip_if=lambda step: len(step.cohort) < 12, **PLAIN)
+    assert "cohort sizes follow the sampler" in failed(tmp_path, confidence=0.99)
+
+
+@pytest.mark.slow
+def test_the_realised_cohort_as_divisor_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpfed.round.Method.divided_by", lambda self, counted: float(len(counted)))
+    ran(tmp_path, **PLAIN)
+    assert failed(tmp_path) == {"denominator is public"}
+
+
+def drop(number, lines):
+    del lines[number]
+
+
+def less_noise(lines):
+    for line in lines[1:]:
+        line["noise_std"] *= 2
+
+
+def cheaper(lines):
+    for line in lines[1:]:
+        line["mechanism"]["mechanism"]["noise_multiplier"] *= 1.5
+        line["noise_std"] *= 1.5
+
+
+@pytest.mark.parametrize(
+    ("edit", "check"),
+    [
+        (partial(drop, 2), "every round is charged once"),
+        (partial(drop, -1), "every round is charged once"),
+        (lambda lines: lines.append(dict(lines[-1])), "every round is charged once"),
+        (less_noise, "ledger follows the plan"),
+        (cheaper, "ledger follows the plan"),
+        (cheaper, "noise is as large as charged"),
+        (lambda lines: lines[0]["about"].update(delta=0.5), "epsilon keeps to the plan"),
+        (lambda lines: lines[0]["about"]["plan"]["privacy"].update(epsilon=0.1), "epsilon keeps to the plan"),
+        (lambda lines: lines[0]["about"]["plan"]["privacy"].update(noise_multiplier=3.0), "ledger follows the plan"),
+        (lambda lines: lines[0]["about"]["plan"]["federation"].update(rounds=2), "every round is charged once"),
+        (lambda lines: lines[0]["about"]["plan"]["federation"].update(cohort=13), "denominator is public"),
+        (lambda lines: lines[0].update(clients=600), "ledger follows the plan"),
+        (lambda lines: lines[0].update(randomness="secure"), "ledger follows the plan"),
+    ],
+    ids=range(13),
+)
+@pytest.mark.slow_but_one_in(4)
+def test_a_forged_ledger_is_found(tmp_path, edit, check):
+    private = ran(tmp_path, **PLAIN)
+    change(private.ledger, edit)
+    assert check in failed(tmp_path)
+
+
+def test_an_edited_line_is_found(tmp_path):
+    private = ran(tmp_path, **PLAIN)
+    private.ledger.write_text(private.ledger.read_text().replace('"noise_std":2.0', '"noise_std":4.0', 1))
+    assert failed(tmp_path) == {"ledger is intact"}
+
+
+def test_diagnostics_of_other_rounds_are_found(tmp_path):
+    private = ran(tmp_path, **PLAIN)
+    file = diagnostics_of(private.ledger)
+    file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")
+    assert "noise is as large as charged" in undecided(tmp_path)
+    assert audit_run(tmp_path).verdict != "pass"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [5, {}, {"federation": 5}, {"federation": {"clients": 60}}, {"data": {}}, {"privacy": {"clip_norm": "x"}}, None],
+    ids=range(7),
+)
+def test_a_plan_from_a_stranger_is_one_error(tmp_path, plan):
+    private = ran(tmp_path, rounds=1, **PLAIN)
+    change(private.ledger, lambda lines: lines[0]["about"].update(plan=plan))
+    with pytest.raises(ConfigError):
+        audit_run(private.ledger)
+
+
+def test_other_files_are_refused(tmp_path):
+    ProjectLedger.create(tmp_path / "p.jsonl", clients=60, epsilon=1.0, delta=1e-3)
+    with pytest.raises(ConfigError, match=r"is not the ledger of a dpfed\.ClientLevel"):
+        audit_run(tmp_path / "p.jsonl")
+    (tmp_path / "q.jsonl").write_text("hello\n")
+    with pytest.raises(ConfigError, match="no ledger that can be read"):
+        audit_run(tmp_path / "q.jsonl")
+    ran(tmp_path, rounds=1, **PLAIN)
+    with pytest.raises(ConfigError, match="has several ledgers"):
+        audit_run(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for nothing in (tmp_path / "empty", tmp_path / "missing"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            audit_run(nothing)
+    assert status(["audit", "run", str(tmp_path / "empty")]) == 2
+
+
+def test_the_ledger_in_a_runs_folder_is_that_run(tmp_path, tiny_config):
+    federation.run(build(tiny_config()), tmp_path / "run")
+    one, other = audit_run(tmp_path / "run"), audit_run(tmp_path / "run" / "ledger.jsonl")
+    assert one.to_dict() == other.to_dict()
+
+
+def test_header_of_reads_the_header_alone(tmp_path):
+    private = ran(tmp_path, rounds=1, **PLAIN)
+    with private.ledger.open("a") as file:
+        file.write("nonsense\n")
+    assert Ledger.header_of(private.ledger).clients == 60

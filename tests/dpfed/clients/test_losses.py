@@ -1,0 +1,229 @@
+"""Losses other than cross-entropy: against plain torch loops, by every way to train, with targets of any kind."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpfed.clients import LocalTraining, Sgd
+from dpfed.clients.graphs import one_by_one
+from dpfed.clients.losses import LOSSES, OWN, check_loss, loss_named, own_loss, register
+from dpfed.clients.masked_noise import MaskedNoise
+from dpfed.clients.masks import MaskTraining
+from dpfed.clients.pruned import PrunedSgd
+from dpfed.clients.records import RecordLevel
+from dpfed.clients.schedule import draw_schedule
+from dpfed.clients.side_by_side import Chunk, train_side_by_side
+from dpfed.clients.task import Course, LocalTask
+from dpfed.compress.masked_noise import random_noise
+from dpfed.data import Partition
+from dpfed.errors import ConfigError
+from dpfed.models.flat import FlatModel
+from dpfed.models.frozen import freeze
+from dpfed.randomness import Simulated
+from dpfed.seeds import Seeds
+
+SEEDS = Seeds(root=5)
+SIZES = [12, 0, 7, 5, 1, 23]
+CLIENTS, COUNT = np.arange(len(SIZES)), sum(SIZES)
+RATE = 0.05
+
+
+def pinball(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of the quantile 0.8: a loss that torch does not have."""
+    error = targets - outputs
+    return torch.maximum(0.8 * error, -0.2 * error).mean(dim=1)
+
+
+def centred(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Planted: a sample's loss depends on the others of its batch."""
+    return ((outputs - outputs.mean(dim=0) - targets) ** 2).mean(dim=1)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def letters() -> nn.Module:
+    """Logits [b, 4, 5] of four classes at each of five places."""
+    return nn.Sequential(nn.Linear(6, 20), nn.Unflatten(1, (4, 5)))
+
+
+def inputs_and_targets(kind: str) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(COUNT, 6, generator=generator)
+    numbers = torch.randn(COUNT, 3, generator=generator)
+    if kind == "places":
+        return inputs, torch.randint(4, (COUNT, 5), generator=generator)
+    return inputs, numbers > 0 if kind == "truths" else numbers
+
+
+def trainer(loss: Any, *, kind: str = "numbers", course: Course | None = None, **changes: Any) -> LocalTraining:
+    model = FlatModel(letters if kind == "places" else network)
+    inputs, targets = inputs_and_targets(kind)
+    defaults: dict[str, Any] = {
+        "model": model,
+        "course": course or Sgd(size=model.size, learning_rate=RATE, momentum=0.5),
+        "inputs": inputs,
+        "labels": targets,
+        "loss": loss if not callable(loss) else own_loss(loss),
+        "partition": Partition(indices=np.arange(COUNT), offsets=np.concatenate([[0], np.cumsum(SIZES)])),
+        "epochs": 2,
+        "batch_size": 5,
+    }
+    return LocalTraining(**(defaults | changes))
+
+
+def by_torch(training: LocalTraining, weights: Tensor, client: int, loss: Callable[..., Tensor]) -> Tensor:
+    """One client's update by torch.optim on an ordinary module and a mean over its batch, whatever its shape."""
+    schedule = draw_schedule(
+        training.partition, np.array([client]), batch_size=5, epochs=2, steps=None, number=1, seeds=SEEDS,
+        purpose="local.shuffle",
+    )  # fmt: skip
+    room = weights.clone()
+    module = training.model.bind(room)
+    optimiser = torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.5)
+    for step in range(schedule.steps[0]):
+        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
+        optimiser.zero_grad()
+        loss(module(training.inputs[rows]), training.labels[rows]).mean().backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return room - weights
+
+
+PLAIN: list[tuple[Any, str, Callable[..., Tensor]]] = [
+    (pinball, "numbers", pinball),
+    (LOSSES["mse"], "numbers", lambda outputs, targets: (outputs - targets) ** 2),
+    (LOSSES["l1"], "numbers", lambda outputs, targets: (outputs - targets).abs()),
+    (LOSSES["huber"], "numbers", nn.HuberLoss()),
+    (LOSSES["binary-cross-entropy"], "truths", lambda o, t: -torch.where(t, o.sigmoid().log(), (-o).sigmoid().log())),
+    (LOSSES["cross-entropy"], "places", nn.CrossEntropyLoss()),
+]
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize(("loss", "kind", "plain"), PLAIN, ids=["own", "mse", "l1", "huber", "bce", "sequences"])
+def test_moves_are_those_of_a_torch_loop(loss: Any, kind: str, plain: Callable[..., Tensor], strategy: str) -> None:
+    training = trainer(loss, kind=kind, strategy=strategy)
+    weights = training.model.initial(0)
+    moves = training.train(weights, CLIENTS, number=1, seeds=SEEDS)
+    for client, move in enumerate(moves):
+        torch.testing.assert_close(move, by_torch(training, weights, client, plain), rtol=1e-4, atol=1e-6)
+
+
+def courses(model: FlatModel) -> dict[str, Course]:
+    noise = lambda seeds, count: random_noise(seeds, count=count, noise="uniform", alpha=0.1)  # noqa: E731
+    sgd = Sgd(size=model.size, learning_rate=RATE)
+    return {
+        "masks": MaskTraining(network=freeze(model, SEEDS), learning_rate=RATE),
+        "masked noise": MaskedNoise(size=model.size, masked=model.compressible, noise=noise, learning_rate=RATE),
+        "pruned": PrunedSgd(sgd=sgd, prunable=model.indices("weight"), sparsity=lambda number: 0.3),
+    }
+
+
+@pytest.mark.parametrize("name", ["masks", "masked noise", "pruned"])
+def test_every_course_follows_an_own_loss_alike_in_a_loop_side_by_side_and_recorded(name: str) -> None:
+    course = courses(FlatModel(network))[name]
+    one, other = (trainer(pinball, course=course, strategy=strategy) for strategy in ("loop", "vmap"))
+    start = course.network.initial if isinstance(course, MaskTraining) else one.model.initial(0)
+    plain = one.train(start, CLIENTS, number=1, seeds=SEEDS)
+    assert plain.abs().sum(dim=1).count_nonzero() == len(SIZES) - 1
+    torch.testing.assert_close(other.train(start, CLIENTS, number=1, seeds=SEEDS), plain, rtol=2e-3, atol=2e-5)
+    schedule = draw_schedule(
+        one.partition, CLIENTS, batch_size=5, epochs=2, steps=None, number=1, seeds=SEEDS, purpose="local.shuffle"
+    )
+    task = LocalTask(
+        model=one.model, course=course, broadcast=start, inputs=one.inputs, labels=one.labels, clients=CLIENTS,
+        schedule=schedule, round=1, seeds=SEEDS, loss=one.loss,
+    )  # fmt: skip
+    torch.testing.assert_close(train_side_by_side(task, Chunk(4), one_by_one), plain, rtol=2e-3, atol=2e-5)
+
+
+def record_slopes(loss: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+    """What each of two batches, equal but for their last record, says of the records: [4, d] each."""
+    from dpfed.clients.records import RecordGradients
+
+    model, (inputs, targets) = FlatModel(network), inputs_and_targets("numbers")
+    gradients = RecordGradients(model.bind(model.initial(0)), loss=own_loss(loss))
+    batches = [torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2, 9])]
+    return [gradients(inputs[rows], targets[rows]) for rows in batches]
+
+
+def test_a_private_record_has_no_part_in_the_gradient_of_another_whatever_the_loss_mixes() -> None:
+    for loss in (pinball, centred):
+        one, other = record_slopes(loss)
+        assert torch.equal(one[:3], other[:3])
+    assert not torch.equal(*(slopes[3] for slopes in record_slopes(pinball)))
+
+
+def test_private_records_follow_an_own_loss_record_by_record() -> None:
+    record = RecordLevel(clip_norm=0.5, noise_multiplier=1e-9, randomness=Simulated(seeds=SEEDS))
+    training = trainer(pinball, record=record, course=Sgd(size=FlatModel(network).size, learning_rate=RATE))
+    weights = training.model.initial(0)
+    found = training.train(weights, np.array([2]), number=1, seeds=SEEDS)[0]
+    drawn = training.poisson_batches.draw(training.partition, np.array([2]), record.randomness, number=1)
+    now = weights.clone()
+    for step in range(drawn.steps[0]):
+        total = torch.zeros_like(now)
+        for row in drawn.samples[0, step][drawn.real[0, step]]:
+            leaf = now.clone().requires_grad_()
+            output = training.model.forward(leaf, training.inputs[row][None])
+            (slope,) = torch.autograd.grad(pinball(output, training.labels[row][None]).sum(), leaf)
+            total += slope * min(1.0, 0.5 / float(slope.norm()))
+        now -= RATE * total / 5
+    torch.testing.assert_close(found, now - weights, rtol=1e-4, atol=1e-6)
+
+
+def test_a_client_has_no_part_in_the_gradient_of_another_side_by_side() -> None:
+    """Full batches, so that padding says nothing: even a loss that mixes a batch keeps clients apart."""
+    changes: dict[str, Any] = {
+        "strategy": "vmap", "batch_size": 4, "epochs": 1,
+        "partition": Partition(indices=np.arange(24), offsets=np.array([0, 8, 16, 24])),
+    }  # fmt: skip
+    training = trainer(centred, **changes)
+    weights = training.model.initial(0)
+    together = training.train(weights, np.arange(3), number=1, seeds=SEEDS)
+    for client in range(3):
+        alone = training.train(weights, np.array([client]), number=1, seeds=SEEDS)[0]
+        torch.testing.assert_close(together[client], alone, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "complaint"),
+    [
+        (centred, "depends on what else is in its batch"),
+        (lambda outputs, targets: ((outputs - targets) ** 2).mean(), r"one number a sample, floating, \[4\]"),
+        (lambda outputs, targets: (outputs - targets) ** 2, r"float32 \[4, 3\] for 4 samples.*reduction='none'"),
+        (lambda outputs, targets: (outputs.detach() - targets).mean(dim=1), "no gradient"),
+        (lambda outputs, targets: (outputs - targets.nothing).mean(dim=1), "fails for outputs float32.*AttributeError"),
+        (lambda outputs, targets: outputs.mean(dim=1) if outputs[0, 0].item() > 0 else outputs[:, 0], "fails"),
+        (lambda outputs, targets: 3.0, "gives float for 4 samples"),
+    ],
+)  # fmt: skip
+def test_a_function_that_is_no_loss_is_refused(loss: Any, complaint: str) -> None:
+    outputs, targets = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)), torch.zeros(4, 3)
+    with pytest.raises(ConfigError, match=complaint):
+        check_loss(own_loss(loss), outputs, targets)
+    check_loss(own_loss(pinball), outputs, targets)
+
+
+def test_outputs_of_one_number_are_not_compared_with_all_targets() -> None:
+    outputs, targets = torch.randn(4, 1), torch.randn(4)
+    torch.testing.assert_close(LOSSES["mse"].each(outputs, targets), (outputs[:, 0] - targets) ** 2)
+    with pytest.raises(ConfigError, match="fails for outputs"):
+        check_loss(LOSSES["mse"], torch.randn(4, 2), targets)
+
+
+def test_losses_are_known_by_name() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'mse'"):
+        loss_named("mze")
+    with pytest.raises(ConfigError, match="was given in Python"):
+        loss_named(OWN)
+    for taken in ("mse", OWN):
+        with pytest.raises(ConfigError, match="is there already"):
+            register(taken, pinball)
+    register("pinball of a test", pinball)
+    assert loss_named("pinball of a test").each is pinball

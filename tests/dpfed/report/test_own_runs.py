@@ -1,0 +1,45 @@
+"""`dpfed report` of run folders names them and says in what they differ."""
+
+import json
+
+import dpfed
+from dpfed.cli import status
+
+TABLES = {
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [8]},
+    "federation": {"clients": 60, "cohort": 12, "rounds": 1},
+    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
+    "method": {"name": "dp-fedavg"},
+    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0, "accountant": "rdp"},
+}
+CHANGES = {
+    "a": {},
+    "b": {"run.seed": 1},
+    "c": {"local.learning_rate": 0.1, "federation.cohort": 10, "privacy.delta": 1e-3, "data.alpha": None,
+          "privacy.clip_norm": 2.0},
+}  # fmt: skip
+
+
+def test_folders_are_named_and_differences_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)
+    for name, change in CHANGES.items():
+        dpfed.run(TABLES, change, out=name)
+    assert status(["report", *CHANGES, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    expected = [
+        "federation.cohort: 12 in a, b; 10 in c",
+        "local.learning_rate: 0.3 in a, b; 0.1 in c",
+        "privacy.clip_norm: 1.0 in a, b; 2.0 in c",
+        "privacy.delta: not set in a, b; 0.001 in c",
+        "run.seed: 0 in a, c; 1 in b",
+    ]
+    assert told["differences"] == expected
+    assert {tuple(row["folders"]) for row in told["table"]} <= {("a", "b"), ("a",), ("b",), ("c",)}
+    page = (tmp_path / "a" / "report" / "report.html").read_text()
+    assert all(one in page for one in expected)
+    assert status(["report", *CHANGES]) == 0
+    shown = capsys.readouterr().out
+    assert "in what the runs differ:" in shown
+    assert "privacy.clip_norm: 1.0 in a, b; 2.0 in c" in shown

@@ -1,0 +1,114 @@
+"""The examples run as they stand, in an empty folder that is not the repository, and do what they say."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accounting import Ledger
+from accounting.ledger.project import ProjectLedger
+from dpfed.audit.run import audit_run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+def output(name, folder):
+    run = subprocess.run([sys.executable, EXAMPLES / name], cwd=folder, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    return run.stdout
+
+
+def test_every_example_is_in_the_table():
+    table = (EXAMPLES / "README.md").read_text()
+    assert sorted(re.findall(r"\]\((\w+\.py)\)", table)) == NAMES
+    assert len(NAMES) >= 4
+
+
+def test_own_data_is_as_short_as_promised(tmp_path):
+    code = [line for line in (EXAMPLES / "own_data.py").read_text().splitlines()[1:] if line.strip()]
+    assert len(code) <= 15
+    said = output("own_data.py", tmp_path)
+    assert float(re.search(r"accuracy ([\d.]+)%", said)[1]) > 80
+    assert "epsilon 3.0000 at delta" in said
+    assert (tmp_path / "own-data" / "report.html").exists()
+
+
+@pytest.mark.slow_but_one_in(2)
+@pytest.mark.parametrize(
+    ("name", "ledger", "least"),
+    [("own_loop.py", "own-loop.jsonl", 60), ("own_loop_scikit_learn.py", "sklearn.jsonl", 40)],
+)
+def test_own_loops(tmp_path, name, ledger, least):
+    said = output(name, tmp_path)
+    assert float(re.search(r"accuracy ([\d.]+)%", said)[1]) > least
+    assert len(Ledger.read(tmp_path / ledger).releases) == 20
+    assert Ledger.read(tmp_path / ledger).header.randomness == "secure"
+    assert audit_run(tmp_path / ledger, confidence=1 - 1e-6).verdict == "pass"
+
+
+@pytest.mark.slow
+def test_one_budget(tmp_path):
+    said = output("one_budget.py", tmp_path)
+    assert said.count("learning rate") == 3
+    project = ProjectLedger.open(tmp_path / "project.jsonl")
+    assert len({line.detail["run"] for line in project.ledger.releases}) == 3
+    assert project.spent().epsilon <= project.terms.epsilon
+
+
+@pytest.mark.slow
+def test_types_of_a_users_file(tmp_path):
+    """The public names have types: mypy --strict on the examples, and on a file that uses the rest."""
+    (tmp_path / "user.py").write_text(USER)
+    files = [str(tmp_path / "user.py"), *(str(EXAMPLES / name) for name in NAMES)]
+    options = ["--strict", "--follow-imports=silent", "--disable-error-code=import-untyped", "--scripts-are-modules"]
+    mypy = [sys.executable, "-m", "mypy", *options, "--cache-dir", str(tmp_path / "cache"), *files]
+    done = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wrong = USER.replace("epsilon: float = done.guarantee.epsilon", "epsilon: str = done.guarantee.epsilon")
+    (tmp_path / "user.py").write_text(wrong)
+    done = subprocess.run([*mypy[: -len(NAMES)]], cwd=tmp_path, capture_output=True, text=True)
+    assert "Incompatible types in assignment" in done.stdout
+
+
+USER = """
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import dpfed
+from accounting import Guarantee, Plan, budget
+from dpfed.run import loop
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def main() -> None:
+    data = dpfed.data.load("digits")
+    done = dpfed.run("dp-fedavg-digits", {"federation.rounds": 2}, data=data, model=nn.Linear(5, 2), loss=loss)
+    epsilon: float = done.guarantee.epsilon
+    folder: Path = done.folder
+    model: nn.Module = done.model
+    lines: list[dict[str, object]] = [dict(line) for line in done.metrics]
+    plan = Plan(clients=600, cohort=60)
+    z: float = budget.noise_multiplier(plan, epsilon=1.0, rounds=10)
+    spent: float = budget.epsilon(plan, noise_multiplier=z, rounds=10)
+    rounds: int = budget.rounds(plan, epsilon=1.0, noise_multiplier=z)
+    private = dpfed.ClientLevel(clients=600, cohort=60, clip_norm=1.0, noise_multiplier=z, rounds=rounds)
+    for step in private.rounds():
+        mean: Tensor = step.release(torch.zeros(len(step.cohort), 5))
+        parts: dict[str, Tensor] = step.release([{"w": torch.zeros(5)} for _ in step.cohort])
+        print(step.round, mean, parts, step.names)
+    guarantee: Guarantee = private.guarantee()
+    print(epsilon + spent + private.noise_multiplier + private.delta, folder, model, lines, guarantee, loop.Outcome)
+
+
+if __name__ == "__main__":
+    main()
+"""
