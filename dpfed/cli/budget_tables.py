@@ -8,6 +8,7 @@ from rich.table import Table
 
 from accounting.budget import Budget, Plan
 from accounting.compose import profiles, readings
+from accounting.compose.adaptive import HYPOTHESIS
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
 
@@ -35,7 +36,9 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plot: Path | None) -> N
     for note in answer.notes:
         out.print(f"note: {note}")
     if rows:
-        out.print(_table(rows, said=answer.notes))
+        out.print(_table(rows, said=(*answer.notes, HYPOTHESIS)))
+        if HYPOTHESIS not in answer.notes and any(HYPOTHESIS in row.notes for row in rows):
+            out.print(f"note: {HYPOTHESIS}")
         out.print(
             "Only the rows of the sampler and adjacency that really run are about your run: an epsilon of Poisson "
             "sampling\nsays nothing about fixed-size cohorts. Rows marked 'no' are no guarantees; "
