@@ -104,10 +104,11 @@ def divided(
             if cell not in known:
                 known[cell] = watch.advantage(kernel([cell]))
         costs, total = _costs([known[cell] for cell in current], watch.weights)
-        if total <= allowed or len(current) >= most:
+        split = set() if total <= allowed or len(current) >= most else _dearest(costs)
+        finer = [part for k, cell in enumerate(current) for part in (cell.parts() if k in split else [cell])]
+        if len(finer) == len(current):  # also where nothing costs anything, or no cell can be divided
             return _grouped(current, known, costs, watch, kernel)
-        split = _dearest(costs)
-        current = [part for k, cell in enumerate(current) for part in (cell.parts() if k in split else [cell])]
+        current = finer
 
 
 def _costs(advantages: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:

@@ -37,6 +37,7 @@ def not_above(smaller, larger):
     return smaller <= larger * (1 + GRID) + 1e-9
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(kind=kinds, percent=rates, sigma=noise, count=rounds, delta=deltas, factor=st.floats(1.05, 4.0))
 def test_more_noise_costs_less(kind, percent, sigma, count, delta, factor):
@@ -49,6 +50,7 @@ def test_a_larger_delta_costs_less(kind, percent, sigma, count, delta, factor):
     assert not_above(cost(kind, percent, sigma, count, factor * delta), cost(kind, percent, sigma, count, delta))
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(kind=kinds, percent=rates, sigma=noise, count=rounds, delta=deltas, more=st.integers(1, 100))
 def test_more_rounds_cost_more(kind, percent, sigma, count, delta, more):
@@ -75,6 +77,7 @@ def test_bounds_are_in_order(kind, percent, sigma, count, delta):
         assert best <= accountant.epsilon(mechanism, delta=delta, accountant="rdp")
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(percent=rates, sigma=noise, count=rounds, delta=deltas)
 def test_adjacencies_are_in_order(percent, sigma, count, delta):
@@ -86,6 +89,7 @@ def test_adjacencies_are_in_order(percent, sigma, count, delta):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(percent=rates, sigma=noise, count=rounds, delta=deltas)
 def test_a_secret_cohort_size_never_costs_more_than_a_fixed_one(percent, sigma, count, delta):
@@ -113,6 +117,7 @@ def test_composition_ignores_the_order(first, second, adjacency, delta):
     assert not_above(max(accountant.epsilon(Composed(parts=(part,)), delta=delta) for part in parts), expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(kind=kinds, percent=rates, sigma=noise, count=st.integers(2, 40), delta=deltas)
 def test_a_sequence_of_equal_releases_is_a_count(kind, percent, sigma, count, delta):
