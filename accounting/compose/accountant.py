@@ -306,6 +306,8 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 def _nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:
     """The mechanism with continuous noise, and the delta to ask it at: its epsilon plus 2 closeness is a bound."""
+    for part, _ in parts_of(mechanism):
+        account_of(unsampled(part))  # refuses what is no mechanism
     left = _without_overflow(mechanism, delta)
     near = continuous(mechanism, lost=allowed_loss(left, sum(count for _, count in parts_of(mechanism))))
     target = (left - near.lost) * math.exp(-near.closeness)
