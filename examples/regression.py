@@ -26,7 +26,8 @@ def below(outputs, targets):
 
 
 plan = {"federation.clients": 600, "federation.cohort": 100, "federation.rounds": 30, "privacy.clip_norm": 1.0}
+plan |= {"local.learning_rate": 0.05, "local.epochs": 2}
 for name, loss in (("mean", None), ("upper-tenth", upper_tenth)):
-    done = dpfed.run("dp-fedavg-digits", plan | {"local.learning_rate": 0.05, "local.epochs": 2}, data=data, model=network,
-                     loss=loss, metrics={"below": below}, out=f"regression-{name}")  # fmt: skip
+    folder = f"regression-{name}"
+    done = dpfed.run("dp-fedavg-digits", plan, data=data, model=network, loss=loss, metrics={"below": below}, out=folder)
     print(f"{name}: {done.summary['test_below']:.1%} of test targets are below it; {done.guarantee}")

@@ -283,7 +283,7 @@ def shown_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """
     game = Game.of(mechanism)
     grid = None if game is None else _grid(game, delta, _BELOW)
-    if game is None or grid is None:
+    if game is None or grid is None or grid.reach == 0:
         return 0.0
     nodes = np.arange(grid.reach + 1) if game.symmetric else _nodes(grid, _BELOW)
     try:

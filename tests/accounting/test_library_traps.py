@@ -163,10 +163,9 @@ class TestCoarseGrid:
             times(poisson(0.3, 2.0), 10),
             times(fixed(5, 50, 3.0), 7),
         ):
-            best, *others = (
-                accountant.epsilon(mechanism, delta=1e-6, accountant=name) for name in ("best", "pld", "rdp")
-            )
-            assert best == min(others)
+            names = ("pld", "rdp", "adaptive") if mechanism.parts[0][0].sampling.name == "fixed" else ("pld", "rdp")
+            each = [accountant.epsilon(mechanism, delta=1e-6, accountant=name) for name in names]
+            assert accountant.epsilon(mechanism, delta=1e-6) == min(each)
 
 
 class TestTinyDelta:

@@ -61,17 +61,22 @@ def test_one_budget(tmp_path):
 
 @pytest.mark.slow
 def test_types_of_a_users_file(tmp_path):
-    """The public names have types: mypy --strict on the examples, and on a file that uses the rest."""
-    (tmp_path / "user.py").write_text(USER)
-    files = [str(tmp_path / "user.py"), *(str(EXAMPLES / name) for name in NAMES)]
-    options = ["--strict", "--follow-imports=silent", "--disable-error-code=import-untyped", "--scripts-are-modules"]
-    mypy = [sys.executable, "-m", "mypy", *options, "--cache-dir", str(tmp_path / "cache"), *files]
-    done = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """The public names have types: mypy --strict on a file that uses them, and plain mypy on the examples."""
+    file = tmp_path / "user.py"
+    file.write_text(USER)
+    mypy = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--disable-error-code=import-untyped"]
+    mypy += ["--scripts-are-modules", "--cache-dir", str(tmp_path / "cache")]
+
+    def said(*words):
+        return subprocess.run([*mypy, *words], cwd=tmp_path, capture_output=True, text=True)
+
+    strict = said("--strict", str(file))
+    assert strict.returncode == 0, strict.stdout + strict.stderr
+    plain = said("--check-untyped-defs", *(str(EXAMPLES / name) for name in NAMES))
+    assert plain.returncode == 0, plain.stdout + plain.stderr
     wrong = USER.replace("epsilon: float = done.guarantee.epsilon", "epsilon: str = done.guarantee.epsilon")
-    (tmp_path / "user.py").write_text(wrong)
-    done = subprocess.run([*mypy[: -len(NAMES)]], cwd=tmp_path, capture_output=True, text=True)
-    assert "Incompatible types in assignment" in done.stdout
+    file.write_text(wrong)
+    assert "Incompatible types in assignment" in said("--strict", str(file)).stdout
 
 
 USER = """
@@ -112,3 +117,20 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 """
+
+
+@pytest.mark.slow
+def test_regression(tmp_path):
+    said = output("regression.py", tmp_path)
+    shares = [float(share) for share in re.findall(r"([\d.]+)% of test targets", said)]
+    assert 35 < shares[0] < 65
+    assert shares[1] > 80
+    assert said.count("epsilon 3.0000 at delta") == 2
+
+
+@pytest.mark.slow
+def test_own_compressor_as_its_docstring_says(tmp_path):
+    file = EXAMPLES / "own_compressor.py"
+    for words in (["audit", "scheme", "three-levels"], ["methods"]):
+        run = [sys.executable, "-m", "dpfed", *words, "--load", str(file)]
+        subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, timeout=600)

@@ -76,8 +76,10 @@ def test_best_is_the_smaller_of_both(part):
     eps = np.linspace(-2, 6, 81)
     both = np.minimum(profile(run, accountant="pld")(eps), profile(run, accountant="rdp")(eps))
     best = profile(run)
-    assert best(eps) == pytest.approx(both, abs=0)
-    assert best.method == "pld+rdp"
+    assert np.all(best(eps) <= both)
+    if part is POISSON:  # under fixed-size sampling the adaptive account is smaller still
+        assert best(eps) == pytest.approx(both, abs=0)
+    assert {"pld", "rdp"} <= set(best.method.split("+"))
 
 
 @pytest.mark.parametrize("q", [0.01, 0.3])

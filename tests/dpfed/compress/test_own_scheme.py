@@ -11,6 +11,7 @@ from reference.own_schemes import Honest, TakesNan
 from dpfed import compress
 from dpfed.compress import Floats, Indices, SymbolField, counter
 from dpfed.compress.wire import FrameHeader, write_frame
+from dpfed.config import registered
 from dpfed.errors import ConfigError, WireError
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -21,6 +22,9 @@ X = torch.randn(3, 40, generator=torch.Generator().manual_seed(1))
 @compress.register("kept-for-pickle")
 class Kept(Honest):
     pass
+
+
+registered.forget(__file__)  # other tests see none of it
 
 
 def test_it_is_a_scheme_like_ours():

@@ -49,7 +49,7 @@ def test_half_precision():
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("dens", {}, "did you mean 'dense'"),
+        ("dens", {}, "Did you mean 'dense'"),
         ("dense", {"bit": 16}, r"options \(bits\)"),
         ("dense", {"bits": "16"}, "must be an integer"),
         ("dense", {"bits": 8}, "16 or 32"),
