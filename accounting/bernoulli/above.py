@@ -7,6 +7,7 @@ from functools import lru_cache
 from accounting.bernoulli import debias
 from accounting.bernoulli.certificate import Path, path_of
 from accounting.bernoulli.growth import growth_of
+from accounting.bernoulli.kept_paths import kept
 from accounting.bernoulli.sums import LARGEST_COHORT
 from accounting.bernoulli.windows import ROUNDED, Coordinates
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
@@ -54,8 +55,11 @@ def gaussian_above(coins: BernoulliAggregate | BernoulliChannel, in_clips: float
 
 @lru_cache(maxsize=64)
 def _path(at: Coordinates, zeta: float, squared_norm: float) -> Path | None:
-    growth = growth_of(at)
-    return None if growth is None else path_of(growth, zeta, squared_norm)
+    def compute() -> Path | None:
+        growth = growth_of(at)
+        return None if growth is None else path_of(growth, zeta, squared_norm)
+
+    return kept(at, zeta, squared_norm, compute)
 
 
 def _moves(coins: BernoulliAggregate | BernoulliChannel) -> _Moves:

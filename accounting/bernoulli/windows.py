@@ -11,7 +11,8 @@ from accounting import require
 ROUNDED = 2.0**-23
 """More than the rounding of a probability to float32: windows and moves are widened by it."""
 
-_NEAR_WORST = 1.004
+_NEAR_WORST = (1.004, 1.01, 1.02, 1.04, 1.08)
+_MANY = 18  # windows; each takes a quarter of a second or more
 _SMALLEST_STEP = 1e-3
 
 
@@ -63,10 +64,18 @@ def windows(at: Coordinates) -> list[Window]:
     if at.reference is not None:
         theta = min(at.reference, 1 - at.reference)
         return [_window(at, c, theta, theta)]
-    found, a = [], c
     worst = max(_weight(at, c, theta, theta) for theta in _points(c, at.reach))
+    for near in _NEAR_WORST:
+        found = _covering(at, c, near * worst)
+        if len(found) <= _MANY:
+            break
+    return found
+
+
+def _covering(at: Coordinates, c: float, heaviest: float) -> list[Window]:
+    found, a = [], c
     while a < 0.5:
-        b = _end(at, c, a, worst)
+        b = _end(at, c, a, heaviest)
         found.append(_window(at, c, a, b))
         a = b
     return found
@@ -90,13 +99,13 @@ def _weight(at: Coordinates, c: float, a: float, b: float) -> float:
     return window.stretch**2 / (window.low * (1 - window.low))
 
 
-def _end(at: Coordinates, c: float, a: float, worst: float) -> float:
+def _end(at: Coordinates, c: float, a: float, heaviest: float) -> float:
     """The far end of a cell from a: as wide as its weight allows, and not wide against the probabilities in it."""
     assert at.reach is not None
     narrow, wide = min(0.5, a + _SMALLEST_STEP * a), min(0.5, a + max(at.reach * 0.5, a / 2))
-    if _weight(at, c, a, wide) <= _NEAR_WORST * worst:
+    if _weight(at, c, a, wide) <= heaviest:
         return wide
     for _ in range(20):
         middle = (narrow + wide) / 2
-        narrow, wide = (middle, wide) if _weight(at, c, a, middle) <= _NEAR_WORST * worst else (narrow, middle)
+        narrow, wide = (middle, wide) if _weight(at, c, a, middle) <= heaviest else (narrow, middle)
     return narrow

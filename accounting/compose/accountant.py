@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _LOSS_SHARE = 1e-3
-_WEAKER = 0.8
+_WEAKER = 0.85
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 
 
@@ -217,7 +217,7 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
 
 def _settled(mechanism: Mechanism, delta: float, epsilon: float) -> bool:
     """Whether a Renyi account of releases that stay below a Gaussian is not worth its seconds: even that of a Gaussian
-    four fifths as strong is above `epsilon`. It is about time only: both accounts are upper bounds."""
+    0.85 times as strong is above `epsilon`. It is about time only: both accounts are upper bounds."""
     near, target = _nearly_gaussian(mechanism, delta)
     if not near.pairwise:
         return False

@@ -19,6 +19,8 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
 
 _ROUNDING = 1 + 1e-12
+_PAIRWISE = ("poisson", "fixed", "all")
+"""Samplers under which a pair of worlds that stays below a Gaussian pair is proven to be enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ def _above(part: SingleRelease, lost: float) -> SingleRelease | None:
     """
     noise, sampling = unsampled(part), sampling_of(part)
     adjacency = Adjacency.REPLACE_ONE if sampling.name == "fixed" else noise.adjacency
-    if sampling.name == "poisson" and adjacency is Adjacency.REPLACE_ONE:
+    if sampling.name not in _PAIRWISE or (sampling.name == "poisson" and adjacency is Adjacency.REPLACE_ONE):
         return None
     above = account_of(noise).above
     assert above is not None  # the caller has asked
