@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.stages.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows, counted
+from dpfed.stages.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows, counted, row_norms
 from dpfed.stages.stage import Round
 
 
@@ -43,10 +43,19 @@ class ClipMoves:
         Rounded by at most 2^-22, relatively; with the rounding of the product that is less than what
         `ROOM_FOR_ROUNDING` leaves of the clip of rows in this unit.
         """
+        return self._exact_units(reference).to(reference.dtype)
+
+    def farthest(self, rows: Tensor, reference: Tensor, norm: float) -> float:
+        """The largest part of either bound that a row [c, k] has: at most 1, if all keep to both."""
+        moves = rows.double() / self._exact_units(reference)
+        largest = float(row_norms(moves).max()) / norm if len(rows) else 0.0
+        return max(largest, float(moves.abs().max()) / self.linf) if self.linf and moves.numel() else largest
+
+    def _exact_units(self, reference: Tensor) -> Tensor:
         if self.metric == "euclidean":
-            return torch.ones_like(reference)
+            return torch.ones_like(reference, dtype=torch.float64)
         theta = reference.double().clamp(self.edge, 1 - self.edge)
-        return (theta * (1 - theta)).sqrt().to(reference.dtype)
+        return (theta * (1 - theta)).sqrt()
 
     def clipped(self, rows: Tensor, norm: float) -> Clipped:
         """Rows within both bounds, in place."""

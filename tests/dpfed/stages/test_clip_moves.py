@@ -9,9 +9,12 @@ import torch
 
 from dpfed.audit.clip_check import norm_check
 from dpfed.audit.method_setting import configured, round_of
+from dpfed.audit.run_files import RunFiles
+from dpfed.audit.sum_evidence import rows_are_bounded
 from dpfed.audit.upload import claimed
 from dpfed.audit.window_check import window_check
 from dpfed.errors import ConfigError
+from dpfed.run import loop
 from dpfed.run.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip_moves import ClipMoves
@@ -116,3 +119,30 @@ def test_signs_are_charged_for_coins_that_move_from_one_half():
 def test_what_does_not_fit_is_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         made(*settings)
+
+
+def ran(folder, *settings):
+    """A run of one round, and what an audit of its files says of its rows."""
+    tables = configured("fedpm", ["model.hidden=[2]", "privacy.epsilon=100.0", "federation.rounds=1", *settings])
+    outcome = loop.run(build(tables), folder)
+    return rows_are_bounded(RunFiles(outcome.folder))
+
+
+def test_an_audit_of_a_run_sees_moves_beyond_either_bound(tmp_path, monkeypatch):
+    """Planted: each coordinate may move a tenth too far; the L2 norm may be a tenth too large."""
+    sound = ClipMoves.clipped
+
+    def wider(self, rows, norm):
+        return sound(replace(self, linf=1.1 * self.linf), rows, norm)
+
+    def longer(self, rows, norm):
+        return sound(self, rows, 1.1 * norm)
+
+    for fault, clip_norm in ((wider, 2.0), (longer, 0.3)):
+        settings = (*FISHER[1:], f"privacy.clip_norm={clip_norm}", "local.learning_rate=100.0")
+        monkeypatch.setattr(ClipMoves, "clipped", sound)
+        assert ran(tmp_path / f"sound {clip_norm}", *settings)[0]
+        monkeypatch.setattr(ClipMoves, "clipped", fault)
+        passed, words = ran(tmp_path / f"faulty {clip_norm}", *settings)
+        assert passed is False
+        assert "times the clip norm" in words
