@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpfed.audit import power, score_law, thresholds
 from dpfed.audit.claims import Claim
+from dpfed.audit.clip_check import in_metric
 from dpfed.audit.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
 from dpfed.audit.count_of_norms import CountOfNorms
 from dpfed.audit.neighbours import Neighbours
@@ -240,6 +241,7 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
     ]
     others = one.clients - 1 if claim.seen == "sum" else 0
     moved = ends[0].clamp(coins.edge, 1 - coins.edge) - ends[1].clamp(coins.edge, 1 - coins.edge)
+    moved = in_metric(one, claim, moved)
     gaps = [
         float(norm) / limit
         for norm, limit in (

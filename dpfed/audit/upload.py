@@ -26,6 +26,7 @@ from dpfed.audit.state_checks import ledger_check, state_check
 from dpfed.audit.thresholds import Thresholds
 from dpfed.audit.two_worlds import Trials, TwoWorlds
 from dpfed.audit.verdict import Check
+from dpfed.audit.window_check import window_check
 from dpfed.compress.dense import Dense
 from dpfed.errors import ConfigError
 from dpfed.models.flat import Block
@@ -289,7 +290,7 @@ def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) 
         noise = noise_of(fresh, claim, size, draws)
         found += [size_check(noise), tail_check(noise), coordinates_check(noise)]
     else:
-        found.append(floor_check(fresh, claim, size))
+        found += [floor_check(fresh, claim, size), window_check(fresh, claim, size)]
     found += [seeds_check(one, claim, size), linear_check(fresh, claim, size), public_map_check(one)]
     if claim.seen == "sum":
         found += [sum_check(one, size), empty_round_check(one, claim)]
