@@ -29,5 +29,7 @@ plan = {"federation.clients": 600, "federation.cohort": 100, "federation.rounds"
 plan |= {"local.learning_rate": 0.05, "local.epochs": 2}
 for name, loss in (("mean", None), ("upper-tenth", upper_tenth)):
     folder = f"regression-{name}"
-    done = dpfed.run("dp-fedavg-digits", plan, data=data, model=network, loss=loss, metrics={"below": below}, out=folder)
+    done = dpfed.run(
+        "dp-fedavg-digits", plan, data=data, model=network, loss=loss, metrics={"below": below}, out=folder
+    )
     print(f"{name}: {done.summary['test_below']:.1%} of test targets are below it; {done.guarantee}")

@@ -16,7 +16,7 @@ from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.audit.upload import UploadAudit
+    from dpfed.audit.round_audit import UploadAudit
 
 audit = App(name="audit", help="Test what runs against what is claimed for it. Exit status 1 where an audit says fail.")
 audit.command(run)
