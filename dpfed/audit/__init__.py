@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpfed.audit.functions.worlds import Worlds as Worlds
+    from dpfed.audit.one_call import accountant as accountant
     from dpfed.audit.one_call import claim as claim
     from dpfed.audit.one_call import upload as upload
 
-_HOMES = {"upload": "one_call", "claim": "one_call", "Worlds": "functions.worlds"}
+_HOMES = {"accountant": "one_call", "upload": "one_call", "claim": "one_call", "Worlds": "functions.worlds"}
 
-__all__ = ["Worlds", "claim", "upload"]
+__all__ = ["Worlds", "accountant", "claim", "upload"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dpfed.audit.accountants.conformance import AccountantAudit, audit_accountant
 from dpfed.audit.functions.audit import FunctionAudit, audit_function
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
@@ -49,6 +50,12 @@ def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | Up
             "accounting.Gaussian(noise_multiplier=1.0, adjacency='add-remove'), which a test can say more about."
         )
     return audit_function(what, **given)
+
+
+def accountant(what: str | Callable[..., float | None], **setting: Any) -> AccountantAudit:
+    """Audit an accountant: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION" or a function
+    (`accountants.conformance.audit_accountant`)."""
+    return audit_accountant(what, **setting)
 
 
 def loaded_function(name: str) -> Callable[..., Any] | None:

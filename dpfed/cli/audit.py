@@ -9,6 +9,8 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from accounting.rounding import downwards, upwards
+from dpfed.cli.audit_accountant import accountant
+from dpfed.cli.audit_flower import flower
 from dpfed.cli.audit_function import audit_loaded
 from dpfed.cli.audit_run import run
 from dpfed.cli.audit_scheme import scheme
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 audit = App(name="audit", help="Test what runs against what is claimed for it. Exit status 1 where an audit says fail.")
 audit.command(run)
 audit.command(scheme)
+audit.command(accountant)
+audit.command(flower)
 
 
 @audit.command

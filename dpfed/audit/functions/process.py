@@ -57,6 +57,10 @@ class Process:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
+    def renew(self) -> None:
+        """Give it the whole time limit again, from now on."""
+        self._until = time.monotonic() + self._limit
+
     def seen(self, given: Any, seeds: list[int]) -> list[Floats]:
         """What is seen of `given`, once for each seed."""
         self._send((given, seeds))
