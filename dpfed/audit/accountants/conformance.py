@@ -68,8 +68,8 @@ class AccountantAudit:
         """The verdict in a sentence."""
         answered = len(self.cases) - len(self.of("no answer")) - len(self.of("error"))
         if self.verdict == "fail":
-            return f"{len(self.of('refuted'))} of {answered} stated epsilons are too small: a pair of neighbours shows "
-                "more."
+            wrong = len(self.of("refuted"))
+            return f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours shows more."
         if self.verdict == "pass":
             return f"none of {answered} stated epsilons is below what a pair of neighbours shows."
         return "it stated no epsilon for any of the settings."
