@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,8 +209,6 @@ def audit_function(
     states what would have been found. Errors: ConfigError for a claim or function that cannot work, RunError when the
     time is over.
     """
-    began, number = time.monotonic(), require.count(at_least=20, trials=trials)
-    alpha = 1 - require.open_probability(confidence=confidence)
     stated = claim_of(claim, delta=delta, adjacency=adjacency)
     pairs = (
         list(worlds)
@@ -222,21 +220,55 @@ def audit_function(
     if not pairs:
         raise ConfigError("worlds=[]: must be at least one pair of inputs.")
     with Process(f, arrays=arrays, batched=batched, time_limit=time_limit) as process:
-        trial = _Trials(process=process, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
-        pilots = [_pilot(trial, pair, number) for pair in pairs]
-        tests, tried = [], []
-        for share in _shares(pairs, pilots, number, alpha, seed):
-            tests += share.tests(trial, stated)
-            tried.append(share.pair.name)
-        checks = [_numbers_only(trial, pairs[0])] if worlds is None else []
+        return audit_calls(
+            process,
+            stated,
+            pairs,
+            trials=trials,
+            confidence=confidence,
+            seed=seed,
+            name=name or str(getattr(f, "__name__", type(f).__name__)),
+            of_updates=worlds is None,
+            progress=progress,
+        )
+
+
+class Calls(Protocol):
+    """Where a function is called."""
+
+    def seen(self, given: Any, seeds: list[int]) -> list[Floats]:
+        """What is seen of `given`, once for each seed, as numbers."""
+
+
+def audit_calls(
+    calls: Calls,
+    claim: FunctionClaim,
+    pairs: Sequence[Worlds],
+    *,
+    trials: int = TRIALS,
+    confidence: float = 0.95,
+    seed: int = 0,
+    name: str = "function",
+    of_updates: bool = False,
+    progress: Progress | None = None,
+) -> FunctionAudit:
+    """The same wherever the function runs, for pairs of inputs. of_updates: they are rows, of which one may be NaN."""
+    began, number = time.monotonic(), require.count(at_least=20, trials=trials)
+    alpha = 1 - require.open_probability(confidence=confidence)
+    trial = _Trials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
+    pilots = [_pilot(trial, pair, number) for pair in pairs]
+    tests, tried = [], []
+    for share in _shares(list(pairs), pilots, number, alpha, seed):
+        tests += share.tests(trial, claim)
+        tried.append(share.pair.name)
     return FunctionAudit(
-        name=name or str(getattr(f, "__name__", "function")),
-        claim=stated,
+        name=name,
+        claim=claim,
         confidence=confidence,
         trials=sum({one.pair: one.trials for one in tests}.values()),
         seed=seed,
         tests=tuple(tests),
-        checks=tuple(checks),
+        checks=(_numbers_only(trial, pairs[0]),) if of_updates else (),
         not_tried=tuple(pair.name for pair in pairs if pair.name not in tried),
         seconds=time.monotonic() - began,
     )
@@ -244,7 +276,7 @@ def audit_function(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Trials:
-    process: Process
+    calls: Calls
     seeds: np.random.Generator
     say: Progress
 
@@ -253,7 +285,7 @@ class _Trials:
         drawn = seeds or self.drawn(count)
         rows: list[Floats] = []
         while len(rows) < count:
-            rows += self.process.seen(given, drawn[len(rows) : len(rows) + _CHUNK])
+            rows += self.calls.seen(given, drawn[len(rows) : len(rows) + _CHUNK])
             self.say(f"{words}: {len(rows):,} of {count:,} calls")
         return table_of(rows)
 

@@ -61,10 +61,11 @@ def pairs_of_updates(
     nothing = np.zeros(dimension)
     found = [
         pair("far beyond the clip norm", dense, nothing),
+        pair("far beyond, the other way", -dense, nothing),
         pair("one coordinate", entry, nothing),
         pair("equal norm in every layer", loud * _layers(sizes, signs), nothing),
         pair("all others opposite", dense, -dense),
-        pair("others at the clip norm", dense, clip_norm * signs[::-1] / dimension**0.5),
+        pair("others opposite, at the clip norm", dense, -clip_norm * signs / dimension**0.5),
         pair("just inside the clip norm", 0.9999 * clip_norm * signs / dimension**0.5, nothing),
     ]
     if adjacency is Adjacency.REPLACE_ONE:

@@ -103,7 +103,7 @@ def test_neighbours_are_those_of_the_claim(adjacency):
         assert np.array_equal(pair.one[:2], pair.other[:2])
         if adjacency is Adjacency.ZERO_OUT:
             assert not pair.other[2].any()
-    layers = pairs_of_updates(adjacency, clients=2, dimension=8, clip_norm=2.0, layout=[2, 6])[2].one[1]
+    layers = pairs_of_updates(adjacency, clients=2, dimension=8, clip_norm=2.0, layout=[2, 6])[3].one[1]
     assert np.linalg.norm(layers[:2]) == pytest.approx(np.linalg.norm(layers[2:]))
 
 
