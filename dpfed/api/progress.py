@@ -26,14 +26,14 @@ _SAID = ("test_accuracy", "test_loss", "epsilon")
 
 
 def is_watched(console: Console) -> bool:
-    """Whether somebody looks at it while it is written."""
+    """Whether it is a terminal or a notebook, where lines can be drawn again."""
     return console.is_terminal or console.is_jupyter
 
 
 @contextmanager
 def shown(rounds: int, console: Console, *, otherwise: Callable[[str], None]) -> Iterator[OnRound]:
-    """What to give each line of metrics.jsonl to. Where nobody watches, a line of words goes to `otherwise` for every
-    round that was evaluated."""
+    """What to give each line of metrics.jsonl to. Elsewhere than on a terminal or in a notebook, a line of words goes
+    to `otherwise` for every round that was evaluated."""
     watched, said = is_watched(console), dict[str, float]()
     with Progress(*_COLUMNS, console=console, disable=not watched) as progress:
         task = progress.add_task("", total=rounds, said="")
@@ -50,8 +50,8 @@ def shown(rounds: int, console: Console, *, otherwise: Callable[[str], None]) ->
 
 @contextmanager
 def followed(wish: bool | OnRound | None, rounds: int) -> Iterator[OnRound]:
-    """As the caller of `dpfed.run` wishes: a bar on standard error or none; None: where somebody watches it; or the
-    caller's own function."""
+    """As the caller of `dpfed.run` wishes: a bar on standard error or none; None: on a terminal or in a
+    notebook; or the caller's own function."""
     if callable(wish):
         yield wish
         return

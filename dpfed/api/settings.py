@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from dpfed.config.tables import flat, override, read_toml
+from dpfed.config.tables import flat, override, put, read_toml
 from dpfed.data.dataset import Dataset
-from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.run.own import name_of
 
@@ -35,28 +34,13 @@ def named_tables(
     if data is not None:
         for key in ("root", "classes"):  # of a file that is not read
             tables.get("data", {}).pop(key, None)
-        put(tables, "data.name", data.name)
+        tables["data"] = {**tables.get("data", {}), "name": data.name}
     if model is not None:
         tables["model"] = {"name": name_of(model)}
     for key, value in wanted.items():
-        put(tables, key, value)
+        form = "table.key, as in {'federation.rounds': 10}"
+        put(tables, key, value, given=f"settings: {key!r}", form=form)
     return tables, name
-
-
-def put(tables: dict[str, Any], key: str, value: Any) -> None:
-    """tables[a][b] = value for the key "a.b"; None takes the key away. ConfigError."""
-    *path, last = key.split(".")
-    if not path or not all((*path, last)):
-        raise ConfigError(f"settings: {key!r}; must be table.key, as in {{'federation.rounds': 10}}.")
-    place = tables
-    for name in path:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
-            raise ConfigError(f"settings: {key!r}: {name} is a value, not a table.")
-    if value is None:
-        place.pop(last, None)
-    else:
-        place[last] = value
 
 
 def _owners(data: Dataset | None) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     has in common with those up to five rounds before, a third for how often each client came, a third for cohorts that
     are drawn again."""
     seen = SeenCohorts(clients=files.config.federation.clients)
-    if sampler_of(files.config).law.probability >= 1 and all(one.members == members.EVERYBODY for one in files.rounds):
+    if sampler_of(files.config).law.probability >= 1 and all(
+        one.members == members.ALL_CLIENTS for one in files.rounds
+    ):
         return True, f"all {seen.clients} clients in every round."
     for one, ids in cohorts_of(files):
         if len(ids) != one.cohort:

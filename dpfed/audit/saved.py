@@ -75,7 +75,7 @@ def values_of(path: Path) -> NDArray[np.float32]:
     try:
         with safe_open(path, framework="pt") as file:
             fixed = json.loads((file.metadata() or {}).get("fixed", "[]"))
-            names = [name for name in file.keys() if name not in fixed]  # noqa: SIM118
+            names = [name for name in file.keys() if name not in fixed]  # noqa: SIM118 (not a dict)
             tensors = [file.get_tensor(name).float().reshape(-1).numpy() for name in names]
     except (OSError, SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None

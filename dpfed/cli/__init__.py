@@ -80,7 +80,7 @@ def _with_setting(message: str, arguments: Sequence[str]) -> str:
 
 
 def _beginning(message: str) -> str:
-    """Without the middle of a value that somebody has made very long."""
+    """Without the middle of a value that is very long."""
     return message if len(message) <= _LONGEST else f"{message[: _LONGEST - 200]} ... {message[-200:]}"
 
 

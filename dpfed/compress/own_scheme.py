@@ -113,7 +113,7 @@ def _checked_layout(scheme: Any, bits: Callable[[Any, int], Layout], dimension: 
         layout = bits(scheme, dimension)
     except DpfedError:
         raise
-    except Exception as error:
+    except Exception as error:  # the scheme is the user's: it may raise anything
         raise ConfigError(f"scheme {scheme.name!r}: its bits of d={dimension} fail: {words_of(error)}.") from error
     parts = ("count", "dtype", "most_bytes", "write", "read")
     if (

@@ -1,4 +1,4 @@
-"""The known name that somebody may have meant: none where nothing is like what was given."""
+"""The known name that may have been meant: none where nothing is like what was given."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """A name that is the same but for hyphens and capitals, that begins as this one does, or that has it inside, in
-    this order; else the one with the most letters in common, if it has enough of them."""
+    """A name that is the same but for hyphens and capitals, that begins as this one does, that has it inside, or that
+    has its parts between hyphens inside, in this order; else the one with the most letters in common, if it has enough
+    of them."""
     wanted = _plain(name)
     names = sorted(known, key=lambda one: (len(one), one))
     for fits in (str.__eq__, str.startswith, str.__contains__):
         for one in names:
             if len(wanted) > 1 and fits(_plain(one), wanted):
                 return one
+    parts = [_plain(part) for part in re.split(r"[-_. ]", name) if len(_plain(part)) > 1]
+    for one in names:
+        if len(parts) > 1 and re.search(".*".join(parts), _plain(one)):
+            return one
     plain = {_plain(one): one for one in reversed(names)}
     close = difflib.get_close_matches(wanted, plain, n=1, cutoff=_ALIKE)
     return plain[close[0]] if close else None

@@ -44,6 +44,9 @@ class OwnFile:
 _LOADED: dict[str, OwnFile] = {}
 """The files that have run in this process, by path."""
 
+_INSTALLED: set[str] = set()
+"""The files that an installed package's entry points have registered something from."""
+
 
 def load_own_code() -> None:
     """Run the files that $DPFED_OWN_CODE names, once in each process, and the entry points of installed packages.
@@ -96,6 +99,11 @@ def own_files(used: Iterable[tuple[Kind, str]]) -> tuple[OwnFile, ...]:
         if file is not None and file not in found:
             found[file] = OwnFile(path=file, sha256=_sha256(Path(file)) if Path(file).is_file() else "")
     return tuple(found.values())
+
+
+def only_here(files: Iterable[OwnFile]) -> tuple[str, ...]:
+    """Those that no other process would run: neither named nor a package's, but what this program itself registers."""
+    return tuple(one.path for one in files if one.path not in _LOADED and one.path not in _INSTALLED)
 
 
 def code_hash(files: Iterable[OwnFile]) -> str:
@@ -168,5 +176,7 @@ def _load(point: EntryPoint) -> None:
         said = str(error) if isinstance(error, ConfigError) else words_of(error)
         raise ConfigError(f"{where} fails: {said}. Mend the package, or uninstall it.") from error
     kind = ENTRY_POINTS[point.group]
-    if point.name not in registered.own(kind):
+    file = registered.file_of(kind, point.name)
+    if file is None:
         raise ConfigError(f"{where}: registers no {kind} of that name. Mend the package, or uninstall it.")
+    _INSTALLED.add(file)

@@ -78,20 +78,28 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     key."""
     result = _copied(tables)
     for setting in settings:
-        path, equals, text = setting.partition("=")
-        *tables_on_the_way, key = path.strip().split(".")
-        if not equals or not tables_on_the_way:
-            raise ConfigError(f"--set {setting}: must be table.key=value, as in --set federation.rounds=10.")
-        place = result
-        for name in tables_on_the_way:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
-                raise ConfigError(f"--set {setting}: {name} is a value, not a table.")
-        if text.strip():
-            place[key] = _toml_value(text.strip())
-        else:
-            place.pop(key, None)
+        key, equals, text = setting.partition("=")
+        value = _toml_value(text.strip()) if text.strip() else None
+        form = "table.key=value, as in --set federation.rounds=10"
+        put(result, key.strip() if equals else "", value, given=f"--set {setting}", form=form)
     return result
+
+
+def put(tables: dict[str, Any], key: str, value: Any, *, given: str, form: str) -> None:
+    """tables[a][b] = value for the key "a.b"; None takes the key away. ConfigError, which says what was `given` and the
+    `form` that it must have."""
+    *path, last = key.split(".")
+    if not path or not all((*path, last)):
+        raise ConfigError(f"{given}: must be {form}.")
+    place = tables
+    for name in path:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"{given}: {name} is a value, not a table.")
+    if value is None:
+        place.pop(last, None)
+    else:
+        place[last] = value
 
 
 def flat(tables: Any, path: str = "") -> Any:

@@ -111,7 +111,7 @@ def _loaded(name: str, load: Callable[[], Dataset]) -> Dataset:
         made = load()
     except DpfedError:
         raise
-    except Exception as error:
+    except Exception as error:  # the loader is the user's: it may raise anything
         raise ConfigError(f"data set {name!r}: its loader fails: {words_of(error)}.") from error
     if not isinstance(made, Dataset):
         raise ConfigError(f"data set {name!r}: its loader gives {type(made).__name__}, not a dpfed.data.Dataset.")

@@ -104,7 +104,7 @@ def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int) -> FlatMode
         return FlatModel(made, seed=fixed_seed)
     except DpfedError:
         raise
-    except Exception as error:
+    except Exception as error:  # the network may be the user's, and raise anything
         raise ConfigError(f"model={name!r}: is no network that can be trained: {words_of(error)}.") from error
 
 
@@ -117,7 +117,7 @@ def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, 
     sample, and these logits of the given form (None: any)."""
     try:
         outputs = model.try_on(inputs)
-    except Exception as error:
+    except Exception as error:  # so may its forward pass
         raise ConfigError(
             f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}: {words_of(error)}."
         ) from error
@@ -137,7 +137,7 @@ def _made(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
         module = maker()
     except DpfedError:
         raise
-    except Exception as error:
+    except Exception as error:  # so may its maker
         raise ConfigError(f"model={name!r}: cannot be made: {words_of(error)}.") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model={name!r}: its maker gives {type(module).__name__}, not a torch.nn.Module.")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-EVERYBODY = "all"
+ALL_CLIENTS = "all"
 """Each of the clients, once."""
 
 _MOST_AT_ONCE = 1 << 24
@@ -29,7 +29,7 @@ def written(ids: NDArray[np.int64], clients: int) -> str:
     """The ids of a cohort, repeats included, of clients 0 .. clients - 1."""
     ordered = np.sort(ids)
     if len(ordered) == clients and np.array_equal(ordered, np.arange(clients)):
-        return EVERYBODY
+        return ALL_CLIENTS
     gaps = np.diff(ordered, prepend=0)
     widest = int(gaps.max(initial=0))
     width = next(width for width, kind in _WIDTHS.items() if widest <= np.iinfo(kind).max)
@@ -38,7 +38,7 @@ def written(ids: NDArray[np.int64], clients: int) -> str:
 
 def read(text: str, clients: int) -> NDArray[np.int64]:
     """The sorted ids; ValueError for a text that `written` did not make. Needs memory in proportion to it."""
-    if text == EVERYBODY:
+    if text == ALL_CLIENTS:
         if clients > _MOST_AT_ONCE:
             raise ValueError(f"members: all of {clients} clients are more than can be named here.")
         return np.arange(clients)

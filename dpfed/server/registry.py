@@ -55,7 +55,7 @@ def own_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule 
         made: ServerRule = makes(learning_rate=learning_rate, momentum=momentum)
     except DpfedError:
         raise
-    except Exception as error:
+    except Exception as error:  # the rule is the user's: it may raise anything
         raise ConfigError(f"server.rule={name!r}: cannot be made: {words_of(error)}.") from error
     if not callable(getattr(made, "step", None)):
         raise ConfigError(

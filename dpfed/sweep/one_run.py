@@ -51,7 +51,7 @@ def run_job(job: Job) -> Result:
     _settle(job)
     try:
         return Result(number=job.number, summary=_run(job))
-    except Exception as error:
+    except Exception as error:  # the other runs of the sweep go on
         return _failed(job, error)
 
 
@@ -62,7 +62,7 @@ def build_job(job: Job) -> Result:
     _settle(job)
     try:
         build(_config(job))
-    except Exception as error:
+    except Exception as error:  # reported with the other runs
         return _failed(job, error)
     return Result(number=job.number)
 

@@ -118,14 +118,14 @@ def upload_of(experiment: Experiment, client: int, now: Round) -> UploadMessage:
         rows = torch.zeros(1, len(now.broadcast), device=now.broadcast.device)
     rows = client_halves(method.stages.before_wire, rows, ids, now)
     (payload,) = method.stages.wire.messages(rows, ids, now)
-    told = trains and tells_clipping(method)
+    tells = trains and tells_clipping(method)
     return UploadMessage(
         client=client,
         round=now.number,
         payload=payload,
         padding=padding_to(method.stages.fixed_bits, payload),
-        inside=now.tally.inside > 0 if told else None,
-        finite=now.tally.not_finite == 0 if told else None,
+        inside=now.tally.inside > 0 if tells else None,
+        finite=now.tally.not_finite == 0 if tells else None,
     )
 
 

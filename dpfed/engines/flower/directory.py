@@ -31,16 +31,21 @@ class Directory:
         self._asked: set[int] = set()
         self._refused = ""
 
-    def wait(self) -> None:
-        """Until every client has its node, or patience is at an end. RunError if none has come by then."""
+    def wait(self, *, more_may_join: bool) -> None:
+        """Until every client has its node, or patience is at an end; where no more may join, until as many have
+        answered as there are clients. RunError if none is a client's by then."""
         end = time.monotonic() + self._patience
         while not self.complete and time.monotonic() < end:
+            if not more_may_join and len(self._asked) >= self._clients:
+                break
             if not self.look_again(timeout=max(1.0, end - time.monotonic())):
                 time.sleep(_PAUSE)
         if not self._nodes:
             raise RunError(
                 f"no node has joined as a client within {self._patience:g} s{self._refused}. Start SuperNodes with "
                 '--node-config "partition-id=0" and so on, and the same app and package.'
+                if more_may_join
+                else f"no simulated node can be a client{self._refused}."
             )
         if not self.complete:
             log(WARNING, "%s of %s clients have a node; the others count as lost.", len(self._nodes), self._clients)

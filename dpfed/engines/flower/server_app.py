@@ -70,12 +70,14 @@ def serve(
     resume: bool = False,
     timeout: float = TIMEOUT,
     patience: float = PATIENCE,
+    more_may_join: bool = True,
     on_round: OnRound = lambda record: None,
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """The whole run; its folder is that of `dpfed run`. `stop` is asked before every round, and ends the run for now.
-    ConfigError, RunError, LedgerError."""
+    more_may_join: whether nodes can be started while it waits for all clients; not where each has one from the
+    beginning. ConfigError, RunError, LedgerError."""
     config = experiment.config
     check_engine(config)
     experiment = equal_weights(experiment)
@@ -85,7 +87,7 @@ def serve(
         raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")
     print_ = fingerprint(config)
     directory = Directory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
-    directory.wait()
+    directory.wait(more_may_join=more_may_join)
     run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
     try:
         strategy = PrivateStrategy(run, directory, grid, print_, timeout=timeout, stop=stop)

@@ -1,4 +1,4 @@
-"""What Flower is told through its environment, and what this engine cannot do."""
+"""What is set in Flower's environment, and what this engine cannot do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import secrets
 
 from dpfed import __version__
-from dpfed.config.own_code import code_hash
+from dpfed.config.own_code import VARIABLE, code_hash, only_here
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.run.experiment import own_code_of
@@ -45,6 +45,16 @@ def require_flower(*, simulation: bool) -> None:
         raise ConfigError(
             f"the flower engine needs {' and '.join(missing)}, not installed here: "
             "pip install -c constraints-flower.txt 'dpfed[train,flower]'."
+        )
+
+
+def require_code_of_files(config: Config) -> None:
+    """ConfigError for own code that nodes, which are other processes, would not have."""
+    missing = only_here(own_code_of(config))
+    if missing:
+        raise ConfigError(
+            f"the flower engine with what {', '.join(missing)} registers: nodes are other processes, which run the "
+            f"files that are named. Put it into a file of its own and name that one (--load FILE.py, or ${VARIABLE})."
         )
 
 

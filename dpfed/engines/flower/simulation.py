@@ -20,6 +20,7 @@ from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
 from dpfed.engines.flower.quiet_ray import quiet_ray
 from dpfed.engines.flower.server_app import serve
+from dpfed.engines.flower.settings import require_code_of_files
 from dpfed.errors import ConfigError
 from dpfed.run.experiment import Experiment
 from dpfed.run.loop import OnRound, Outcome
@@ -39,12 +40,24 @@ def simulate(
     if experiment.method.ranks.count > 1:
         raise ConfigError("--engine flower under torchrun: Flower starts its own processes. Start without torchrun.")
     require_samples_here(experiment.config)
+    require_code_of_files(experiment.config)
     outcomes: list[Outcome] = []
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        outcomes.append(serve(grid, experiment, out, resume=resume, on_round=on_round, project=project, stop=stop))
+        outcomes.append(
+            serve(
+                grid,
+                experiment,
+                out,
+                resume=resume,
+                more_may_join=False,
+                on_round=on_round,
+                project=project,
+                stop=stop,
+            )
+        )
 
     own_code = [Path(one.path) for one in named_files()]
     clients = client_app(experiment.config.to_dict(), own_code=own_code)

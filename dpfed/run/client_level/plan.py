@@ -94,7 +94,7 @@ def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
     kind = type(private).__name__
     if isinstance(private, PrivateCoins):
         raise ConfigError(
-            f"{kind} in a loop of one's own: coins are tossed around probabilities that a round announces, and there "
+            f"{kind} in a loop of one's own: coins are drawn around probabilities that a round announces, and there "
             "are none. Use Gaussian or integer noise, or fedpm with dpfed.run."
         )
     if getattr(private, "charged", False):

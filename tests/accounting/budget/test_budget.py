@@ -146,17 +146,17 @@ class TestDropout:
 class TestConversion:
     """What is solved for, stated and compared is the conversion that was asked for."""
 
-    EVERYBODY = Plan(clients=100, cohort=100, sampling="all", delta=1e-5)
+    ALL_CLIENTS = Plan(clients=100, cohort=100, sampling="all", delta=1e-5)
 
     def test_noise_and_rounds_are_solved_for_with_it(self):
         wanted = {"epsilon": 2.0, "accountant": "rdp", "conversion": "classical"}
-        noise = budget.solve(self.EVERYBODY, rounds=5, **wanted)
+        noise = budget.solve(self.ALL_CLIENTS, rounds=5, **wanted)
         assert 2.0 * (1 - 1e-4) <= noise.epsilon <= 2.0
-        assert budget.noise_multiplier(self.EVERYBODY, rounds=5, **wanted) == noise.noise_multiplier
-        count = budget.solve(self.EVERYBODY, noise_multiplier=20.0, **wanted)
-        assert budget.rounds(self.EVERYBODY, noise_multiplier=20.0, **wanted) == count.rounds
+        assert budget.noise_multiplier(self.ALL_CLIENTS, rounds=5, **wanted) == noise.noise_multiplier
+        count = budget.solve(self.ALL_CLIENTS, noise_multiplier=20.0, **wanted)
+        assert budget.rounds(self.ALL_CLIENTS, noise_multiplier=20.0, **wanted) == count.rounds
         above = budget.solve(
-            self.EVERYBODY, noise_multiplier=20.0, rounds=count.rounds + 1, accountant="rdp", conversion="classical"
+            self.ALL_CLIENTS, noise_multiplier=20.0, rounds=count.rounds + 1, accountant="rdp", conversion="classical"
         )
         assert count.epsilon <= 2.0 < above.epsilon
         assert (noise.conversion, count.conversion, above.conversion) == ("classical",) * 3

@@ -21,7 +21,7 @@ KEYS = {
     "claimed_epsilon", "delta", "lower_bound", "confidence", "method", "trials", "score_gap", "checks", "verdict",
 }  # fmt: skip
 SHARES = ("privacy.placement=clients", "privacy.adjacency=zero-out")
-EVERYBODY = ("federation.sampling=all", *SHARES)
+ALL_CLIENTS = ("federation.sampling=all", *SHARES)
 INTEGERS = (*SHARES, "aggregation.kind=masked", "aggregation.dropout=0.1", "aggregation.tolerance=0.4")
 COINS = (
     "method.name=fedpm",
@@ -39,9 +39,9 @@ WAYS = {
     "one-client-a-round": ("federation.cohort=1", "federation.rounds=5"),
     "everybody-by-coins": ("federation.cohort=60",),
     "adaptive-clip": ("privacy.adaptive.quantile=0.5",),
-    "shares": EVERYBODY,
-    "shares-charged": (*EVERYBODY, "aggregation.dropout=0.2", "privacy.missing_shares=charged"),
-    "shares-sized": (*EVERYBODY, "aggregation.dropout=0.2"),
+    "shares": ALL_CLIENTS,
+    "shares-charged": (*ALL_CLIENTS, "aggregation.dropout=0.2", "privacy.missing_shares=charged"),
+    "shares-sized": (*ALL_CLIENTS, "aggregation.dropout=0.2"),
     "uploads": ("privacy.release=uploads", "method.name=qsgd"),
     "uploads-of-nobody": ("privacy.release=uploads", "federation.cohort=1", "federation.rounds=5"),
     "decoded-first": ("method.name=qsgd",),

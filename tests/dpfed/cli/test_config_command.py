@@ -131,3 +131,16 @@ def test_one_key_is_told_with_its_methods_and_what_it_needs(capsys):
     words = output(capsys, "method.purge")
     assert re.search(r"methods +fedsparsify", words)
     assert "only with server.rule='posterior'" in output(capsys, "server.prior")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("fedsmp-digits", "fed-smp-topk-digits"),
+        ("fed-smp-mnist", "fed-smp-topk-mnist"),
+        ("fedmp-digits", "fedpm-digits"),
+        ("DPFedAvg_digits", "dp-fedavg-digits"),
+    ],
+)
+def test_a_hint_for_a_preset_keeps_method_and_data_set(given, meant):
+    assert nearest(given, presets.names()) == meant

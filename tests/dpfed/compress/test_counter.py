@@ -122,13 +122,13 @@ def test_the_smallest_and_the_largest_word_give_finite_normals():
 def test_coins_meet_their_probabilities():
     """p in {0, .1, .5, 1}: exact at the ends, within 5 standard deviations between; repeatable from any start."""
     probabilities = torch.tensor([-1.0, 0.0, 0.1, 0.5, 1.0, 2.0])[:, None].expand(6, 100_000)
-    tossed = counter.coins(probabilities, torch.arange(6), "p")
-    shares = tossed.double().mean(dim=1).tolist()
+    drawn = counter.coins(probabilities, torch.arange(6), "p")
+    shares = drawn.double().mean(dim=1).tolist()
     assert shares[0] == shares[1] == 0
     assert shares[4] == shares[5] == 1
     assert abs(shares[2] - 0.1) < 5 * np.sqrt(0.09 / 100_000)
     assert abs(shares[3] - 0.5) < 5 * 0.5 / np.sqrt(100_000)
-    assert counter.coins(probabilities[:, 77:], torch.arange(6), "p", start=77).equal(tossed[:, 77:])
+    assert counter.coins(probabilities[:, 77:], torch.arange(6), "p", start=77).equal(drawn[:, 77:])
 
 
 def test_subsets_are_uniform():

@@ -67,7 +67,7 @@ def _server(tables, out, after):
     def main(grid, context):
         folder = Path(out or context.run_config["out"])
         for name, one in tables.items():
-            serve(grid, build(parse(one, source=name)), folder / name, patience=120, timeout=120)
+            serve(grid, build(parse(one, source=name)), folder / name, patience=300, timeout=300)
         after(folder)
 
     return app

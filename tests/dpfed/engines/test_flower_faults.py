@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from accounting import Aborted, Ledger
 from accounting.errors import LedgerError
 from accounting.ledger.project import ProjectLedger
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError
 from dpfed.run import loop as federation
@@ -93,7 +93,7 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
 
     class Lost:
         def draw(self, participants, number):
-            return {client: Step.UPLOAD} if client in participants else {}
+            return {client: ProtocolStep.UPLOAD} if client in participants else {}
 
     sums = replace(experiment.method.aggregation, dropouts=Lost())
     lost = replace(experiment, method=replace(experiment.method, aggregation=sums))
@@ -165,7 +165,7 @@ def test_uploads_that_tell_by_themselves_are_charged_before_anybody_is_asked(tmp
 
 
 @pytest.mark.parametrize(("randomness", "charged"), [("secure", 3), ("simulated", 2)])
-def test_a_round_that_was_cut_off_stays_charged_if_its_coins_are_tossed_anew(
+def test_a_round_that_was_cut_off_stays_charged_if_its_coins_are_drawn_anew(
     tmp_path, grid, tables, randomness, charged
 ):
     """Uploads may have been seen before the server died; nodes asked again toss again, unless from the seed."""
@@ -288,7 +288,7 @@ def test_a_node_started_again_waits_for_the_place_of_its_predecessor(tmp_path, g
     again = nodes.clients.pop(997)
     print_ = fingerprint(parse(chosen, source="test"))
     directory = Directory(nodes, clients=20, fingerprint=print_, patience=0.1)
-    directory.wait()
+    directory.wait(more_may_join=True)
     assert directory.node_of(3) is None
     nodes.clients[997] = again
     nodes.clients[5] = 3

@@ -149,7 +149,7 @@ def test_the_largest_move_stays_at_or_below_the_clip_where_the_norm_does_not_bin
 
 
 def test_what_a_client_does_changes_the_sum_of_probabilities_by_no_more_than_the_clip():
-    """The sensitivity of what the coins are tossed for, through the real local training, map and bound."""
+    """The sensitivity of what the coins are drawn for, through the real local training, map and bound."""
     experiment = build(config("local.learning_rate=1000.0", "federation.sampling=all", "federation.cohort=60"))
     state = experiment.start
     moves = experiment.method.clients.train(state.broadcast, np.arange(60), number=0, seeds=experiment.seeds)
