@@ -325,7 +325,11 @@ class _Share:
 
     def tests(self, trial: _Trials, claim: FunctionClaim) -> list[FunctionTest]:
         alpha, counts = self.alpha / len(self.scores), coins(self.trials, self.seed)
-        cuts = [score.cuts(claim.profile, trials=self.trials, alpha=alpha, delta=claim.delta) for score in self.scores]
+        mu = claim.mu if claim.gaussian else None
+        cuts = [
+            score.cuts(claim.profile, mu=mu, trials=self.trials, alpha=alpha, delta=claim.delta)
+            for score in self.scores
+        ]
         tables = [
             trial.table(given, count, self.pair.name) for given, count in zip(_sides(self.pair), counts, strict=True)
         ]

@@ -28,6 +28,7 @@ _NOTICED = 4.0
 
 _CANDIDATES = 81
 _WIDEST = 500
+_FAR_APART = 20.0
 _SHARED = 1.5
 _FARTHEST = 1e12
 _A_FIFTH_SHORT = 0.8
@@ -66,9 +67,12 @@ class LearntScore:
         return gap / self.std if self.std > 1e-9 * gap else math.inf
 
     def cuts(
-        self, profile: PrivacyProfile, *, trials: int, alpha: float, delta: float
+        self, profile: PrivacyProfile, *, mu: float | None, trials: int, alpha: float, delta: float
     ) -> tuple[Thresholds, Cuts, float]:
-        """Where to cut for the claim, where to guess, and the scores' middle; as the smoothed pilot would have it."""
+        """Where to cut for the claim, where to guess, and the scores' middle; as the smoothed pilot would have it.
+
+        mu: of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
+        """
         low, high = (float(end) for end in np.percentile(np.concatenate(self.pilot), [0, 100]))
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
         width = self.std * 1.06 * len(self.pilot[0]) ** -0.2
@@ -78,6 +82,12 @@ class LearntScore:
         errors = _smoothed(self.pilot, width)
         at = np.linspace(low - 3 * width, high + 3 * width, _CANDIDATES)
         guesses = thresholds.guessing(_smoothed(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
+        if mu is not None:
+            apart = min(max(mu, self.separation), _FAR_APART)
+            unit = thresholds.claimed_gaussian(apart, trials=trials // 2, alpha=alpha).values[0]
+            sign = 1.0 if self.pilot[1].mean() >= self.centre else -1.0
+            values = (self.centre + sign * self.std * unit,)
+            return Thresholds(values=values, origin="a pilot, for Gaussian scores"), guesses, middle
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed((short[0], short[1]), _A_FIFTH_SHORT * width)
         shown = [_excess(errors(float(t)), profile, trials=trials // 2, alpha=alpha) for t in at]

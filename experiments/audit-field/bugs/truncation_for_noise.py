@@ -4,7 +4,7 @@ import numpy as np
 from parts import noisy_sum
 
 THREAD = "KatherLab/MediSwarm#530"
-SETTING = {"claim": (3.0, 1e-5), "trials": 200}
+SETTING = {"claim": (3.0, 1e-5), "trials": 600}
 
 
 def broken(updates, seed):
