@@ -21,7 +21,7 @@ import numpy as np
 from accounting import factorisation, require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms import Composed, Cyclic, Gaussian, PoissonSampling, repeated, subsample
+from accounting.mechanisms import Composed, Cyclic, Gaussian, PoissonSampling, SingleRelease, repeated, subsample
 from accounting.rounding import upwards
 
 if TYPE_CHECKING:
@@ -71,11 +71,24 @@ class Banded:
             sampled = PoissonSampling(probability=min(bands * plan.cohort / plan.clients, 1.0))
             release = subsample(Gaussian(noise_multiplier=strength, adjacency=plan.adjacency), sampled)
             return repeated(release, -(-rounds // bands), before=plan.before)
-        gap = self.separation
-        times = -(-rounds // gap)
-        strength = z * math.sqrt(times) / self._sensitivity(rounds)
-        release = subsample(Gaussian(noise_multiplier=strength, adjacency=plan.adjacency), Cyclic(period=gap))
-        return repeated(release, rounds, before=plan.before)
+        if self._apart:
+            return repeated(self.round(z), rounds, before=plan.before)
+        times = -(-rounds // self.separation)
+        return repeated(self._public(z * math.sqrt(times) / self._sensitivity(rounds)), rounds, before=plan.before)
+
+    def round(self, noise_multiplier: float) -> SingleRelease:
+        """One round in a public order whose participations do not overlap: what a ledger line states."""
+        return self._public(noise_multiplier / float(np.linalg.norm(self.coefficients)))
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the columns of a client's participations do not overlap, whatever their number."""
+        return len(self.coefficients) <= self.separation and self.plan.participations is None
+
+    def _public(self, strength: float) -> SingleRelease:
+        assert self.plan.adjacency is not None
+        noise = Gaussian(noise_multiplier=strength, adjacency=self.plan.adjacency)
+        return subsample(noise, Cyclic(period=self.separation))
 
     @property
     def separation(self) -> int:
@@ -100,5 +113,7 @@ class Banded:
             times = min(-(-rounds // self.separation), self.plan.participations or rounds)
             same = noise_multiplier * math.sqrt(times) / self._sensitivity(rounds) * math.sqrt((rounds + 1) / 2)
             words += f", by independent noise of this epsilon {upwards(same)} C"
+        if self.plan.sampling == "cyclic" and self._apart:
+            return (words,)
         groups = f", in {self.plan.bands} public groups that take turns" if self.plan.sampling == "poisson" else ""
-        return (words, f"a plan only{groups}: `dpfed run` draws independent noise")
+        return (words, f"a plan only{groups}: `dpfed run` has no such noise")

@@ -206,6 +206,8 @@ class Plan:
                 f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.mechanism!r}: its coins are "
                 "the noise. Remove it."
             )
+        if self.correlated is not None:
+            return self.correlated.round(require.noise_multiplier(noise_multiplier))
         return self.rounds_of.round(noise_multiplier)
 
     def run(self, noise_multiplier: float | None, rounds: int) -> Composed:

@@ -30,8 +30,6 @@ from accounting.mechanisms import (
     schedule_of,
 )
 
-# The masses of cells of schedules are differences of distribution functions, good to about 1e-10 relative.
-_MASS_ROUNDING = 1e-9
 # Share of delta from which on rounding is worth a second, tilted composition.
 _NOTICED = 1e-4
 # Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
@@ -86,23 +84,23 @@ def _of_public_order(part: SingleRelease, count: int) -> float:
     return 0.0 if schedule is None or noise is None else schedule.most_participations(count) * noise.mu**2
 
 
-_Shown = tuple[LossLaw, float, int, float]
-"""A quantised loss law, the offset of its grid in steps, how often it comes, and the mass that may be misplaced."""
+_Quantised = tuple[LossLaw, float, int, float]
+"""As `quantised`: law, offset of its grid in steps, how often it comes, misplaced mass."""
 
 
-def _shown(part: SingleRelease, count: int, choice: int, interval: float) -> _Shown:
+def _shown(part: SingleRelease, count: int, choice: int, interval: float) -> _Quantised:
     """What a fixed attack shows in one order of the worlds; of a schedule, its first `count` rounds together."""
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None:
         return quantised(attack_pairs(part)[choice], interval, count)
     masses = shown_schedules.shown_pair(schedule, noise.mu, count)
     first, second = masses if choice == 0 else masses[::-1]
-    kept = first - shown_schedules.MASS_ERROR > 0
-    p, q = np.log(first[kept] - shown_schedules.MASS_ERROR), np.log(second[kept] + shown_schedules.MASS_ERROR)
-    return (*rounded_down(p, q, _MASS_ROUNDING, interval), 1, 0.0)
+    kept = first > 2 * shown_schedules.MASS_ERROR
+    p = np.log(first[kept] - shown_schedules.MASS_ERROR)
+    return (*rounded_down(p, np.log(second[kept] + shown_schedules.MASS_ERROR), 0.0, interval), 1, 0.0)
 
 
-def _composed_epsilon(parts: Sequence[_Shown], interval: float, delta: float) -> float:
+def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float) -> float:
     """Epsilon of the composed quantised pairs; each pair's losses sit on the grid plus its own offset."""
     offset = sum(count * shift for _, shift, count, _ in parts)
     # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.

@@ -30,18 +30,18 @@ class Running:
 
     def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
         schedule = schedule_of(typical)
-        most = rounds if schedule is None or schedule.ends_after is None else min(rounds, schedule.ends_after)
-        self._delta, self._rounds = require.open_probability(delta=delta), require.count(rounds=most)
+        rounds = rounds if schedule is None or schedule.ends_after is None else min(rounds, schedule.ends_after)
+        self._delta, self._rounds = require.open_probability(delta=delta), require.count(rounds=rounds)
         self._scheduled: Counter[SingleRelease] = Counter()
         self._lost = 0.0
         self._curve: Floats | None = None
         self._losses: _Losses | None = None
-        lost = accountants.allowed_loss(delta, most)
+        lost = accountants.allowed_loss(delta, rounds)
         losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
-        if losses and delta >= pld.SMALLEST_DELTA and (near := _near(typical, most, lost)) is not None:
+        if losses and delta >= pld.SMALLEST_DELTA and (near := _near(typical, rounds, lost)) is not None:
             if near.pairwise and losses == ["adaptive"]:
                 raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
-            self._losses = _Losses(typical, most, delta=delta, lost=lost, accountants=losses)
+            self._losses = _Losses(typical, rounds, delta=delta, lost=lost, accountants=losses)
         if accountant in ("best", "rdp"):
             self._orders = accountants.orders(typical)
             self._curve = np.zeros_like(self._orders)
@@ -143,7 +143,7 @@ class _Losses:
         total = self._total if also is None else self._with(also)
         count = self._count + (also is not None)
         if scheduled is not None:
-            total = self._with_scheduled(total, scheduled)
+            total = self._with_schedules(total, scheduled)
             count += sum(rounds for _, rounds in scheduled.parts)
         if total is None:
             return 0.0
@@ -155,6 +155,16 @@ class _Losses:
             bounds.append(self._adding.epsilon(left, None if last is None else last.near))
         return min(bounds) + 2 * total.closeness
 
+    def _with_schedules(self, total: "_One | None", scheduled: Composed) -> "_One":
+        """Everything else, and the rounds of schedules together."""
+        near = continuous(scheduled)
+        laws = pld.distribution(near.mechanism, self._interval)
+        (first, _), *_ = parts_of(near.mechanism)
+        if total is None:
+            return _One(laws=laws, near=first, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise)
+        closeness, lost = total.closeness + near.closeness, total.lost + near.lost
+        return replace(total, laws=total.laws.plus(laws), closeness=closeness, lost=lost)
+
     def _with(self, release: SingleRelease, count: int = 1) -> _One:
         one = self._one(release)
         laws = one.laws.repeated(count) if count > 1 else one.laws
@@ -164,19 +174,6 @@ class _Losses:
             laws=laws if before is None else before.laws.plus(laws),
             closeness=count * one.closeness + (before.closeness if before else 0.0),
             lost=count * one.lost + (before.lost if before else 0.0),
-        )
-
-    def _with_scheduled(self, total: _One | None, scheduled: Composed) -> _One:
-        """`total` and the rounds of schedules, which are one release of many parts."""
-        near = continuous(scheduled, lost=self._lost)
-        laws = pld.distribution(near.mechanism, self._interval)
-        (last, _), *_ = scheduled.parts
-        return _One(
-            laws=laws if total is None else total.laws.plus(laws),
-            near=last,
-            closeness=near.closeness + (total.closeness if total else 0.0),
-            lost=near.lost + (total.lost if total else 0.0),
-            pairwise=True,
         )
 
     def _one(self, release: SingleRelease) -> _One:

@@ -238,6 +238,8 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
         sampling="all" if all_take_part else federation.sampling,
         adjacency=Adjacency(table.adjacency) if table.adjacency else default,
         delta=table.delta,
+        noise="independent" if table.bands is None else "banded",
+        bands=table.bands,
         **({} if all_take_part else _schedule(config)),
     )
 

@@ -45,6 +45,7 @@ def refuse(config: Config, facts: MethodFacts) -> None:
         _coins(config, facts),
         _randomness(config, facts),
         _schedules(config),
+        _bands(config, facts),
     ):
         raise ConfigError(message)
 
@@ -320,6 +321,31 @@ def _schedules(config: Config) -> Iterator[str]:
             f"aggregation.kind={config.aggregation.kind!r} with federation.sampling={name!r} and [privacy]: a secure "
             "sum needs a number of uploads that does not depend on who takes part. Use kind 'plain', or "
             "sampling 'poisson'."
+        )
+
+
+def _bands(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Noise that is taken back over rounds, where it would not cancel or has no account."""
+    table, federation = config.privacy, config.federation
+    if table is None or table.bands is None:
+        return
+    period = max(round(federation.clients / federation.cohort), 1)
+    if federation.sampling != "cyclic" or table.bands > period:
+        yield (
+            f"privacy.bands={table.bands} with federation.sampling={federation.sampling!r} and clients / cohort = "
+            f"{period}: a client may take part again only when the noise of its last round is spent. Use sampling "
+            f"'cyclic' and at most {period} bands."
+        )
+    if facts.name != "dp-fedavg" or integer_noise(config) is not None:
+        yield (
+            f"privacy.bands={table.bands} with method.name={facts.name!r} and privacy.noise="
+            f"{table.noise or 'gaussian'!r}: noise cancels where every round has the same coordinates and sums of "
+            "floats. Use dp-fedavg with Gaussian noise."
+        )
+    if table.placement != "server" or table.adaptive is not None or seen(config) != "sum":
+        yield (
+            f"privacy.bands={table.bands}: the noise is the server's, on a sum, at one clip norm. Use "
+            "privacy.placement='server', release='sum', and no privacy.adaptive."
         )
 
 

@@ -41,3 +41,19 @@ def test_rests(separation, printed):
     plan = Plan(clients=6000, cohort=100, sampling="min-separation", separation=separation)
     assert upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=180)) == printed
     assert printed in PAGE
+
+
+@pytest.mark.parametrize(
+    ("fields", "printed"),
+    [
+        ({"sampling": "cyclic", "bands": 1}, "29.28"),
+        ({"sampling": "cyclic", "bands": 60}, "**8.02**"),
+        ({"bands": 6}, "6.31"),
+    ],
+)
+def test_errors_of_correlated_noise(fields, printed):
+    plan = Plan(clients=6000, cohort=100, noise="banded", **fields)
+    z = budget.noise_multiplier(plan, epsilon=2.0, rounds=180)
+    error = plan.correlated.prefix_error(z, 180)
+    assert 0 <= float(printed.strip("*")) - error < 0.011
+    assert f"| {printed} |" in PAGE
