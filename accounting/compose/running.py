@@ -85,10 +85,14 @@ class _Losses:
         self._interval = loss_grid.interval(Composed(parts=((near[0], rounds),)))
         self._adding = adaptive.Adding(near[0], rounds=rounds, delta=delta) if "adaptive" in accountants else None
         self._known: dict[SingleRelease, tuple[LossLaws, SingleRelease, float]] = {}
+        self._tilt = pld.tilt(near[0], rounds, self._interval, delta)
         self._total: LossLaws | None = None
+        self._held: LossLaws | None = None
         self._closeness, self._count = 0.0, 0
 
     def add(self, release: SingleRelease, count: int) -> None:
+        if self._tilt:
+            self._held = self._tilted_with(release, count)
         self._total, self._closeness = self._with(release, count)
         if self._adding is not None:
             self._adding.add(self._one(release)[1], count)
@@ -99,10 +103,11 @@ class _Losses:
         total, closeness = (self._total, self._closeness) if also is None else self._with(also)
         count = self._count + (also is not None)
         near = delta * math.exp(-closeness)
-        target = near - 2 * pld.composition_slack(count)
         if total is None:
             return 0.0
-        bounds = [total.smallest_epsilon(target) if target > 0 and "pld" in self._accountants else math.inf]
+        held = self._held if also is None or not self._tilt else self._tilted_with(also)
+        slack = 2 * pld.composition_slack(count)
+        bounds = [total.charged_epsilon(near, slack, held) if "pld" in self._accountants else math.inf]
         if self._adding is not None:
             bounds.append(self._adding.epsilon(near, None if also is None else self._one(also)[1]))
         return min(bounds) + 2 * closeness
@@ -112,6 +117,12 @@ class _Losses:
         if count > 1:
             losses, closeness = losses.repeated(count), count * closeness
         return losses if self._total is None else self._total.plus(losses), self._closeness + closeness
+
+    def _tilted_with(self, release: SingleRelease, count: int = 1) -> LossLaws:
+        """The sum so far and these, held so that rounding is little of a small delta."""
+        losses = self._one(release)[0].tilted(self._tilt)
+        losses = losses.repeated(count) if count > 1 else losses
+        return losses if self._held is None else self._held.plus(losses)
 
     def _one(self, release: SingleRelease) -> tuple[LossLaws, SingleRelease, float]:
         """Its loss laws, the release with continuous noise, and how near that is."""
