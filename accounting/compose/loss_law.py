@@ -59,6 +59,8 @@ class LossLaw:
 
         Misplaced mass at losses above epsilon adds at most slack e^(scale - tilt epsilon) to delta(epsilon).
         """
+        if delta <= 0:
+            return math.inf
         if not self.tilt:
             return self.smallest_epsilon(delta - slack) if slack < delta else math.inf
         found = self.smallest_epsilon(delta * (1 - LITTLE))

@@ -13,6 +13,7 @@ from accounting.rounding import upwards
 from dpfed.report.figures.figure import COLOURS, figure
 
 _MOST_TOGETHER = 8
+_LARGEST = 50.0
 _PRIORS = (0.01, 0.1, 0.5)
 
 
@@ -65,10 +66,12 @@ def _tradeoff(axes: Any, claim: Profile) -> None:
 def _groups(axes: Any, claim: Profile, delta: float) -> None:
     sizes = np.arange(1, _MOST_TOGETHER + 1)
     found = np.array([readings.epsilon_at(readings.of_group(claim, int(size)), delta) for size in sizes])
-    known = np.isfinite(found)
+    known = found <= _LARGEST
     axes.plot(sizes[known], found[known], marker="o", markersize=4)
+    if not known.all():
+        axes.text(0.98, 0.04, f"larger groups: above {_LARGEST:g}", ha="right", fontsize=9, transform=axes.transAxes)
     axes.set(title=f"groups, at delta {upwards(delta)}", xlabel="clients together", ylabel="epsilon")
-    axes.set(ylim=(0, None), xlim=(0.5, _MOST_TOGETHER + 0.5), xticks=sizes[::1])
+    axes.set(ylim=(0, None), xlim=(0.5, _MOST_TOGETHER + 0.5), xticks=sizes)
 
 
 def _belief(axes: Any, epsilon: float) -> None:
