@@ -216,7 +216,7 @@ def _show(outcome: Outcome) -> None:
 
 
 def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    from dpfed.report.run import noise_words
+    from dpfed.report.privacy_words import noise_words
 
     rows = _score_rows(summary)
     if summary["epsilon"] is not None:
