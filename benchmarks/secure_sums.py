@@ -21,7 +21,7 @@ import numpy as np
 from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.protocol import ProtocolSum
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 
 try:
     from flwr.common.secure_aggregation import ndarrays_arithmetic as arithmetic
@@ -74,7 +74,7 @@ def ours(kind: type[ProtocolSum] | type[MaskedSum], setting: Setting, rows: np.n
     ids = np.arange(setting.clients)
     began = time.perf_counter(), time.process_time()
     terms = agree(ids, size=setting.size, bits=BITS, threshold=0.6, neighbours=setting.neighbours, graph_seed=1)
-    running = kind(terms, dropouts=dict.fromkeys(range(setting.gone), Step.UPLOAD))
+    running = kind(terms, dropouts=dict.fromkeys(range(setting.gone), ProtocolStep.UPLOAD))
     for start in range(0, setting.clients, GROUP):
         group = ids[start : start + GROUP]
         running.add(group, rows[: len(group)])

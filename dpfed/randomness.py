@@ -93,3 +93,8 @@ class Secure:
 
         centred = self.uniform(count, purpose, *path) + 2.0**-54  # never 0 or 1
         return torch.from_numpy(ndtri(centred).astype(np.float32)).to(device)
+
+
+def randomness_of(name: str, seeds: Seeds) -> Randomness:
+    """That of run.randomness: "secure", or "simulated" from the seeds."""
+    return Secure() if name == "secure" else Simulated(seeds=seeds)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.aggregation.graph import Graph, complete, random_circle
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import ConfigError, SecureSumAborted
 
 MOST_BITS = 32
@@ -44,15 +44,15 @@ class Agreement:
         """t of the t-of-n shares of this client's secrets."""
         return shares_needed(len(self.graph.neighbours(client)) + 1, self.threshold)
 
-    def require_all(self, step: Step, alive: Collection[int]) -> None:
+    def require_all(self, step: ProtocolStep, alive: Collection[int]) -> None:
         """SecureSumAborted unless enough of all clients are alive after the step: the threshold's fraction, and up to
         the sum, which the replies of the last step do not change, `least`."""
         total, came = len(self.graph.circle), len(alive)
-        needed = max(shares_needed(total, self.threshold), FEWEST if step is Step.UNMASK else self.least)
+        needed = max(shares_needed(total, self.threshold), FEWEST if step is ProtocolStep.UNMASK else self.least)
         if came < needed:
             _abort(step, f"{came} of {total} clients came, {needed} are needed")
 
-    def require_around(self, step: Step, alive: Collection[int], client: int) -> None:
+    def require_around(self, step: ProtocolStep, alive: Collection[int], client: int) -> None:
         """SecureSumAborted unless enough of those who hold shares of this client's secrets are alive."""
         group, needed = self.graph.group(client), self.shares_needed(client)
         came = sum(member in alive for member in group)
@@ -63,7 +63,7 @@ class Agreement:
         """SecureSumAborted if the survivors' masks do not tie them into one sum."""
         if not self.graph.connected(survivors):
             _abort(
-                Step.UPLOAD,
+                ProtocolStep.UPLOAD,
                 f"{len(survivors)} of {len(self.graph.circle)} clients came, and more are needed: no masks connect "
                 "them into one sum",
             )
@@ -104,5 +104,5 @@ def agree(
     return Agreement(graph=graph, size=size, bits=bits, threshold=threshold, least=max(least, FEWEST))
 
 
-def _abort(step: Step, why: str) -> None:
+def _abort(step: ProtocolStep, why: str) -> None:
     raise SecureSumAborted(f"the secure sum ended at step {step}: {why}. Nothing of it may be released.")

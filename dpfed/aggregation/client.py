@@ -16,7 +16,7 @@ from dpfed.aggregation.keys import decrypt, encrypt, exchange, mask_seed
 from dpfed.aggregation.masks import SeededMask, apply_masks
 from dpfed.aggregation.messages import MessageKind, Reveal, both_ids, party_of, read_table, write_table
 from dpfed.aggregation.shamir import SHARE_BYTES, split
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.compress.packing import pack, word_type
 from dpfed.errors import WireError
 
@@ -64,7 +64,7 @@ class Client:
 
     def advertise(self) -> bytes:
         """Step 0: two public keys, for encryption and for masks."""
-        self._agreement.require_all(Step.ADVERTISE, self._agreement.graph.circle)
+        self._agreement.require_all(ProtocolStep.ADVERTISE, self._agreement.graph.circle)
         self._turn("advertise", "share")
         return self._message(MessageKind.ADVERTISE, {self.client: self._public_keys()})
 
@@ -75,7 +75,7 @@ class Client:
         every = [key for keys in (*self._keys.values(), self._public_keys()) for key in (keys[:32], keys[32:])]
         if len(set(every)) < len(every):
             raise WireError(f"client {self.client}: two of the public keys are the same; the server or a client lies.")
-        self._require(Step.ADVERTISE, self._keys)
+        self._require(ProtocolStep.ADVERTISE, self._keys)
         shares = self._split()
         self._shares[self.client] = shares.pop(self.client)
         self._channels = {near: exchange(self._cipher_key, keys[:32]) for near, keys in self._keys.items()}
@@ -96,7 +96,7 @@ class Client:
             if plain[:16] != both_ids(near, self.client):
                 raise WireError(f"client {self.client}: shares of client {near} were meant for somebody else.")
             self._shares[near] = plain[16:]
-        self._require(Step.SHARE, self._shares)
+        self._require(ProtocolStep.SHARE, self._shares)
 
     def upload(self, row: NDArray[np.uint32]) -> bytes:
         """Step 2: row [d], taken modulo 2^b, under its own mask and those that it shares with its neighbours."""
@@ -116,8 +116,8 @@ class Client:
         survivors = {client for client, reveal in asked.items() if reveal is Reveal.OWN_MASK}
         if self.client not in survivors or not set(asked) <= set(self._agreement.graph.circle):
             raise WireError(f"client {self.client}: asked to unmask a sum without it, or of unknown clients; refused.")
-        self._require(Step.UPLOAD, survivors & self._shares.keys())
-        self._agreement.require_all(Step.UPLOAD, survivors)
+        self._require(ProtocolStep.UPLOAD, survivors & self._shares.keys())
+        self._agreement.require_all(ProtocolStep.UPLOAD, survivors)
         self._agreement.require_connected(survivors)
         replies = {
             owner: bytes([reveal]) + _half(self._shares[owner], reveal)
@@ -142,7 +142,7 @@ class Client:
     def _public_keys(self) -> bytes:
         return self._cipher_key.public_key().public_bytes_raw() + self._mask_key.public_key().public_bytes_raw()
 
-    def _require(self, step: Step, near: Iterable[int]) -> None:
+    def _require(self, step: ProtocolStep, near: Iterable[int]) -> None:
         """Enough of its own neighbourhood; and of all, where all are its neighbours."""
         alive = {*near, self.client}
         self._agreement.require_around(step, alive, self.client)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.seeds import Seeds
 
 
@@ -22,10 +22,10 @@ class Dropouts:
 
     seeds: Seeds
     probability: float = 0.0
-    at: Step | None = None
-    lost: Mapping[Step, int] = field(default_factory=dict)
+    at: ProtocolStep | None = None
+    lost: Mapping[ProtocolStep, int] = field(default_factory=dict)
 
-    def draw(self, participants: NDArray[np.int64], number: int) -> dict[int, Step]:
+    def draw(self, participants: NDArray[np.int64], number: int) -> dict[int, ProtocolStep]:
         """The clients that drop out of this round, and before which step."""
         generator = self.seeds.generator("dropouts", number)
         if self.lost:
@@ -33,7 +33,7 @@ class Dropouts:
             unlucky = generator.permutation(participants)[: len(steps)]
             return {int(client): step for client, step in zip(unlucky, steps, strict=False)}
         unlucky = participants[generator.random(len(participants)) < self.probability]
-        choices = [self.at] if self.at is not None else list(Step)
+        choices = [self.at] if self.at is not None else list(ProtocolStep)
         drawn = generator.integers(len(choices), size=len(unlucky))
         return {int(client): choices[which] for client, which in zip(unlucky, drawn, strict=True)}
 

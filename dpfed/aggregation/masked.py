@@ -13,7 +13,7 @@ from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.masks import SeededMask, Words, apply_masks
 from dpfed.aggregation.messages import both_ids
 from dpfed.aggregation.modular_total import ModularTotal, reduced
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.aggregation.streaming import Turns
 from dpfed.compress.packing import word_type
 from dpfed.errors import SecureSumAborted
@@ -28,18 +28,18 @@ class MaskedSum:
     `add` has its mask expanded once. Arguments and errors are those of `ProtocolSum`.
     """
 
-    def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, Step]) -> None:
+    def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, ProtocolStep]) -> None:
         self._agreement = agreement
         self._turns = Turns(agreement, dropouts)
         self._secret = secrets.token_bytes(32)
         self._total = np.zeros(agreement.size, word_type(agreement.bits))
         self._survivors: set[int] = set()
         self._aborted: SecureSumAborted | None = None
-        self._sharers = set(self._turns.reach(Step.UPLOAD))
+        self._sharers = set(self._turns.reach(ProtocolStep.SHARE))
         try:
             for step, alive in (
-                (Step.ADVERTISE, set(self._turns.reach(Step.ADVERTISE))),
-                (Step.SHARE, set(self._turns.reach(Step.SHARE))),
+                (ProtocolStep.ADVERTISE, set(self._turns.reach(ProtocolStep.ADVERTISE))),
+                (ProtocolStep.SHARE, set(self._turns.reach(ProtocolStep.SHARE))),
             ):
                 self._require(step, alive, alive)
         except SecureSumAborted as aborted:
@@ -61,11 +61,11 @@ class MaskedSum:
         """The sum of the rows that came in time. SecureSumAborted if too few clients were left at some step."""
         if self._aborted is not None:
             raise self._aborted
-        replied = self._survivors & set(self._turns.reach(Step.UNMASK))
+        replied = self._survivors & set(self._turns.reach(ProtocolStep.UNMASK))
         owners = {client for client in self._sharers if client in self._survivors or self._near(client)}
-        self._require(Step.UPLOAD, self._survivors, owners)
+        self._require(ProtocolStep.UPLOAD, self._survivors, owners)
         self._agreement.require_connected(self._survivors)
-        self._require(Step.UNMASK, replied, owners)
+        self._require(ProtocolStep.UNMASK, replied, owners)
         masks = [SeededMask(self._own_seed(client), minus=0) for client in sorted(self._survivors)]
         for gone in sorted(self._sharers - self._survivors):
             for near in self._near(gone):
@@ -91,7 +91,7 @@ class MaskedSum:
     def _near(self, client: int) -> list[int]:
         return [near for near in self._agreement.graph.neighbours(client) if near in self._survivors]
 
-    def _require(self, step: Step, alive: set[int], owners: set[int]) -> None:
+    def _require(self, step: ProtocolStep, alive: set[int], owners: set[int]) -> None:
         self._agreement.require_all(step, alive)
         for owner in sorted(owners):
             self._agreement.require_around(step, alive, owner)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.ranks import Ranks
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.aggregation.summed import Summed, arrivals, require_enough, senders
 
 
@@ -45,7 +45,7 @@ class PlainSum:
     def __init__(
         self,
         participants: NDArray[np.int64],
-        lost: Mapping[int, Step],
+        lost: Mapping[int, ProtocolStep],
         *,
         total: Tensor,
         tolerance: float | None,

@@ -11,7 +11,7 @@ from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.modular_total import ModularTotal
 from dpfed.aggregation.server import Server
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.aggregation.streaming import Turns
 from dpfed.errors import SecureSumAborted, WireError
 
@@ -28,12 +28,12 @@ class ProtocolSum:
     An abort is raised by `close`, at whatever step it came.
     """
 
-    def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, Step]) -> None:
+    def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, ProtocolStep]) -> None:
         self._turns = Turns(agreement, dropouts)
         self._server = Server(agreement)
         self._late: bytes | None = None
         self._aborted: SecureSumAborted | None = None
-        self._clients = {client: Client(agreement, client) for client in self._turns.reach(Step.ADVERTISE)}
+        self._clients = {client: Client(agreement, client) for client in self._turns.reach(ProtocolStep.ADVERTISE)}
         try:
             self._agree_on_masks()
         except SecureSumAborted as aborted:
@@ -60,7 +60,7 @@ class ProtocolSum:
             raise self._aborted
         requests = self._server.close_step()
         self._refuse_late()
-        for client in self._turns.reach(Step.UNMASK):
+        for client in self._turns.reach(ProtocolStep.UNMASK):
             if client in requests:
                 self._server.receive(self._clients[client].unmask(requests[client]))
         return self._server.close()
@@ -69,10 +69,10 @@ class ProtocolSum:
         for one in self._clients.values():
             self._server.receive(one.advertise())
         keys = self._server.close_step()
-        for client in self._turns.reach(Step.SHARE):
+        for client in self._turns.reach(ProtocolStep.SHARE):
             self._server.receive(self._clients[client].share(keys[client]))
         forwarded = self._server.close_step()
-        for client in self._turns.reach(Step.UPLOAD):
+        for client in self._turns.reach(ProtocolStep.UPLOAD):
             self._clients[client].hold(forwarded[client])
 
     def _refuse_late(self) -> None:

@@ -13,15 +13,15 @@ from dpfed.aggregation.masks import SeededMask, apply_masks
 from dpfed.aggregation.messages import WIDTHS, MessageKind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.shamir import combine
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.compress.packing import packed_bytes, unpack, word_type
 from dpfed.errors import WireError
 
 _EXPECTED = {
-    Step.ADVERTISE: MessageKind.ADVERTISE,
-    Step.SHARE: MessageKind.SHARE,
-    Step.UPLOAD: MessageKind.UPLOAD,
-    Step.UNMASK: MessageKind.UNMASK,
+    ProtocolStep.ADVERTISE: MessageKind.ADVERTISE,
+    ProtocolStep.SHARE: MessageKind.SHARE,
+    ProtocolStep.UPLOAD: MessageKind.UPLOAD,
+    ProtocolStep.UNMASK: MessageKind.UNMASK,
 }
 
 
@@ -33,7 +33,7 @@ class Server:
     """
 
     def __init__(self, agreement: Agreement) -> None:
-        self.step: Step | None = Step.ADVERTISE
+        self.step: ProtocolStep | None = ProtocolStep.ADVERTISE
         self._agreement = agreement
         self._keys: dict[int, bytes] = {}
         self._sealed: dict[int, dict[int, bytes]] = {}
@@ -51,30 +51,30 @@ class Server:
             raise WireError(f"a {MessageKind(message[4]).name} message came after the close of its step; refused.")
         sender = party_of(message, _EXPECTED[self.step], self._agreement.session)
         {
-            Step.ADVERTISE: self._on_keys,
-            Step.SHARE: self._on_shares,
-            Step.UPLOAD: self._on_upload,
-            Step.UNMASK: self._on_unmask,
+            ProtocolStep.ADVERTISE: self._on_keys,
+            ProtocolStep.SHARE: self._on_shares,
+            ProtocolStep.UPLOAD: self._on_upload,
+            ProtocolStep.UNMASK: self._on_unmask,
         }[self.step](sender, message)
 
     def close_step(self) -> dict[int, bytes]:
         """End the step and answer those who go on. SecureSumAborted if they are too few."""
-        if self.step is Step.ADVERTISE:
+        if self.step is ProtocolStep.ADVERTISE:
             return self._close_advertise()
-        if self.step is Step.SHARE:
+        if self.step is ProtocolStep.SHARE:
             return self._close_share()
-        if self.step is Step.UPLOAD:
+        if self.step is ProtocolStep.UPLOAD:
             return self._close_upload()
         raise WireError(f"step {self.step} has no answer; `close` gives the total.")
 
     def close(self) -> ModularTotal:
         """The total, after the replies of the last step. SecureSumAborted if some mask cannot be removed."""
-        if self.step is not Step.UNMASK:
+        if self.step is not ProtocolStep.UNMASK:
             raise WireError(f"closed at step {self.step}: a total needs all four steps, once.")
         self.step = None
-        self._agreement.require_all(Step.UNMASK, self._replied)
+        self._agreement.require_all(ProtocolStep.UNMASK, self._replied)
         for owner in self._owners():
-            self._agreement.require_around(Step.UNMASK, self._replied, owner)
+            self._agreement.require_around(ProtocolStep.UNMASK, self._replied, owner)
         masks = [mask for owner in self._owners() for mask in self._to_remove(owner)]
         apply_masks(self._total[None], masks)
         included = np.array(sorted(self._survivors), dtype=np.int64)
@@ -87,7 +87,7 @@ class Server:
         self._keys[sender] = bytes(rows[sender])
 
     def _close_advertise(self) -> dict[int, bytes]:
-        self._go_on(Step.ADVERTISE, Step.SHARE, self._keys)
+        self._go_on(ProtocolStep.ADVERTISE, ProtocolStep.SHARE, self._keys)
         return {
             client: self._answer(
                 MessageKind.KEYS, client, {near: self._keys[near] for near in self._near(client, self._keys)}
@@ -105,7 +105,7 @@ class Server:
 
     def _close_share(self) -> dict[int, bytes]:
         self._sharers = frozenset(self._sealed)
-        self._go_on(Step.SHARE, Step.UPLOAD, self._sharers)
+        self._go_on(ProtocolStep.SHARE, ProtocolStep.UPLOAD, self._sharers)
         sealed, self._sealed = self._sealed, {}
         return {
             client: self._answer(
@@ -123,11 +123,11 @@ class Server:
         self._survivors.add(sender)
 
     def _close_upload(self) -> dict[int, bytes]:
-        self._agreement.require_all(Step.UPLOAD, self._survivors)
+        self._agreement.require_all(ProtocolStep.UPLOAD, self._survivors)
         for owner in self._owners():
-            self._agreement.require_around(Step.UPLOAD, self._survivors, owner)
+            self._agreement.require_around(ProtocolStep.UPLOAD, self._survivors, owner)
         self._agreement.require_connected(self._survivors)
-        self.step = Step.UNMASK
+        self.step = ProtocolStep.UNMASK
         asked = {client: bytes([self._asked(client)]) for client in self._sharers}
         return {client: self._answer(MessageKind.REQUEST, client, asked) for client in self._survivors}
 
@@ -168,7 +168,7 @@ class Server:
         }
         return [SeededMask(seed, minus=0) if near < owner else SeededMask(seed, plus=0) for near, seed in seeds.items()]
 
-    def _go_on(self, closed: Step, following: Step, alive: dict[int, bytes] | frozenset[int]) -> None:
+    def _go_on(self, closed: ProtocolStep, following: ProtocolStep, alive: dict[int, bytes] | frozenset[int]) -> None:
         self._agreement.require_all(closed, alive)
         for client in sorted(alive):
             self._agreement.require_around(closed, alive, client)

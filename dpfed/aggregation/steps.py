@@ -1,12 +1,12 @@
-"""The steps of a secure sum at which a client may be lost."""
+"""The steps of a secure sum at which a client may drop out."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 
-class Step(StrEnum):
-    """The step before which a client vanishes; LATE is one whose input comes after the server has closed that step.
+class ProtocolStep(StrEnum):
+    """The step before which a client drops out; LATE is one whose input comes after the server has closed that step.
 
     ADVERTISE and SHARE: it is left out from the start. UPLOAD: its masks are taken out of the sum. UNMASK: its input
     stays in the sum. LATE: as UPLOAD, and its input stays hidden behind its own mask.
@@ -21,4 +21,4 @@ class Step(StrEnum):
     @property
     def sends(self) -> bool:
         """Whether the client still trains and sends its input, in time or not."""
-        return self in (Step.UNMASK, Step.LATE)
+        return self in (ProtocolStep.UNMASK, ProtocolStep.LATE)

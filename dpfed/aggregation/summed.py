@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.ranks import Ranks
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import SecureSumAborted
 
 
@@ -67,14 +67,14 @@ class Sums(Protocol[Opened]):
         """Bits that a client sends beside its row."""
 
 
-def senders(participants: NDArray[np.int64], lost: Mapping[int, Step]) -> NDArray[np.int64]:
+def senders(participants: NDArray[np.int64], lost: Mapping[int, ProtocolStep]) -> NDArray[np.int64]:
     """Who still trains and sends."""
     return np.array([i for i in participants if i not in lost or lost[int(i)].sends], dtype=np.int64)
 
 
-def arrivals(participants: NDArray[np.int64], lost: Mapping[int, Step]) -> NDArray[np.int64]:
+def arrivals(participants: NDArray[np.int64], lost: Mapping[int, ProtocolStep]) -> NDArray[np.int64]:
     """Whose input comes in time."""
-    return np.array([i for i in participants if lost.get(int(i)) in (None, Step.UNMASK)], dtype=np.int64)
+    return np.array([i for i in participants if lost.get(int(i)) in (None, ProtocolStep.UNMASK)], dtype=np.int64)
 
 
 def least_uploads(participants: int, tolerance: float) -> int:

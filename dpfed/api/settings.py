@@ -11,7 +11,6 @@ from torch import nn
 
 from dpfed.config.tables import flat, override, put, read_toml
 from dpfed.data.dataset import Dataset
-from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.run.own import name_of
 

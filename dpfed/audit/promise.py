@@ -18,7 +18,7 @@ from dpfed.methods.refusals import refuse
 from dpfed.methods.sums import filled_to, integers_of
 from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler, sampler
-from dpfed.randomness import Randomness, Secure, Simulated
+from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.integers import Integers
@@ -72,7 +72,7 @@ def promise_of(config: Config, sent: int) -> Promise:
     facts = method(config.method.name)
     refuse(config, facts)
     seeds = Seeds(root=config.run.seed)
-    randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
+    randomness = randomness_of(config.run.randomness, seeds)
     goal = goal_of(config, facts, sent)
     integers = None if goal.integers is None else integers_of(config, goal, sent, randomness, seeds)
     return Promise(

@@ -27,7 +27,7 @@ from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dpfed.sweep.plan import PlannedSweep
-    from dpfed.sweep.sweep import Done, Finished
+    from dpfed.sweep.sweep import Done, FinishedSweep
     from dpfed.sweep.tuning import Tuned
 
 
@@ -92,7 +92,7 @@ def sweep(
     return 1 if finished.failed else 0
 
 
-def _run(planned: PlannedSweep, jobs: int | None) -> Finished:
+def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
     from dpfed.sweep.sweep import run_sweep
 
     log = console(to_stderr=True)
@@ -148,7 +148,7 @@ def _outcome(done: Done) -> str:
     return done.how if accuracy is None else f"{done.how}, accuracy {accuracy:.2%}"
 
 
-def _show(finished: Finished) -> None:
+def _show(finished: FinishedSweep) -> None:
     out = console()
     table = Table(title=finished.plan.title)
     for heading in ("row", "at"):

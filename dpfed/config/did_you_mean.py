@@ -16,8 +16,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """A name that is the same but for hyphens and capitals, that begins as this one does, that has it inside, or
-    that has its parts between hyphens inside, in this order; else the one with the most letters in common, if it has enough of them."""
+    """A name that is the same but for hyphens and capitals, that begins as this one does, that has it inside, or that
+    has its parts between hyphens inside, in this order; else the one with the most letters in common, if it has enough
+    of them."""
     wanted = _plain(name)
     names = sorted(known, key=lambda one: (len(one), one))
     for fits in (str.__eq__, str.startswith, str.__contains__):

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
+class Registration:
     """One thing, and the line that has registered it."""
 
     thing: Any
@@ -35,7 +35,7 @@ class Own:
         return f"{self.file}, line {self.line}"
 
 
-_KNOWN: dict[Kind, dict[str, Own]] = {}
+_KNOWN: dict[Kind, dict[str, Registration]] = {}
 
 
 def add(kind: Kind, name: str, thing: Any, *, taken: Collection[str]) -> None:
@@ -56,7 +56,7 @@ def add(kind: Kind, name: str, thing: Any, *, taken: Collection[str]) -> None:
         raise ConfigError(
             f"{kind} {name!r} ({file}, line {line}): is registered twice, first by {before.place}. Rename one of them."
         )
-    _KNOWN[kind][name] = Own(thing=thing, file=file, line=line)
+    _KNOWN[kind][name] = Registration(thing=thing, file=file, line=line)
 
 
 def own(kind: Kind) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.graph import refuse_few_neighbours
 from dpfed.aggregation.plain import PlainSums
 from dpfed.aggregation.secure import SecureSums
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.compress.fixed_point import FixedPoint
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
@@ -31,8 +31,8 @@ def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: See
     dropouts = Dropouts(
         seeds=seeds,
         probability=table.dropout,
-        at=None if table.dropout_at == "any" else Step(table.dropout_at),
-        lost={Step(name): count for name, count in table.lost.items()},
+        at=None if table.dropout_at == "any" else ProtocolStep(table.dropout_at),
+        lost={ProtocolStep(name): count for name, count in table.lost.items()},
     )
     if table.kind == "plain":
         drops = bool(table.dropout or table.lost)

@@ -18,7 +18,7 @@ from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
-from dpfed.data.samples import Validation, public_samples, validation_samples
+from dpfed.data.samples import Public, Validation, public_samples, validation_samples
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
 from dpfed.methods.facts import MethodFacts
@@ -32,14 +32,14 @@ from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.models.mask_file import Recipe
 from dpfed.participation.sampling import sampler
-from dpfed.randomness import Randomness, Secure, Simulated
+from dpfed.randomness import randomness_of
 from dpfed.round import Method
 from dpfed.run.evaluate import Objective
 from dpfed.run.objective import objective_of, with_own_loss
 from dpfed.run.own import Own
 from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.seeds import Seeds
-from dpfed.server.adaptive import Adaptive, Kind
+from dpfed.server.adaptive import AdaptiveRule, Kind
 from dpfed.server.averaging import Averaging
 from dpfed.server.moving_average import Averaged, MovingAverage
 from dpfed.server.posterior import BetaPosterior
@@ -109,16 +109,13 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     facts = check(config, ranks, own)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
-    whole = own.data or data.load(config.data.name, config.data.root, classes=config.data.classes)
-    check_letters(config.model.name, whole)
     division = Seeds(root=config.data.partition_seed)
-    whole, validation = validation_samples(config, whole, division, device)
-    dataset, public = public_samples(config, whole, division, device)
+    dataset, public, validation = _samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
     objective = objective_of(config, dataset, model, own.loss, own.metrics)
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
-    randomness: Randomness = Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds)
+    randomness = randomness_of(config.run.randomness, seeds)
     clients = local_training(
         config, course(config, model, network, device), objective.loss, dataset, model, division, device
     )
@@ -141,13 +138,10 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     method = _method(settings, stages, goal, ranks)
     beside = method.aggregation.overhead_bits(most_uploads(config, goal))
     stated = goal or records
-    readout: Readout
-    if network is None:
-        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
-    else:
-        broadcast, readout = _masks(config, network, dataset, seeds)
-    if config.server.average is not None:
-        readout = Averaged(last=readout)
+    broadcast, readout = _start(config, network, model, dataset, seeds)
+    notes = [one.note for one in (public, validation) if one is not None]
+    if goal is not None and of_ones_own(stages):
+        notes.append(_taken_at_its_word(stages))
     return Experiment(
         config=config,
         facts=facts,
@@ -161,19 +155,35 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
         goal=stated,
         validation=validation,
-        not_protected=not_protected(
-            [
-                *(one.note for one in (public, validation) if one is not None),
-                *([_taken_at_its_word(stages)] if goal is not None and of_ones_own(stages) else []),
-            ],
-            config,
-            stages.decodes_before_the_clip,
-        ),
+        not_protected=not_protected(notes, config, stages.decodes_before_the_clip),
         uplink_bits=None if stages.fixed_bits is None else stages.fixed_bits + beside,
         secure_sum_bits=beside,
         downlink_bits=_downlink_bits(settings, stages),
         own_code=own_code_of(config),
     )
+
+
+def _samples(
+    config: Config, given: Dataset | None, division: Seeds, device: torch.device
+) -> tuple[Dataset, Public | None, Validation | None]:
+    """What clients train on, and what of it is public or set aside instead."""
+    whole = given or data.load(config.data.name, config.data.root, classes=config.data.classes)
+    check_letters(config.model.name, whole)
+    rest, validation = validation_samples(config, whole, division, device)
+    dataset, public = public_samples(config, rest, division, device)
+    return dataset, public, validation
+
+
+def _start(
+    config: Config, network: FrozenNetwork | None, model: FlatModel, dataset: Dataset, seeds: Seeds
+) -> tuple[torch.Tensor, Readout]:
+    """What is broadcast first, and how what the server holds becomes weights."""
+    readout: Readout
+    if network is None:
+        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
+    else:
+        broadcast, readout = _masks(config, network, dataset, seeds)
+    return broadcast, readout if config.server.average is None else Averaged(last=readout)
 
 
 def own_code_of(config: Config) -> tuple[OwnFile, ...]:
@@ -292,11 +302,11 @@ def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch
     return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
 
 
-def _step(config: Config, edge: float | None) -> Averaging | Adaptive:
+def _step(config: Config, edge: float | None) -> Averaging | AdaptiveRule:
     server = config.server
     if server.rule in get_args(Kind):
         beta1 = (0.0 if server.rule == "adagrad" else 0.9) if server.beta1 is None else server.beta1
-        return Adaptive(
+        return AdaptiveRule(
             kind=server.rule,  # type: ignore[arg-type]
             learning_rate=server.learning_rate,
             beta1=beta1,

@@ -30,35 +30,56 @@ def summary_of(
     binding: Binding,
 ) -> dict[str, Any]:
     """The keys that scripts rely on. Epsilon is recomputed from the ledger's file alone."""
-    config, goal = experiment.config, experiment.goal
-    megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
-    uploads = uploads_of_a_round(experiment) * state.round
-    upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
-    stated = against_server = against_clients = ledger = None
-    charged = 0.0
-    if goal is not None and book is not None:
-        ledger = Ledger.read(book.ledger.path)
-        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
-        released = len(ledger.releases)
-        against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
-        charged = delta_for_failures(ledger)
+    ledger = Ledger.read(book.ledger.path) if book is not None and experiment.goal is not None else None
+    return {
+        **_what_ran(experiment, state),
+        **scores,
+        **_privacy(experiment, state, book, ledger),
+        "aborted_rounds": sum("aborted" in record for record in metrics),
+        **_bytes(experiment, state, metrics),
+        "seconds": seconds,
+        "device": str(experiment.device),
+        "processes": experiment.method.ranks.count,
+        "seed": experiment.config.run.seed,
+        "population": binding.population,
+        "ledger_head": ledger.head if ledger else None,
+        "ledger_entries": len(ledger.entries) if ledger else None,
+        "stopped_by": stopped_by,
+        "project_ledger": str(book.project.ledger.path) if book and book.project else None,
+        "project_epsilon": book.project.spent().epsilon if book and book.project else None,
+        "project_head": book.project.ledger.head if book and book.project else None,
+    }
+
+
+def _what_ran(experiment: Experiment, state: ServerState) -> dict[str, Any]:
+    config, clients = experiment.config, experiment.method.clients
     return {
         "method": experiment.facts.name,
         "dataset": config.data.name,
         "model": config.model.name,
         "parameters": experiment.model.size,
         "fixed_parameters": sum(tensor.numel() for tensor in experiment.model.fixed.values()),
-        "local_training": asdict(experiment.method.clients.plan) | {"precision": experiment.method.clients.precision},
+        "local_training": asdict(clients.plan) | {"precision": clients.precision},
         "clients": config.federation.clients,
         "cohort": int(experiment.method.sampler.expected),
         "sampling": config.federation.sampling,
         "rounds": state.round,
         "loss": experiment.objective.loss.name,
-        **scores,
+    }
+
+
+def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledger: Ledger | None) -> dict[str, Any]:
+    config, goal = experiment.config, experiment.goal
+    stated = against_server = against_clients = None
+    if goal is not None and ledger is not None:
+        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
+        released = len(ledger.releases)
+        against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
+    return {
         "epsilon": stated.epsilon if stated else None,
         "lower_bound": stated.lower_bound if stated else None,
         "delta": goal.delta if goal else None,
-        "delta_charged_for_failures": charged if goal else None,
+        "delta_charged_for_failures": (delta_for_failures(ledger) if ledger else 0.0) if goal else None,
         "unit": goal.unit if goal else "none",
         "adjacency": stated.adjacency if stated else None,
         "accountant": stated.method if stated else None,
@@ -71,28 +92,24 @@ def summary_of(
         "hostile_clients_epsilon": against_clients.epsilon if against_clients else None,
         "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
         "aggregation": config.aggregation.kind,
-        "aborted_rounds": sum("aborted" in record for record in metrics),
         "randomness": experiment.method.randomness.name,
         "for_release": experiment.method.randomness.name == "secure" if goal else None,
         "interrupted_charges": book.interrupted(state.round) if book else 0,
         "not_protected": list(experiment.not_protected),
         "notes": list(stated.notes) if stated else [],
+    }
+
+
+def _bytes(experiment: Experiment, state: ServerState, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
+    uploads = uploads_of_a_round(experiment) * state.round
+    upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
+    return {
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,
         "uplink_bytes_per_client_round": math.ceil(upload_bytes),
         "uplink_megabytes_total": megabytes,
         "secure_sum_bytes_per_client_round": math.ceil(experiment.secure_sum_bits / 8),
         "downlink_bytes_per_client_round": math.ceil(experiment.downlink_bits / 8),
-        "seconds": seconds,
-        "device": str(experiment.device),
-        "processes": experiment.method.ranks.count,
-        "seed": config.run.seed,
-        "population": binding.population,
-        "ledger_head": ledger.head if ledger else None,
-        "ledger_entries": len(ledger.entries) if ledger else None,
-        "stopped_by": stopped_by,
-        "project_ledger": str(book.project.ledger.path) if book and book.project else None,
-        "project_epsilon": book.project.spent().epsilon if book and book.project else None,
-        "project_head": book.project.ledger.head if book and book.project else None,
     }
 
 

@@ -15,7 +15,7 @@ Kind = Literal["adagrad", "adam", "yogi"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Adaptive:
+class AdaptiveRule:
     """With the mean update D of a round (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm 2):
 
         m = beta1 m + (1 - beta1) D,   from m = 0

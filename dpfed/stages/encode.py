@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -124,7 +125,7 @@ class Encode:
         if not self.sizes_secret:
             now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + size
 
-    @property
+    @cached_property
     def _largest(self) -> float:
         """An update beyond it has diverged and counts as zero, as one with NaN does: no client can stop a round."""
         return largest_entry(self.scheme)

@@ -34,7 +34,7 @@ class Done:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class FinishedSweep:
     """All runs of a sweep, and what was tuned."""
 
     plan: PlannedSweep
@@ -67,7 +67,7 @@ class Finished:
         }
 
 
-def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = lambda done: None) -> Finished:
+def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = lambda done: None) -> FinishedSweep:
     """Run what is not finished yet, `jobs` at a time (default: one a GPU, or else a core); `on_run` gets each.
 
     ConfigError where something cannot be built, before anything runs. A run that fails does not stop the others.
@@ -87,7 +87,7 @@ def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = la
         cells, lost = _with_choices(plan, tuned)
         for one in lost:
             on_run(one)
-        return Finished(plan=plan, done=(*tried, *_run_all(plan, cells, pool, on_run), *lost), tuned=tuned)
+        return FinishedSweep(plan=plan, done=(*tried, *_run_all(plan, cells, pool, on_run), *lost), tuned=tuned)
 
 
 def _build_all(plan: PlannedSweep, pool: Workers) -> None:

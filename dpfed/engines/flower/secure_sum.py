@@ -14,7 +14,7 @@ from dpfed.aggregation.agreement import Agreement, agree
 from dpfed.aggregation.messages import MessageKind, party_of
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.aggregation.streaming import Turns
 from dpfed.aggregation.summed import Summed, require_enough
 from dpfed.engines.flower.losses import note_loss
@@ -80,11 +80,11 @@ class NodeSum:
         """Keys, and the shares of secrets that clients hold for each other."""
         listed = participants.astype("<i8").tobytes() + self.agreement.session
         try:
-            self._step("advertise", ask, dict.fromkeys(self._turns.reach(Step.ADVERTISE), listed))
+            self._step("advertise", ask, dict.fromkeys(self._turns.reach(ProtocolStep.ADVERTISE), listed))
             keys = self._server.close_step()
-            self._step("share", ask, {one: keys[one] for one in self._turns.reach(Step.SHARE) if one in keys})
+            self._step("share", ask, {one: keys[one] for one in self._turns.reach(ProtocolStep.SHARE) if one in keys})
             self.forwarded = self._server.close_step()
-            upload = self._turns.reach(Step.UPLOAD)
+            upload = self._turns.reach(ProtocolStep.UPLOAD)
             self.senders = np.array([client for client in upload if client in self.forwarded], dtype=np.int64)
         except SecureSumAborted as aborted:
             self._aborted = aborted
@@ -105,7 +105,9 @@ class NodeSum:
         try:
             require_enough(len(self.arriving), len(self.agreement.graph.circle), self._tolerance)
             requests = self._server.close_step()
-            self._step("unmask", ask, {one: requests[one] for one in self._turns.reach(Step.UNMASK) if one in requests})
+            self._step(
+                "unmask", ask, {one: requests[one] for one in self._turns.reach(ProtocolStep.UNMASK) if one in requests}
+            )
         except SecureSumAborted as aborted:
             self._aborted = aborted
 

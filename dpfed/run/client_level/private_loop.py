@@ -23,7 +23,7 @@ from dpfed import __version__
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.participation.sampling import draw_cohort, sampler
-from dpfed.randomness import Secure, Simulated
+from dpfed.randomness import randomness_of
 from dpfed.round import begin_round, end_round
 from dpfed.run import exceeded
 from dpfed.run.client_level.book import LoopBook, fingerprint
@@ -292,7 +292,7 @@ def _parts(plan: dict[str, dict[str, Any]], dimension: int | None) -> Parts:
         config=config,
         size=dimension or 0,
         sampler=sampler(federation.sampling, clients=federation.clients, cohort=federation.cohort),
-        randomness=Secure() if config.run.randomness == "secure" else Simulated(seeds=seeds),
+        randomness=randomness_of(config.run.randomness, seeds),
         seeds=seeds,
     )
 

@@ -11,11 +11,18 @@ from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.graph import random_circle
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.protocol import ProtocolSum
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import SecureSumAborted
 
 KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])
-REACHES = {None: 4, Step.UNMASK: 3, Step.UPLOAD: 2, Step.LATE: 2, Step.SHARE: 1, Step.ADVERTISE: 0}
+REACHES = {
+    None: 4,
+    ProtocolStep.UNMASK: 3,
+    ProtocolStep.UPLOAD: 2,
+    ProtocolStep.LATE: 2,
+    ProtocolStep.SHARE: 1,
+    ProtocolStep.ADVERTISE: 0,
+}
 
 
 def play(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, seed=7):
@@ -62,7 +69,7 @@ def sum_exists(graph, ids, lost, threshold):
 def test_exact_or_over_by_the_rule(kind, data):
     count = data.draw(st.integers(6, 14))
     ids = np.arange(count) * 11
-    steps = data.draw(st.lists(st.sampled_from([*[None] * 5, *Step]), min_size=count, max_size=count))
+    steps = data.draw(st.lists(st.sampled_from([*[None] * 5, *ProtocolStep]), min_size=count, max_size=count))
     lost = {int(one): step for one, step in zip(ids, steps, strict=True) if step}
     bits, threshold = data.draw(st.integers(1, 32)), data.draw(st.sampled_from([0.51, 0.6, 0.7]))
     rows = draw_rows(count, bits)
@@ -78,7 +85,9 @@ def test_exact_or_over_by_the_rule(kind, data):
 
 
 @KINDS
-@pytest.mark.parametrize(("step", "ended"), [(step, "upload" if step is Step.LATE else step.value) for step in Step])
+@pytest.mark.parametrize(
+    ("step", "ended"), [(step, "upload" if step is ProtocolStep.LATE else step.value) for step in ProtocolStep]
+)
 @pytest.mark.parametrize(("count", "threshold"), [(5, 0.6), (7, 0.51), (10, 0.8)])
 def test_one_client_too_few_at_each_step(kind, step, ended, count, threshold):
     ids, rows = np.arange(count), draw_rows(count, 17)
@@ -93,11 +102,11 @@ def test_one_neighbour_too_few(kind):
     """12 clients, 4 neighbours each: three of five must stay around everybody, though eight of all would be enough."""
     ids, rows = np.arange(12), draw_rows(12, 17)
     near = random_circle(ids, 4, 7).neighbours(5)
-    play(kind, ids, rows, dict.fromkeys(near[:2], Step.UNMASK), neighbours=4)
+    play(kind, ids, rows, dict.fromkeys(near[:2], ProtocolStep.UNMASK), neighbours=4)
     with pytest.raises(
         SecureSumAborted, match=r"at step unmask: of 5 holders of shares of client \d+ 2 came, 3 are needed"
     ):
-        play(kind, ids, rows, dict.fromkeys(near[:3], Step.UNMASK), neighbours=4)
+        play(kind, ids, rows, dict.fromkeys(near[:3], ProtocolStep.UNMASK), neighbours=4)
 
 
 @KINDS
@@ -105,8 +114,17 @@ def test_a_sum_in_two_parts_is_not_given(kind):
     """A ring of 14 with 3 lost at two places each: enough are left, but their two arcs would be summed apart."""
     ids, rows = np.arange(14), draw_rows(14, 17)
     graph = random_circle(ids, 4, 7)
-    lost = {graph.circle[place]: Step.UPLOAD for place in (0, 1, 7, 8)}
+    lost = {graph.circle[place]: ProtocolStep.UPLOAD for place in (0, 1, 7, 8)}
     with pytest.raises(SecureSumAborted, match="no masks connect"):
         play(kind, ids, rows, lost, neighbours=4, threshold=0.51)
     alone = {one: step for one, step in lost.items() if one != graph.circle[8]}
     assert len(play(kind, ids, rows, alone, neighbours=4, threshold=0.51).included) == 11
+
+
+@KINDS
+def test_a_client_that_shared_its_keys_and_left_must_be_recovered(kind):
+    """Its masks are in its neighbours' rows. Two of its five holders of shares are left where three are needed."""
+    ids = np.arange(7) * 11
+    lost = {11: ProtocolStep.UPLOAD, 33: ProtocolStep.ADVERTISE, 44: ProtocolStep.ADVERTISE}
+    with pytest.raises(SecureSumAborted, match="of 5 holders of shares of client 11 2 came, 3 are needed"):
+        play(kind, ids, draw_rows(7, 1), lost, bits=1, threshold=0.51, neighbours=4)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.protocol import ProtocolSum
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import ConfigError, SecureSumAborted
 
 KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])
-IN_SUM = (None, Step.UNMASK)
+IN_SUM = (None, ProtocolStep.UNMASK)
 
 
 def summed(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, group=3, seed=0):
@@ -43,7 +43,7 @@ def check(result, ids, rows, lost, bits):
     assert result.total.tolist() == total
 
 
-STEPS = st.sampled_from([None, None, None, *Step])
+STEPS = st.sampled_from([None, None, None, *ProtocolStep])
 
 
 @KINDS
@@ -70,7 +70,7 @@ def test_all_to_all_is_exact_while_enough_are_left_and_ends_otherwise(kind, data
 def test_masks_longer_than_a_chunk(kind, neighbours, bits):
     ids = np.arange(12) * 5 + 1
     rows = draw_rows(12, 300_007, bits)
-    lost = {1: Step.UPLOAD, 16: Step.LATE, 31: Step.UNMASK}
+    lost = {1: ProtocolStep.UPLOAD, 16: ProtocolStep.LATE, 31: ProtocolStep.UNMASK}
     result = summed(kind, ids, rows, lost, bits=bits, neighbours=neighbours, threshold=0.51)
     total = rows[[place for place in range(12) if place not in (0, 3)]].sum(axis=0, dtype=np.uint64) % (1 << bits)
     np.testing.assert_array_equal(result.total, total)
@@ -82,7 +82,7 @@ def test_a_row_that_never_comes_is_a_dropout(kind):
     rows = draw_rows(5, 4, 10)
     one = kind(agree(ids, size=4, bits=10, threshold=0.6, graph_seed=0), dropouts={})
     one.add(ids[:4], rows[:4])
-    check(one.close(), ids, rows, {4: Step.UPLOAD}, 10)
+    check(one.close(), ids, rows, {4: ProtocolStep.UPLOAD}, 10)
 
 
 @KINDS

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from accounting import Aborted, Ledger
 from accounting.errors import LedgerError
 from accounting.ledger.project import ProjectLedger
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError
 from dpfed.run import loop as federation
@@ -93,7 +93,7 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
 
     class Lost:
         def draw(self, participants, number):
-            return {client: Step.UPLOAD} if client in participants else {}
+            return {client: ProtocolStep.UPLOAD} if client in participants else {}
 
     sums = replace(experiment.method.aggregation, dropouts=Lost())
     lost = replace(experiment, method=replace(experiment.method, aggregation=sums))

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from accounting import Ledger
 from dpfed import data
-from dpfed.aggregation.steps import Step
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.config.tables import override, parse
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
@@ -202,7 +202,7 @@ class LostOnce:
     """In process: client 1 in the second round."""
 
     def draw(self, participants, number):
-        return {1: Step.UPLOAD} if number == 1 else {}
+        return {1: ProtocolStep.UPLOAD} if number == 1 else {}
 
 
 def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopback, tables, same_run):

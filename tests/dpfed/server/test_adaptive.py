@@ -10,7 +10,7 @@ from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.server.adaptive import Adaptive
+from dpfed.server.adaptive import AdaptiveRule
 from dpfed.server.averaging import Averaging
 from dpfed.server.moving_average import MovingAverage
 from dpfed.server.state import ServerState
@@ -36,7 +36,7 @@ def test_rules_are_those_of_the_paper(kind):
     generator = np.random.default_rng(0)
     start, moves = generator.normal(size=6), generator.normal(size=(8, 6)) * [1, 1, 0.1, 1e-3, 0, 5]
     settings = {"beta1": 0.8, "beta2": 0.95, "tau": 0.01}
-    rule = Adaptive(kind=kind, learning_rate=0.1, **settings)
+    rule = AdaptiveRule(kind=kind, learning_rate=0.1, **settings)
     state = ServerState(round=0, broadcast=torch.from_numpy(start), clip_norm=1.0)
     for move, expected in zip(moves, by_numpy(kind, start, moves, rate=0.1, **settings), strict=True):
         state = rule.step(state, torch.from_numpy(move), count=3)
@@ -48,7 +48,7 @@ def test_rules_are_those_of_the_paper(kind):
 
 
 def test_running_statistics_are_averaged_by_adaptive_rules_too():
-    rule = Adaptive(kind="adam", learning_rate=0.1, beta1=0.9, beta2=0.99, tau=0.1, averaged=torch.tensor([1]))
+    rule = AdaptiveRule(kind="adam", learning_rate=0.1, beta1=0.9, beta2=0.99, tau=0.1, averaged=torch.tensor([1]))
     after = rule.step(ServerState(round=0, broadcast=torch.ones(3), clip_norm=1.0), torch.full((3,), 0.3), count=1)
     assert float(after.broadcast[1]) == pytest.approx(1.3)
     assert float(after.broadcast[0]) != pytest.approx(1.3)
