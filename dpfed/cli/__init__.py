@@ -15,6 +15,7 @@ from dpfed.cli.audit import audit
 from dpfed.cli.budget import budget
 from dpfed.cli.config import config
 from dpfed.cli.deploy import deploy
+from dpfed.cli.diagnose import diagnose
 from dpfed.cli.ledger import ledger
 from dpfed.cli.methods import methods
 from dpfed.cli.report import report
@@ -33,6 +34,7 @@ app.command(budget)
 app.command(run)
 app.command(sweep)
 app.command(report)
+app.command(diagnose)
 app.command(methods)
 app.command(config)
 app.command(deploy)

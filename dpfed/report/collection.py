@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -149,8 +150,12 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
 def _differing(runs: Sequence[OneRun]) -> dict[str, tuple[str, ...]]:
     """Every key in which configurations differ, the seed too, and what each has."""
     configs = [flat(run.config) for run in runs]
-    found = {key: tuple(str(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})}
+    found = {key: tuple(_shown(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})}
     return {key: values for key, values in found.items() if len(set(values)) > 1}
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def _read(folder: Path, row: str, at: Mapping[str, str]) -> OneRun:

@@ -172,7 +172,7 @@ def _release_words(summary: Mapping[str, Any]) -> str:
 
 
 def _sentences(notes: list[str]) -> tuple[str, ...]:
-    return tuple(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in notes)
+    return tuple(f"{note.rstrip('.')}." for note in notes)
 
 
 def _device(summary: Mapping[str, Any]) -> str:
