@@ -21,6 +21,7 @@ from dpfed.cli.methods import methods
 from dpfed.cli.report import report
 from dpfed.cli.run import run
 from dpfed.cli.sweep import sweep
+from dpfed.cli.watch import watch
 from dpfed.config.own_code import as_before
 from dpfed.errors import DpfedError, RunError
 
@@ -35,6 +36,7 @@ app.command(run)
 app.command(sweep)
 app.command(report)
 app.command(diagnose)
+app.command(watch)
 app.command(methods)
 app.command(config)
 app.command(deploy)

@@ -51,8 +51,8 @@ def diagnose(folder: Path, *, json: Annotated[bool, Parameter(negative="")] = Fa
 def _show(measures: list[Measure], findings: list[Finding], learning: bool | None) -> None:
     out = console()
     table = Table("measure", "value", "who may see it")
-    for one in measures:
-        table.add_row(one.name, one.value, "operator" if one.operator_only else "everybody")
+    for measure in measures:
+        table.add_row(measure.name, measure.value, "operator" if measure.operator_only else "everybody")
     out.print(table)
     state = {
         True: "The run learns.",

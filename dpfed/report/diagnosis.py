@@ -63,7 +63,7 @@ def is_learning(found: Evidence) -> bool | None:
         return found.losses[-1] < 0.9 * found.losses[0]
     if len(found.accuracies) < 2:
         return None
-    return found.accuracies[-1] > found.accuracies[0] + 0.1 or found.accuracies[-1] > 0.8
+    return found.accuracies[-1] > found.accuracies[0] + 0.2 or found.accuracies[-1] > 0.8
 
 
 def measures_of(found: Evidence) -> list[Measure]:
@@ -103,7 +103,7 @@ def _diverges(found: Evidence) -> Finding | None:
         words, private = f"{found.broken:.1%} of the updates are not finite", True
     elif found.move is not None and found.move > TOO_FAR:
         words, private = f"a typical update is {significant(found.move)} times as long as the model itself", True
-    elif found.typical is None and len(found.losses) > 1 and found.losses[-1] > 2 * max(found.losses[0], 1.0):
+    elif found.typical is None and not _is_loud(found) and _grows(found.losses):
         words = f"the test loss grows from {significant(found.losses[0])} to {significant(found.losses[-1])}"
         private = False
     else:
@@ -115,6 +115,14 @@ def _diverges(found: Evidence) -> Finding | None:
         advice="Divide it by 10, then by 3, until updates are shorter than the model.",
         operator_only=private,
     )
+
+
+def _grows(losses: tuple[float, ...]) -> bool:
+    return len(losses) > 1 and losses[-1] > 2 * max(losses[0], 1.0)
+
+
+def _is_loud(found: Evidence) -> bool:
+    return found.noise_over_run is not None and found.noise_over_run >= LOUD
 
 
 def _does_not_begin(found: Evidence) -> Finding | None:
@@ -136,11 +144,11 @@ def _clip_too_large(found: Evidence) -> Finding | None:
         return None
     return Finding(
         cause="clip norm too large",
-        words=f"A typical update is {significant(found.typical)} of the clip norm, and noise is scaled to the clip norm: "
-        f"in a round it is {significant(found.noise / found.typical)} times as long as what clients could agree on.",
+        words=f"A typical update is {significant(found.typical)} of the clip norm, to which noise is scaled. In a "
+        f"round it is {significant(found.noise / found.typical)} times as long as what clients could agree on.",
         key="privacy.clip_norm",
-        advice=f"Multiply it by {significant(found.typical, 2)}; epsilon stays the same. Choose it on public data, or by "
-        "[privacy.adaptive]: this number looked at private updates.",
+        advice=f"Multiply it by {significant(found.typical, 2)}; epsilon stays the same. Choose it on public data, "
+        "or by [privacy.adaptive]: this number looked at private updates.",
         operator_only=True,
     )
 
@@ -161,15 +169,15 @@ def _clip_too_small(found: Evidence) -> Finding | None:
 
 def _noise_too_large(found: Evidence) -> Finding | None:
     over_run = found.noise_over_run
-    if over_run is None or over_run < LOUD or found.noise is None:
+    if not _is_loud(found) or over_run is None or found.noise is None:
         return None
     return Finding(
         cause="noise too large",
-        words=f"The noise of a round is {significant(found.noise)} times as long as the mean of clipped updates could be, "
-        f"and {significant(over_run)} of it is left after {found.rounds:,} rounds.",
+        words=f"The noise of a round is {significant(found.noise)} times as long as the mean of clipped updates could "
+        f"be, and {significant(over_run)} of it is left after {found.rounds:,} rounds.",
         key="federation.cohort",
-        advice="Use more clients a round, fewer coordinates (method.keep), a larger privacy.epsilon, or a smaller network; "
-        "`dpfed budget` says what each costs.",
+        advice="Use more clients a round, fewer coordinates (method.keep), a larger privacy.epsilon, or a smaller "
+        "network; `dpfed budget` says what each costs.",
     )
 
 

@@ -1,7 +1,7 @@
 """What the files of a run say about why it learns, or does not: measures, each public or for the operator alone.
 
-Public: from what was released (ledger, metrics) and from the configuration. Operator-only: from diagnostics.jsonl, which no
-epsilon covers; do not publish what is computed from it.
+Public: from what was released (ledger, metrics) and from the configuration. Operator-only: from diagnostics.jsonl,
+which no epsilon covers; do not publish what is computed from it.
 """
 
 from __future__ import annotations

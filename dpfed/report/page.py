@@ -27,8 +27,9 @@ class ChartGroup:
     files: str = ""
 
 
-def rendered(template: str, *, title: str, connects: bool = False, **content: Any) -> str:
-    """The page of a template in this folder. `connects`: it may ask its own server for news, and nothing else."""
+def rendered(template: str, *, title: str, connects: bool = False, state: str = "done", **content: Any) -> str:
+    """The page of a template in this folder. `connects`: it may ask its own server for news, which there are where
+    `state` has changed, and nothing else."""
     script = _text("hover.js") + (_text("live.js") if connects else "")
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_text), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
@@ -36,6 +37,7 @@ def rendered(template: str, *, title: str, connects: bool = False, **content: An
     environment.globals |= {"svg": svg, "swatch": swatch}
     return environment.get_template(template).render(
         title=title,
+        state=state,
         css=Markup(_text("page.css")),
         script=Markup(script),
         policy=_policy(script, connects),

@@ -34,11 +34,12 @@ def write_report(outcome: Outcome) -> None:
         raise RunError(f"{target}: cannot be written ({error.strerror}). {_COMPLETE}") from None
 
 
-def page_of(folder: Path, summary: Mapping[str, Any], metrics: Records) -> str:
-    """The page of a finished run in this folder."""
+def page_of(folder: Path, summary: Mapping[str, Any], metrics: Records, *, live: bool = False) -> str:
+    """The page of a finished run in this folder; `live`: as a server shows it that has shown the run under way."""
     return rendered(
         "run.html",
         title=f"{summary['method']} on {summary['dataset']}",
+        connects=live,
         card=card_of(summary),
         group=ChartGroup(charts=charts_of(metrics), files="curves.png"),
         ran=_ran(summary),

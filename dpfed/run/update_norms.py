@@ -16,8 +16,8 @@ def no_norms() -> Tensor:
 
 
 def count_norms(norms: Tensor, clip_norm: float) -> Tensor:
-    """Counts [bins] of the norms [c] over the clip norm, from 2^-16 to 2^16, the ends holding what is beyond; norms that
-    are not finite are not counted."""
+    """Counts [bins] of the norms [c] over the clip norm, from 2^-16 to 2^16, the ends holding what is beyond. What is
+    not finite is not counted."""
     ratios = norms[torch.isfinite(norms)].cpu() / clip_norm
     places = ((torch.log2(ratios.clamp_min(2.0**-100)) + _OCTAVES) * _PER_OCTAVE).floor().long().clamp(0, _BINS - 1)
     return torch.bincount(places, minlength=_BINS)
