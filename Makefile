@@ -3,6 +3,7 @@
 # make test-slow    the slow ones: more seeds, more settings, longer trials
 # make test-all     both
 # make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
+# make docs         the documentation site, in docs/_build/html; tutorials run while it is built
 # make check        what must be clean before a commit: format, lint, types, layers
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := .venv-flower
 
-.PHONY: demo test test-slow test-all test-flower check clean
+.PHONY: demo test test-slow test-all test-flower docs check clean
 
 demo: $(READY)
 	$(BIN)/dpfed run fed-smp-randk-digits
@@ -27,6 +28,9 @@ test-all: test test-slow
 test-flower: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest tests/dpfed/engines
 
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q -b html docs docs/_build/html
+
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -37,6 +41,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[train,dev]"
 	touch $(READY)
+
+$(VENV)/.docs: $(READY) constraints-docs.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint constraints-docs.txt --editable ".[docs]"
+	touch $(VENV)/.docs
 
 $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv $(FLOWER)

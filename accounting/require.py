@@ -2,6 +2,7 @@
 
 import math
 import reprlib
+from collections.abc import Sequence
 from numbers import Integral, Real
 
 from accounting.errors import InvalidParameter
@@ -104,3 +105,11 @@ def noise_multiplier(value: object) -> float:
     if not SMALLEST_NOISE <= number <= LARGEST_NOISE:
         raise _fail("noise_multiplier", value, allowed)
     return number
+
+
+def one_of(allowed: Sequence[str], **named: object) -> str:
+    """One of the `allowed` words."""
+    ((name, value),) = named.items()
+    if not isinstance(value, str) or value not in allowed:
+        raise _fail(name, value, f"one of {', '.join(allowed)}")
+    return value

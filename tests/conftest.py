@@ -1,10 +1,12 @@
 """Reproducible property tests everywhere: the same examples in every run. And which settings of a test are slow."""
 
+import os
 from collections import Counter
 
 import pytest
 from hypothesis import settings
 
+os.environ["DPFED_CACHE_DIR"] = ""  # tests compute, and leave nothing behind
 settings.register_profile("reproducible", derandomize=True, deadline=None, database=None, max_examples=25)
 settings.load_profile("reproducible")
 

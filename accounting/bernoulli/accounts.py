@@ -6,6 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from accounting.bernoulli import pairs
+from accounting.bernoulli.above import gaussian_above
 from accounting.bernoulli.channel import channel_rdp
 from accounting.bernoulli.sums import aggregate_rdp
 from accounting.gaussian.subsampling import amplified, lemma_adjacency
@@ -28,8 +29,8 @@ def channel_renyi(orders: Floats, coins: BernoulliChannel) -> Floats:
             dimension=coins.dimension,
             c=coins.floor,
             noise_std=coins.noise_std,
-            l2_sensitivity=coins.sensitivity(coins.l2_clip),
-            linf_sensitivity=coins.sensitivity(coins.linf_clip),
+            l2_sensitivity=coins.euclidean_sensitivity(coins.l2_clip),
+            linf_sensitivity=coins.euclidean_sensitivity(coins.linf_clip),
         )
     )
 
@@ -43,8 +44,8 @@ def aggregate_renyi(orders: Floats, coins: BernoulliAggregate) -> Floats:
             dimension=coins.dimension,
             c=coins.floor,
             noise_std=coins.noise_std,
-            l2_sensitivity=coins.sensitivity(coins.l2_clip),
-            linf_sensitivity=coins.sensitivity(coins.linf_clip),
+            l2_sensitivity=coins.euclidean_sensitivity(coins.l2_clip),
+            linf_sensitivity=coins.euclidean_sensitivity(coins.linf_clip),
         )
     )
 
@@ -69,5 +70,11 @@ CHANNEL = Account(
     orders=(COIN_ORDERS, SAMPLED_COIN_ORDERS),
     exact=pairs.epsilon_of,
     exact_fits=pairs.fits,
+    above=gaussian_above,
 )
-AGGREGATE = Account(renyi=aggregate_renyi, sampled=aggregate_sampled, orders=(COIN_ORDERS, SAMPLED_COIN_ORDERS))
+AGGREGATE = Account(
+    renyi=aggregate_renyi,
+    sampled=aggregate_sampled,
+    orders=(COIN_ORDERS, SAMPLED_COIN_ORDERS),
+    above=gaussian_above,
+)

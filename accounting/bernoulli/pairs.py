@@ -52,7 +52,7 @@ def epsilon_of(coins: BernoulliChannel, rounds: int, delta: float) -> float:
     the largest slope of g.
     """
     low, high = debias.reachable(c=coins.floor, noise_std=coins.noise_std)
-    bounds = [coins.sensitivity(clip) for clip in (coins.l2_clip, coins.linf_clip)]
+    bounds = [coins.euclidean_sensitivity(clip) for clip in (coins.l2_clip, coins.linf_clip)]
     slope = float(debias.clipped_mean_slope(0.5, c=coins.floor, noise_std=coins.noise_std))
     low *= 1 - 1e-12  # rounding of g, to the safe side
     move = min(high - low, slope * min(bound for bound in bounds if bound is not None)) * (1 + 1e-12)

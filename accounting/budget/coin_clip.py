@@ -10,6 +10,7 @@ from accounting.budget.plan import Plan
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
 from accounting.errors import CalibrationError, InvalidParameter
+from accounting.mechanisms import Mechanism
 
 _CLIP_TOLERANCE = 1e-3
 
@@ -28,13 +29,21 @@ def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant
             "multiplier."
         )
     widest = (1 - 2 * plan.edge) * math.sqrt(plan.dimension)
+    if plan.clip_metric == "fisher":
+        widest /= math.sqrt(plan.edge * (1 - plan.edge))
+
+    def run(inverse: float) -> Mechanism:
+        return replace(plan, clip_norm=min(1 / inverse, widest)).run(None, rounds)
+
+    delta, first = float(plan.delta or 0), max(1.0, 1 / widest)
+    best = accountants.guarantee(run(first), delta=delta, accountant=accountant, with_lower_bound=False)
+    # Where the loss law is the best account at one clip, the others need not be asked at every one.
+    asked: Accountant = "pld" if best.method == "pld" else accountant
 
     @cache
     def cost(inverse: float) -> float:
-        run = replace(plan, clip_norm=min(1 / inverse, widest)).run(None, rounds)
-        return accountants.epsilon(run, delta=float(plan.delta or 0), accountant=accountant)
+        return accountants.epsilon(run(inverse), delta=delta, accountant=asked)
 
-    first = max(1.0, 1 / widest)
     if cost(first) <= target and cost(1 / widest) <= target:
         raise CalibrationError(
             f"epsilon={target}: met without any L2 clip. Give linf_clip alone, or a smaller epsilon."

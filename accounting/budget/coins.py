@@ -20,6 +20,11 @@ from accounting.rounding import upwards
 if TYPE_CHECKING:
     from accounting.budget.plan import Plan
 
+_TRUST = {
+    "anywhere": "others anywhere: of the other clients' probabilities only the floor is relied on",
+    "near-reference": "others near the reference: all clients of a sum are relied on to keep to the clip",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class CoinRounds:
@@ -31,11 +36,15 @@ class CoinRounds:
     `rounds` counts the uploads of one client.
     `edge` is c: probabilities lie in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the public
     probabilities; the sensitivity is that (zero-out) or twice that (replace-one). `noise_std`: of Gaussian noise on the
-    probabilities, before they are clipped to [c, 1-c].
+    probabilities, before they are clipped to [c, 1-c]. `clip_metric` "fisher": both clips are of the move over
+    sqrt(theta (1 - theta)), theta the public probability. `others` "near-reference": the other clients of a sum are
+    trusted to keep to `linf_clip` as well (or to `clip_norm`), "anywhere": to the floor only.
     """
 
     plan: Plan
-    takes: ClassVar[frozenset[str]] = frozenset({"dimension", "edge", "clip_norm", "linf_clip", "noise_std", "slots"})
+    takes: ClassVar[frozenset[str]] = frozenset(
+        {"dimension", "edge", "clip_norm", "linf_clip", "noise_std", "slots", "clip_metric", "others", "reference"}
+    )
     has_noise_multiplier: ClassVar[bool] = False
     advice: ClassVar[str] = "Lower the clip or raise the cohort."
 
@@ -75,11 +84,13 @@ class CoinRounds:
             "l2_clip": plan.clip_norm,
             "linf_clip": plan.linf_clip,
             "noise_std": plan.noise_std,
+            "clip_metric": plan.clip_metric,
+            "reference": plan.reference,
         }
         if self._seen_one_by_one:
             return BernoulliChannel(**common)
         slots, overflow = self._slots
-        return BernoulliAggregate(**common, cohort=slots, overflow=overflow)
+        return BernoulliAggregate(**common, cohort=slots, overflow=overflow, others=plan.others)
 
     @property
     def _slots(self) -> tuple[int, float]:
@@ -97,14 +108,14 @@ class CoinRounds:
 
     def details(self, noise_multiplier: float | None) -> Mapping[str, Any]:
         """What the coins are."""
-        names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std")
+        names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std", "clip_metric", "others", "reference")
         return {name: getattr(self.plan, name) for name in names}
 
     def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """What is padded, and what is not counted."""
         if self._seen_one_by_one:
             return ()
-        (slots, overflow), notes = self._slots, []
+        (slots, overflow), notes = self._slots, [_TRUST[self.plan.others]]
         if self.plan.sampling == "poisson":
             charged = accountants.overflow(self.plan.run(None, rounds))
             notes.append(

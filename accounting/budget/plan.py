@@ -48,8 +48,8 @@ class Plan:
     Of Gaussian noise (`gaussian`, `distributed-gaussian`): `budget.gaussians` says what dropout is.
     Of integer noise (`discrete-gaussian`, `skellam`): dimension, scale, rotate, placement, dropout, slots, secure,
     wrap_probability, as `budget.integers` says.
-    Of coins (`bernoulli-aggregate`, `bernoulli-channel`): dimension, edge, clip_norm, linf_clip, noise_std, slots, as
-    `budget.coins` says; they have no noise multiplier.
+    Of coins (`bernoulli-aggregate`, `bernoulli-channel`): dimension, edge, clip_norm, linf_clip, noise_std, slots,
+    clip_metric, others, reference, as `budget.coins` says; they have no noise multiplier.
 
     Errors: InvalidParameter for a field outside its domain, or one that the mechanism does not look at;
     UnsupportedMechanism for a combination of fields that has no account.
@@ -74,6 +74,9 @@ class Plan:
     clip_norm: float | None = None
     linf_clip: float | None = None
     noise_std: float = 0.0
+    clip_metric: str = "euclidean"
+    others: str = "anywhere"
+    reference: float | None = None
 
     def __post_init__(self) -> None:
         clients, cohort = require.count(clients=self.clients), require.count(cohort=self.cohort)

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -28,6 +28,7 @@ from accounting.mechanisms import (
     parts_of,
     plain_gaussian,
     sampling_of,
+    subsample,
     unsampled,
 )
 from accounting.mechanisms.kinds import account_of
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from accounting.compose.profiles import Profile
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
+_LOSS_SHARE = 1e-3
+_WEAKER = 0.85
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 
 
@@ -156,7 +159,7 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
         near, target = _nearly_gaussian(mechanism, delta)
     except UnsupportedMechanism:
         return None
-    found = adaptive.quick_epsilon(near.mechanism, delta=target)
+    found = None if near.pairwise else adaptive.quick_epsilon(near.mechanism, delta=target)
     return (
         None
         if found is None
@@ -195,12 +198,14 @@ def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conv
 def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_adaptive: bool = False) -> _Bound:
     if plain_shift(mechanism) is not None:
         return _analytic(mechanism, delta)
-    candidates = []
+    candidates: list[_Bound] = []
     refusals = []
     accountants: list[Callable[[Mechanism, float], _Bound]] = [_analytic, _pld, _rdp_improved, _exact]
     if not without_adaptive:
         accountants.append(partial(_adaptive, precise=precise))
     for accountant in accountants:
+        if accountant is _rdp_improved and candidates and _settled(mechanism, delta, candidates[-1].epsilon):
+            continue
         try:
             candidates.append(accountant(mechanism, delta))
         except (UnsupportedMechanism, InvalidParameter) as refusal:
@@ -208,6 +213,23 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
     if not candidates:
         raise UnsupportedMechanism("accountant='best': no accountant has a bound. " + " ".join(dict.fromkeys(refusals)))
     return min(candidates, key=lambda bound: bound.epsilon)
+
+
+def _settled(mechanism: Mechanism, delta: float, epsilon: float) -> bool:
+    """Whether a Renyi account of releases that stay below a Gaussian is not worth its seconds: even that of a Gaussian
+    0.85 times as strong is above `epsilon`. It is about time only: both accounts are upper bounds."""
+    near, target = _nearly_gaussian(mechanism, delta)
+    if not near.pairwise:
+        return False
+    weaker = tuple((_weakened(part), count) for part, count in parts_of(near.mechanism))
+    return _rdp(Composed(parts=weaker), target, "improved").epsilon > epsilon
+
+
+def _weakened(part: SingleRelease) -> SingleRelease:
+    noise = gaussian_of(part)
+    assert noise is not None  # as all parts of what was accounted
+    less = replace(noise, noise_multiplier=noise.noise_multiplier / _WEAKER)
+    return subsample(less, sampling_of(part))
 
 
 def plain_shift(mechanism: Mechanism) -> float | None:
@@ -222,18 +244,35 @@ def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
     shift = plain_shift(near.mechanism)
     if shift is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
-    return _Bound(epsilon=smallest_epsilon(target, mu=shift) + 2 * near.closeness, method="analytic-gaussian")
+    found = smallest_epsilon(target, mu=shift) + 2 * near.closeness
+    return _Bound(epsilon=found, method="analytic-gaussian", notes=_words_of_loss(near))
 
 
 def _pld(mechanism: Mechanism, delta: float) -> _Bound:
     near, target = _nearly_gaussian(mechanism, delta)
-    return _Bound(epsilon=pld.epsilon(near.mechanism, delta=target) + 2 * near.closeness, method="pld")
+    found = pld.epsilon(near.mechanism, delta=target) + 2 * near.closeness
+    return _Bound(epsilon=found, method="pld", notes=_words_of_loss(near))
+
+
+def _words_of_loss(near: Continuous) -> tuple[str, ...]:
+    """What a reader should know of releases that are accounted as the Gaussian that they stay below."""
+    if not near.pairwise:
+        return ()
+    noises = sorted({noise.mu for part, _ in parts_of(near.mechanism) if (noise := gaussian_of(part)) is not None})
+    shift = f"mu = {upwards(noises[-1])} a round" + (" at the most" if len(noises) > 1 else "")
+    return (f"each round is below a Gaussian of {shift}; {upwards(near.lost)} of delta is charged for that",)
+
+
+def allowed_loss(delta: float, releases: int) -> float:
+    """What each of so many releases may lose of delta: a thousandth in all, rounded down to a power of ten, so that
+    neighbouring questions ask for the same."""
+    return 10.0 ** math.floor(math.log10(_LOSS_SHARE * delta / releases))
 
 
 def _adaptive(mechanism: Mechanism, delta: float, precise: bool) -> _Bound:
     near, target = _nearly_gaussian(mechanism, delta)
     fineness = adaptive.FINE if precise else adaptive.STANDARD
-    found = adaptive.epsilon(near.mechanism, delta=target, fineness=fineness)
+    found = None if near.pairwise else adaptive.epsilon(near.mechanism, delta=target, fineness=fineness)
     if found is None:
         raise UnsupportedMechanism(
             "accountant='adaptive': is for Gaussian noise on sums under fixed-size sampling, under replace-one or "
@@ -267,8 +306,11 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 def _nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:
     """The mechanism with continuous noise, and the delta to ask it at: its epsilon plus 2 closeness is a bound."""
-    near = continuous(mechanism)
-    target = _without_overflow(mechanism, delta) * math.exp(-near.closeness)
+    for part, _ in parts_of(mechanism):
+        account_of(unsampled(part))  # refuses what is no mechanism
+    left = _without_overflow(mechanism, delta)
+    near = continuous(mechanism, lost=allowed_loss(left, sum(count for _, count in parts_of(mechanism))))
+    target = (left - near.lost) * math.exp(-near.closeness)
     if target < 1e-300:
         raise UnsupportedMechanism(
             f"discrete noise within e^{near.closeness:.3g} of a Gaussian: too far for any delta. Raise the scale."
@@ -402,16 +444,18 @@ def _gaussian_epsilons(
 ) -> Iterator[float] | None:
     """The closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
     try:
-        near = continuous(Composed(parts=((mechanism, rounds),)))
+        near = continuous(Composed(parts=((mechanism, rounds),)), lost=allowed_loss(delta, rounds))
     except UnsupportedMechanism:
         return None
     ((twin, _),) = parts_of(near.mechanism)
     each = near.closeness / rounds
-    lost = overflow(mechanism) + delta * each  # (delta - T overflow) e^(-T each) >= delta - T lost
+    lost = overflow(mechanism) + near.lost / rounds + delta * each  # (delta - T overflow) e^(-T each) >= delta - T lost
     if plain := plain_gaussian(twin):
         stream = _analytic_epsilons(plain, delta, lost)
     elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
-        sampled = _sampled_epsilons(twin, delta, rounds, lost, accountant)
+        if near.pairwise and accountant == "adaptive":
+            return None
+        sampled = _sampled_epsilons(twin, delta, rounds, lost, "pld" if near.pairwise else accountant)
         if sampled is None:
             return None
         stream = sampled

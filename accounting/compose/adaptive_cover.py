@@ -104,11 +104,13 @@ def divided(
             if cell not in known:
                 known[cell] = watch.advantage(kernel([cell]))
         costs, total = _costs([known[cell] for cell in current], watch.weights)
-        split = set() if total <= allowed or len(current) >= most else _dearest(costs)
-        finer = [part for k, cell in enumerate(current) for part in (cell.parts() if k in split else [cell])]
-        if len(finer) == len(current):  # also where nothing costs anything, or no cell can be divided
+        if total <= allowed or len(current) >= most:
             return _grouped(current, known, costs, watch, kernel)
-        current = finer
+        parts = [list(cell.parts()) for cell in current]
+        split = _dearest(np.where([len(some) > 1 for some in parts], costs, 0.0))
+        if not split:
+            return _grouped(current, known, costs, watch, kernel)
+        current = [part for k, cell in enumerate(current) for part in (parts[k] if k in split else [cell])]
 
 
 def _costs(advantages: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:

@@ -173,6 +173,20 @@ class Values:
         left = 1 - gamma + gamma * self.back[np.clip(-states, 0, last)]
         return np.asarray(np.where(states >= 0, right, left))
 
+    def worse_epsilon(self, delta: float) -> float:
+        """The larger `epsilon` of both orders of the worlds."""
+        return max(self.epsilon(delta), self.exchanged().epsilon(delta))
+
+    def crossing(self, delta: float) -> float:
+        """Where V is about `delta`, between the states around it. No bound."""
+        over = np.flatnonzero(self.forth > delta)
+        if not over.size:
+            return 0.0
+        last = int(over[-1])
+        after = self.forth[min(last + 1, self.grid.states)]
+        logs = math.log(self.forth[last] / delta), math.log(self.forth[last] / after) if after > 0 else math.inf
+        return self.grid.spacing * (last + (logs[0] / logs[1] if logs[1] > 0 else 0.0))
+
     def epsilon(self, delta: float) -> float:
         """Where V reaches `delta`: the first state at which an upper bound is not above it, from above by a chord in
         gamma (V is convex); the last at which a lower bound still is."""
@@ -252,12 +266,11 @@ def _below(gammas: Floats, curve: Floats, other: Floats) -> Floats:
 
 
 def _hull(gammas: Floats, curve: Floats) -> Floats:
-    """The largest convex curve that is nowhere above these points."""
-    kept: list[int] = []
-    for k in range(len(curve)):
-        while len(kept) > 1 and (curve[kept[-1]] - curve[kept[-2]]) * (gammas[k] - gammas[kept[-1]]) > (
-            curve[k] - curve[kept[-1]]
-        ) * (gammas[kept[-1]] - gammas[kept[-2]]):
-            kept.pop()
-        kept.append(k)
-    return np.asarray(np.interp(gammas, gammas[kept], curve[kept]))
+    """The largest convex curve that is nowhere above these points: those above the chord of their neighbours go."""
+    kept = np.arange(len(curve))
+    while True:
+        slopes = np.diff(curve[kept]) / np.diff(gammas[kept])
+        above = np.flatnonzero(np.diff(slopes) < 0) + 1
+        if not above.size:
+            return np.asarray(np.interp(gammas, gammas[kept], curve[kept]))
+        kept = np.delete(kept, above)

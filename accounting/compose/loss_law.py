@@ -9,6 +9,9 @@ from numpy.typing import ArrayLike
 
 from accounting.gaussian.half_lines import Floats
 
+_TILTS = np.geomspace(0.01, 300, 60)
+LITTLE = 1e-6
+"""Share of delta that rounding of a tilted composition may have."""
 CUT = 1e-15  # the mass that the ends of a composition may lose; it counts as an infinite loss
 
 
@@ -17,13 +20,50 @@ class LossLaw:
     """Masses of the losses `spacing` (lowest + 0, 1, 2, ...), and the mass of an infinite loss.
 
     Compositions are upper bounds but for the rounding of the transform, about 1e-16 each, which is the caller's to
-    charge (`compose.pld.composition_slack`).
+    charge (`charged_epsilon`). Of a tilted law the mass of a loss l is what `masses` holds times e^(scale - tilt l):
+    then what is rounded away where the tilted masses are large is little of a small delta.
     """
 
     spacing: float
     lowest: int
     masses: Floats
     infinite: float
+    tilt: float = 0.0
+    scale: float = 0.0
+
+    @property
+    def losses(self) -> Floats:
+        """The finite losses."""
+        return np.asarray(self.spacing * (self.lowest + np.arange(len(self.masses), dtype=float)))
+
+    def tilted(self, tilt: float) -> "LossLaw":
+        """The same law, held tilted; of one that is not."""
+        with np.errstate(divide="ignore"):
+            logs = tilt * self.losses + np.log(np.maximum(self.masses, 0.0))
+        top = float(logs.max())
+        weighted = np.exp(logs - top)
+        total = float(weighted.sum())
+        return replace(self, masses=weighted / total, tilt=tilt, scale=top + math.log(total))
+
+    def held(self) -> Floats:
+        """The masses of `losses`, those below 0 by rounding taken as 0."""
+        masses = np.maximum(self.masses, 0.0)
+        return masses * np.exp(np.minimum(self.scale - self.tilt * self.losses, 700.0)) if self.tilt else masses
+
+    def log_moment(self, tilt: float) -> float:
+        """log E e^(tilt l) of the finite losses of a law that is not tilted."""
+        return self.tilted(tilt).scale
+
+    def charged_epsilon(self, delta: float, slack: float) -> float:
+        """`smallest_epsilon` where transforms may have misplaced `slack` of the masses; infinite if that is too much.
+
+        Misplaced mass at losses above epsilon adds at most slack e^(scale - tilt epsilon) to delta(epsilon).
+        """
+        if not self.tilt:
+            return self.smallest_epsilon(delta - slack) if slack < delta else math.inf
+        found = self.smallest_epsilon(delta * (1 - LITTLE))
+        most = self.scale - self.tilt * found + math.log(slack / (LITTLE * delta))
+        return found if most <= 0 else math.inf
 
     def repeated(self, count: int, *, cut: float = CUT) -> "LossLaw":
         """The law of the sum of `count` independent losses: see `composed`."""
@@ -45,6 +85,8 @@ class LossLaw:
             lowest=self.lowest + other.lowest,
             masses=sums,
             infinite=1 - (1 - self.infinite) * (1 - other.infinite),
+            tilt=self.tilt,
+            scale=self.scale + other.scale,
         )._without_ends(cut)
 
     def _without_ends(self, cut: float) -> "LossLaw":
@@ -54,7 +96,9 @@ class LossLaw:
         kept = self.masses[first:last].copy()
         kept[0] += max(float(below[first - 1]), 0.0) if first else 0.0
         beyond = max(float(above[len(above) - last - 1]), 0.0) if last < len(above) else 0.0
-        return replace(self, lowest=self.lowest + first, masses=kept, infinite=self.infinite + beyond)
+        end = self.spacing * (self.lowest + last)
+        infinite = self.infinite + beyond * math.exp(min(self.scale - self.tilt * end, 700.0))
+        return replace(self, lowest=self.lowest + first, masses=kept, infinite=infinite)
 
     def delta(self, epsilon: ArrayLike) -> Floats:
         """sum over losses l of (1 - e^(epsilon - l))+, elementwise; infinite epsilons are allowed. Shape: epsilon's.
@@ -62,9 +106,8 @@ class LossLaw:
         From the largest epsilon down, each adds the losses between it and the one before: A, the mass above, less the
         sum of e^(epsilon - l) over it. Rounding: about 1e-15 of A.
         """
-        at = np.asarray(epsilon, dtype=float)
-        losses = self.spacing * (self.lowest + np.arange(len(self.masses), dtype=float))
-        masses = np.maximum(self.masses, 0.0)
+        assert not self.tilt  # that is read at one epsilon only, by `charged_epsilon`
+        at, losses, masses = np.asarray(epsilon, dtype=float), self.losses, self.held()
         order = np.argsort(at, axis=None)[::-1]
         found, above, discounted, last, before = np.empty(at.size), 0.0, 0.0, len(losses), math.inf
         for place in order:
@@ -85,8 +128,8 @@ class LossLaw:
         """
         if self.infinite > delta:
             return math.inf
-        losses = self.spacing * (self.lowest + np.arange(len(self.masses), dtype=float))[::-1]
-        masses = np.maximum(self.masses[::-1], 0.0)
+        losses = self.losses[::-1]
+        masses = self.held()[::-1]
         above = self.infinite + _running_sums(masses)
         anchor = losses[min(int(np.searchsorted(above, delta)), len(losses) - 1)]  # delta(epsilon) <= above: not below
         near = losses > max(anchor - 600.0, 0.0)  # for exponents that do not overflow
@@ -111,6 +154,17 @@ def certain(steps: int, *, spacing: float) -> LossLaw:
     return LossLaw(spacing=spacing, lowest=steps, masses=np.ones(1), infinite=0.0)
 
 
+def tilted_for(parts: Sequence[tuple[LossLaw, int]], delta: float) -> list[tuple[LossLaw, int]]:
+    """The laws, tilted so that their sum is likely to be where its tail is `delta`: by the exponent of Chernoff's bound
+    on that. Any exponent is valid."""
+
+    def bound(tilt: float) -> float:
+        return (sum(count * law.log_moment(tilt) for law, count in parts) - math.log(delta)) / tilt
+
+    best = min(_TILTS, key=bound)
+    return [(law.tilted(best), count) for law, count in parts]
+
+
 def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossLaw:
     """The law of the sum of independent losses, `count` of each law, all on one grid, by one transform.
 
@@ -126,11 +180,17 @@ def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossL
         transform *= fft.rfft(law.masses, length) ** count
     wrapped = fft.irfft(transform, length)
     finite = sum(count * math.log1p(-law.infinite) if law.infinite < 1 else -math.inf for law, count in parts)
+    lowest = sum(law.lowest * count for law, count in parts)
+    spacing, tilt = parts[0][0].spacing, parts[0][0].tilt
+    scale = sum(law.scale * count for law, count in parts)
+    beyond = cut * math.exp(min(scale - tilt * spacing * (lowest + last), 700.0))
     return LossLaw(
-        spacing=parts[0][0].spacing,
-        lowest=sum(law.lowest * count for law, count in parts) + first,
+        spacing=spacing,
+        lowest=lowest + first,
         masses=np.roll(wrapped, -first)[: last - first + 1],
-        infinite=min(cut - math.expm1(finite), 1.0),
+        infinite=min(beyond - math.expm1(finite), 1.0),
+        tilt=tilt,
+        scale=scale,
     )
 
 

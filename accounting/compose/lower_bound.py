@@ -10,32 +10,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import scipy
 
 from accounting import require
-from accounting.compose import adaptive, loss_grid
-from accounting.compose.loss_law import CUT, LossLaw, composed
+from accounting.compose import loss_grid
+from accounting.compose.adaptive_shown import shown_epsilon
+from accounting.compose.loss_law import CUT, LITTLE, LossLaw, composed, tilted_for
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
+from accounting.compose.quantised import quantised
 from accounting.gaussian import smallest_epsilon
-from accounting.gaussian.attacks import AttackPair, Mixture, attack_pairs, log_density
-from accounting.gaussian.half_lines import Floats
+from accounting.gaussian.attacks import AttackPair, attack_pairs
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, gaussian_of, parts_of, plain_gaussian, sampling_of
 
-# The masses of narrow cells are differences of distribution functions, good to about 1e-10 relative.
-_MASS_ROUNDING = 1e-9
+# Share of delta from which on rounding is worth a second, tilted composition.
+_NOTICED = 1e-4
 # Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
 _FINER = 16.0
 # Rounds from which on the choice of neighbours by the loss so far shows more than the finer grid of a fixed pair.
 _MANY = 20
-# No cells of their own for what one release shows more seldom than about this.
-_TAIL_MASS = 1e-18
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that the mechanism cannot be better than at `delta`.
 
     Claim: the neighbours of `attack_pairs`, the same in every round, are at least this far apart; under fixed-size
-    sampling, where choosing them in each round by the loss so far shows more, so are those of `adaptive.shown_epsilon`.
+    sampling, where choosing them in each round by the loss so far shows more, so are those of
+    `adaptive_shown.shown_epsilon`.
     Direction of error: lower bound. Equal to the truth for plain Gaussians; for Poisson sampling the pair is the
     dominating one, so the bound meets the upper bound up to the grids, as it does for fixed-size sampling nearly.
     """
@@ -53,7 +52,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
         plain = max(0.0, above * (1 - 1e-11) - 1e-14 * (1 - math.log(target)))
     if not sampled:
         return plain
-    shown = adaptive.shown_epsilon(mechanism, delta=target)
+    shown = shown_epsilon(mechanism, delta=target)
     many = sum(count for _, count in sampled) > _MANY
     if shown and many and not plain and all(sampling_of(part).name == "fixed" for part, _ in sampled):
         return shown  # a fixed pair of neighbours shows less
@@ -68,17 +67,37 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, delta: float) -> float:
     """Epsilon of the composed quantised pairs; each pair's losses sit on the grid plus its own offset."""
-    quantised = [(*_quantised(pair, interval), count) for pair, count in pairs]
-    offset = sum(count * shift for _, shift, count in quantised)
+    parts = [quantised(pair, interval, count) for pair, count in pairs]
+    offset = sum(count * shift for _, shift, count, _ in parts)
     # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.
     steps = math.floor(offset)
     # The composition cuts its tails, which can wrap around.
-    slack = composition_slack(sum(count for _, count in pairs)) + 2 * CUT
+    slack = composition_slack(sum(count for _, _, count, _ in parts)) + 2 * CUT
+    slack += sum(misplaced for _, _, _, misplaced in parts)
     if delta + slack >= 1:
         return 0.0
-    law = composed([(law, count) for law, _, count in quantised])
+    laws = [(law, count) for law, _, count, _ in parts]
+    law = composed(laws)
     epsilon = _shown_epsilon(replace(law, lowest=law.lowest + steps, infinite=0.0), delta + slack)
+    if slack > _NOTICED * delta:
+        epsilon = max(epsilon, _tilted_epsilon(composed(tilted_for(laws, delta)), steps, delta, slack))
     return epsilon * (1 - 1e-12) + (offset - steps) * interval if epsilon > 0 else 0.0
+
+
+def _tilted_epsilon(law: LossLaw, steps: int, delta: float, slack: float) -> float:
+    """A loss of the tilted law, plus `steps`, at which its delta is above `delta` though `slack` of it was misplaced.
+
+    0 where there is none. Misplaced mass at losses above epsilon is at most slack e^(scale - tilt epsilon) of delta.
+    """
+    losses = law.losses[::-1]
+    logs = law.scale - law.tilt * losses
+    masses = law.masses[::-1] * np.exp(np.minimum(logs, 700.0))
+    above = np.cumsum(masses)
+    anchor = losses[min(int(np.searchsorted(np.maximum.accumulate(above), delta)), len(losses) - 1)]
+    discounted = np.cumsum(masses * np.exp(np.minimum(anchor - losses, 700.0)))
+    shown = above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted
+    over = np.flatnonzero((shown > delta * (1 + LITTLE)) & (logs + math.log(slack / (LITTLE * delta)) < 0))
+    return max(0.0, float(losses[over[0]]) + steps * law.spacing) if over.size else 0.0
 
 
 def _shown_epsilon(law: LossLaw, delta: float) -> float:
@@ -105,59 +124,3 @@ def _shown_epsilon(law: LossLaw, delta: float) -> float:
         return lower
     crossing = float(anchor) + math.log((above[k] - delta) / discounted[k])
     return min(max(crossing, lower), float(losses[k]))
-
-
-def _quantised(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
-    """The pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
-    p, q = _cells(pair, interval)
-    kept = (p > -700) & (q > -np.inf)
-    steps = (p[kept] - q[kept] - _MASS_ROUNDING) / interval
-    mass = np.exp(p[kept])
-    offset = _best_offset(steps, mass)
-    index = np.floor(steps - offset).astype(np.int64)
-    lowest = int(index.min())
-    probabilities = np.asarray(np.bincount(index - lowest, weights=mass), dtype=float)
-    # Mass that was dropped, or lost to rounding, goes to the lowest loss.
-    probabilities[0] += max(0.0, 1.0 - probabilities.sum())
-    return LossLaw(spacing=interval, lowest=lowest, masses=probabilities, infinite=0.0), offset
-
-
-def _best_offset(steps: Floats, mass: Floats) -> float:
-    """The offset of the grid that loses least to rounding down: cells sit near half-way between grid points."""
-    candidates = np.concatenate([[0.0], 0.5 - np.geomspace(1e-7, 0.49, 60)])
-    bins = 10_000
-    masses = np.bincount((steps % 1.0 * bins).astype(np.int64), weights=mass, minlength=bins + 1)
-    fractions = np.arange(bins + 1) / bins
-    # A cell at the fraction f loses f - c of a step, and one more where f < c.
-    below = np.concatenate([[0.0], np.cumsum(masses)])[np.searchsorted(fractions, candidates)]
-    lost = (masses * fractions).sum() - candidates * masses.sum() + below
-    return float(candidates[int(np.argmin(lost))])
-
-
-def _cells(pair: AttackPair, interval: float) -> tuple[Floats, Floats]:
-    """Log masses of both laws in cells bounded where the loss crosses grid points (roughly: any cut is valid)."""
-    means = [m for _, m in (*pair.p, *pair.q)]
-    x = np.unique(np.concatenate([m + np.linspace(-10, 10, 200_001) for m in set(means)]))
-    density = np.exp(log_density(pair.p, x))
-    inner = (np.cumsum(density) > _TAIL_MASS) & (np.cumsum(density[::-1])[::-1] > _TAIL_MASS)
-    x = x[inner]  # what is beyond goes to the cells at the ends
-    loss = pair.loss(x)
-    lowest = int(np.argmin(loss))  # zero-out's loss falls before it rises; each side is cut on its own
-    grid = np.arange(math.ceil(loss[lowest] / interval), math.floor(loss[-1] / interval) + 1) * interval
-    right = np.interp(grid, np.maximum.accumulate(loss[lowest:]), x[lowest:])
-    left = np.interp(grid, np.maximum.accumulate(loss[lowest::-1]), x[lowest::-1])
-    cuts = np.unique(np.concatenate([[-np.inf], left, right, [np.inf]]))
-    return _masses(pair.p, cuts), _masses(pair.q, cuts)
-
-
-def _masses(mixture: Mixture, cuts: Floats) -> Floats:
-    """Logarithm of the mass of every cell, each computed in the tail where it does not cancel or underflow."""
-    logs = []
-    for weight, mean in mixture:
-        low, high = cuts[:-1] - mean, cuts[1:] - mean
-        upper_tail = low > 0
-        larger = np.where(upper_tail, scipy.special.log_ndtr(-low), scipy.special.log_ndtr(high))
-        smaller = np.where(upper_tail, scipy.special.log_ndtr(-high), scipy.special.log_ndtr(low))
-        with np.errstate(divide="ignore"):
-            logs.append(math.log(weight) + larger + np.log(-np.expm1(smaller - larger)))
-    return np.asarray(np.logaddexp.reduce(logs, axis=0))

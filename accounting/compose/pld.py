@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from accounting import require
 from accounting.compose import loss_grid
-from accounting.compose.loss_law import LossLaw, certain, composed
+from accounting.compose.loss_law import LossLaw, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import fixed_size, poisson, privacy_profile
 from accounting.gaussian.half_lines import Floats
@@ -33,6 +33,8 @@ from accounting.mechanisms.adjacency import Adjacency
 SMALLEST_DELTA = 1e-12
 """Below this the rounding of the FFT and the truncated tails (about 1e-15) could matter; use RDP there."""
 
+_NOTICED = 1e-4
+"""Share of delta from which on rounding is worth a second, tilted composition."""
 MOST_ROUNDS = 10**8
 """Beyond it the grid would be coarser than one round's losses."""
 
@@ -63,13 +65,16 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
             f"rounds={rounds} with accountant='pld': must be at most {MOST_ROUNDS}, beyond it no grid fits in memory. "
             "Use accountant='rdp'."
         )
-    slack = composition_slack(rounds)
-    if slack > target / 2:
+    slack, interval = composition_slack(rounds), loss_grid.interval(mechanism)
+    found = distribution(mechanism, interval).smallest_epsilon(target - slack) if slack < target / 2 else math.inf
+    if slack > _NOTICED * target:
+        found = min(found, distribution(mechanism, interval, held_for=target).charged_epsilon(target, slack))
+    if found == math.inf and slack > target / 2:
         raise InvalidParameter(
             f"delta={target} with accountant='pld': too small for this many rounds, whose numerical convolution is "
             f"good to {slack:.1e}. Use accountant='rdp'."
         )
-    return distribution(mechanism, loss_grid.interval(mechanism)).smallest_epsilon(target - slack)
+    return found
 
 
 def supports(mechanism: Mechanism) -> bool:
@@ -103,6 +108,10 @@ class LossLaws:
         """The least epsilon >= 0 that both orders have at `delta`."""
         return max(law.smallest_epsilon(delta) for law in self.orders) * (1 + 1e-12)
 
+    def charged_epsilon(self, delta: float, slack: float) -> float:
+        """The same where transforms may have misplaced `slack`."""
+        return max(law.charged_epsilon(delta, slack) for law in self.orders) * (1 + 1e-12)
+
     def delta(self, epsilon: ArrayLike) -> Floats:
         """The larger delta of the two orders, elementwise."""
         return np.asarray(np.max([law.delta(epsilon) for law in self.orders], axis=0))
@@ -113,11 +122,16 @@ def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tupl
         yield ours[min(k, len(ours) - 1)], others[min(k, len(others) - 1)]
 
 
-def distribution(mechanism: Mechanism, interval: float) -> LossLaws:
-    """The loss laws of `mechanism`, dominating it, on a grid of `interval`. UnsupportedMechanism for one without."""
+def distribution(mechanism: Mechanism, interval: float, *, held_for: float | None = None) -> LossLaws:
+    """The loss laws of `mechanism`, dominating it, on a grid of `interval`. UnsupportedMechanism for one without.
+
+    held_for: a delta near which the laws are asked; then they are held tilted, so that rounding is little of it.
+    """
     parts = [_of_part(part, count, interval) for part, count in parts_of(mechanism)]
     together = range(max(len(laws.orders) for laws, _ in parts))
     columns = [[(laws.orders[min(k, len(laws.orders) - 1)], count) for laws, count in parts] for k in together]
+    if held_for is not None:
+        columns = [tilted_for(column, held_for) for column in columns]
     return LossLaws(
         orders=tuple(column[0][0] if [n for _, n in column] == [1] else composed(column) for column in columns)
     )

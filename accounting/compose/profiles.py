@@ -16,7 +16,7 @@ from accounting import gaussian
 from accounting.compose import accountant as accountants
 from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.pld import LossLaws
-from accounting.compose.twins import continuous
+from accounting.compose.twins import Continuous, continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import Mechanism, parts_of
@@ -24,6 +24,7 @@ from accounting.mechanisms import Mechanism, parts_of
 _KNOTS = 4001
 _FARTHEST = 50.0
 _TYPICAL = 1e-6
+_LOST = 1e-8  # of which all releases together may lose a thousandth of delta
 _NOTHING = 1e-15  # below this the numerical convolution says nothing more
 
 Curve = Callable[[Floats], Floats]
@@ -89,17 +90,17 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
 
 
 def _analytic(mechanism: Mechanism) -> Curve:
-    near = continuous(mechanism)
+    near = _continuous(mechanism)
     mu = accountants.plain_shift(near.mechanism)
     if mu is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
     shift = mu
     exact = Profile(above_zero=lambda eps: gaussian.privacy_profile(eps, mu=shift), method="analytic-gaussian")
-    return _as_near(exact, near.closeness, accountants.overflow(mechanism))
+    return _as_near(exact, near.closeness, accountants.overflow(mechanism) + near.lost)
 
 
 def _pld(mechanism: Mechanism) -> Curve:
-    near = continuous(mechanism)
+    near = _continuous(mechanism)
     if not pld.supports(near.mechanism):
         raise UnsupportedMechanism(f"{type(mechanism).__name__}: no privacy loss distribution is implemented.")
     rounds = sum(count for _, count in parts_of(near.mechanism))
@@ -107,7 +108,11 @@ def _pld(mechanism: Mechanism) -> Curve:
         raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
     laws = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
     exact = profile_of_distribution(laws, slack=pld.composition_slack(rounds), method="pld")
-    return _as_near(exact, near.closeness, accountants.overflow(mechanism))
+    return _as_near(exact, near.closeness, accountants.overflow(mechanism) + near.lost)
+
+
+def _continuous(mechanism: Mechanism) -> Continuous:
+    return continuous(mechanism, lost=accountants.allowed_loss(_LOST, sum(count for _, count in parts_of(mechanism))))
 
 
 def _adaptive(mechanism: Mechanism) -> Curve:

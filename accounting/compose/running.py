@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant
 from accounting.compose.pld import LossLaws
 from accounting.compose.rdp import Floats
-from accounting.compose.twins import continuous
+from accounting.compose.twins import Continuous, continuous
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, parts_of
 
@@ -30,9 +31,12 @@ class Running:
         self._lost = 0.0
         self._curve: Floats | None = None
         self._losses: _Losses | None = None
+        lost = accountants.allowed_loss(delta, rounds)
         losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
-        if losses and delta >= pld.SMALLEST_DELTA and _near(typical, rounds) is not None:
-            self._losses = _Losses(typical, rounds, delta=delta, accountants=losses)
+        if losses and delta >= pld.SMALLEST_DELTA and (near := _near(typical, rounds, lost)) is not None:
+            if near.pairwise and losses == ["adaptive"]:
+                raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
+            self._losses = _Losses(typical, rounds, delta=delta, lost=lost, accountants=losses)
         if accountant in ("best", "rdp"):
             self._orders = accountants.orders(typical)
             self._curve = np.zeros_like(self._orders)
@@ -45,7 +49,12 @@ class Running:
         self._count += require.count(count=count)
         self._lost += count * accountants.overflow(release)
         if self._losses is not None:
-            self._losses.add(release, count)
+            try:
+                self._losses.add(release, count)
+            except UnsupportedMechanism:
+                if self._curve is None:
+                    raise
+                self._losses = None  # the other account stands alone
         if self._curve is not None:
             self._curve = self._curve + count * self._of_orders(release)
 
@@ -58,7 +67,11 @@ class Running:
             return math.inf
         bounds = []
         if self._losses is not None:
-            bounds.append(self._losses.epsilon(target, also))
+            try:
+                bounds.append(self._losses.epsilon(target, also))
+            except UnsupportedMechanism:
+                if self._curve is None:
+                    raise
         if self._curve is not None:
             curve = self._curve + (self._of_orders(also) if also is not None else 0.0)
             bounds.append(rdp.epsilon_from_curve(self._orders, curve, delta=target).epsilon)
@@ -75,60 +88,89 @@ class Running:
             return np.full_like(self._orders, np.inf)  # replace-one under Poisson: the other account stands alone
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _One:
+    """Loss laws of releases, the last one as it is accounted, how near they are, and what they lose of delta."""
+
+    laws: LossLaws
+    near: SingleRelease
+    closeness: float
+    lost: float
+    pairwise: bool
+
+
 class _Losses:
     """The composed privacy loss distribution on the grid of the planned rounds, and the adaptive account beside it."""
 
-    def __init__(self, typical: SingleRelease, rounds: int, *, delta: float, accountants: Sequence[str]) -> None:
-        self._rounds, self._accountants = rounds, accountants
-        near = _near(typical, rounds)
+    def __init__(
+        self, typical: SingleRelease, rounds: int, *, delta: float, lost: float, accountants: Sequence[str]
+    ) -> None:
+        self._rounds, self._lost, self._accountants = rounds, lost, accountants
+        near = _near(typical, rounds, lost)
         assert near is not None  # the caller has asked
-        self._interval = loss_grid.interval(Composed(parts=((near[0], rounds),)))
-        self._adding = adaptive.Adding(near[0], rounds=rounds, delta=delta) if "adaptive" in accountants else None
-        self._known: dict[SingleRelease, tuple[LossLaws, SingleRelease, float]] = {}
-        self._total: LossLaws | None = None
-        self._closeness, self._count = 0.0, 0
+        (planned, _), *_ = parts_of(near.mechanism)
+        self._interval = loss_grid.interval(Composed(parts=((planned, rounds),)))
+        adapts = "adaptive" in accountants and not near.pairwise
+        self._adding = adaptive.Adding(planned, rounds=rounds, delta=delta) if adapts else None
+        self._known: dict[SingleRelease, _One] = {}
+        self._total: _One | None = None
+        self._count = 0
 
     def add(self, release: SingleRelease, count: int) -> None:
-        self._total, self._closeness = self._with(release, count)
+        self._total = self._with(release, count)
+        one = self._one(release)
+        if one.pairwise:  # a Gaussian that a pair stays below says nothing of three worlds (docs/theory.md, section 4)
+            self._adding = None
         if self._adding is not None:
-            self._adding.add(self._one(release)[1], count)
+            self._adding.add(one.near, count)
         # The ends that a self-composition cuts may wrap around, too: 1e-15, twice the slack of five.
         self._count += count + (5 if count > 1 else 0)
 
     def epsilon(self, delta: float, also: SingleRelease | None) -> float:
-        total, closeness = (self._total, self._closeness) if also is None else self._with(also)
+        total = self._total if also is None else self._with(also)
         count = self._count + (also is not None)
-        near = delta * math.exp(-closeness)
-        target = near - 2 * pld.composition_slack(count)
         if total is None:
             return 0.0
-        bounds = [total.smallest_epsilon(target) if target > 0 and "pld" in self._accountants else math.inf]
-        if self._adding is not None:
-            bounds.append(self._adding.epsilon(near, None if also is None else self._one(also)[1]))
-        return min(bounds) + 2 * closeness
+        left = (delta - total.lost) * math.exp(-total.closeness)
+        target = left - 2 * pld.composition_slack(count)
+        bounds = [total.laws.smallest_epsilon(target) if target > 0 and "pld" in self._accountants else math.inf]
+        last = None if also is None else self._one(also)
+        if self._adding is not None and left > 0 and not (last is not None and last.pairwise):
+            bounds.append(self._adding.epsilon(left, None if last is None else last.near))
+        return min(bounds) + 2 * total.closeness
 
-    def _with(self, release: SingleRelease, count: int = 1) -> tuple[LossLaws, float]:
-        losses, _, closeness = self._one(release)
-        if count > 1:
-            losses, closeness = losses.repeated(count), count * closeness
-        return losses if self._total is None else self._total.plus(losses), self._closeness + closeness
+    def _with(self, release: SingleRelease, count: int = 1) -> _One:
+        one = self._one(release)
+        laws = one.laws.repeated(count) if count > 1 else one.laws
+        before = self._total
+        return replace(
+            one,
+            laws=laws if before is None else before.laws.plus(laws),
+            closeness=count * one.closeness + (before.closeness if before else 0.0),
+            lost=count * one.lost + (before.lost if before else 0.0),
+        )
 
-    def _one(self, release: SingleRelease) -> tuple[LossLaws, SingleRelease, float]:
-        """Its loss laws, the release with continuous noise, and how near that is."""
+    def _one(self, release: SingleRelease) -> _One:
+        """Its loss laws, the release that stands for it, how near that is and what it loses of delta."""
         if release not in self._known:
-            near = _near(release, self._rounds)
+            near = _near(release, self._rounds, self._lost)
             if near is None:
                 raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
-            twin, closeness = near
-            self._known[release] = pld.distribution(twin, self._interval), twin, closeness
+            (stands_for, _), *_ = parts_of(near.mechanism)
+            laws = pld.distribution(stands_for, self._interval)
+            self._known[release] = _One(
+                laws=laws, near=stands_for, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise
+            )
         return self._known[release]
 
 
-def _near(release: SingleRelease, rounds: int) -> tuple[SingleRelease, float] | None:
-    """The release with continuous noise and how near that is; None where there is no such thing."""
+def _near(release: SingleRelease, rounds: int, lost: float) -> Continuous | None:
+    """One release with continuous noise and how near that is, as one of so many; None where there is no such thing."""
     try:
-        near = continuous(Composed(parts=((release, rounds),)))
+        near = continuous(Composed(parts=((release, rounds),)), lost=lost)
     except UnsupportedMechanism:
         return None
     ((twin, _),) = parts_of(near.mechanism)
-    return (twin, near.closeness / rounds) if pld.supports(twin) else None
+    if not pld.supports(twin):
+        return None
+    return replace(near, mechanism=twin, closeness=near.closeness / rounds, lost=near.lost / rounds)

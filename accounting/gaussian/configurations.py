@@ -19,6 +19,8 @@ from accounting.gaussian.half_lines import Floats
 RIGHT = 2**20
 """A right angle, in units."""
 UNIT = math.pi / 2 / RIGHT
+_NARROWEST = RIGHT // 64
+"""Arcs are not divided further: a corner of more than 0.97 pi is taken as that, which no division mends."""
 _UP = 1 + 1e-14
 """Distances are rounded up by this."""
 
@@ -57,7 +59,7 @@ class Cell(Protocol):
         ...
 
     def parts(self) -> Iterable[Self]:
-        """Cells that cover it together."""
+        """Cells that cover it together; itself alone where dividing it would gain nothing."""
         ...
 
 
@@ -101,8 +103,10 @@ class Arc:
         return (zero, counted) if self.restored else (counted, zero)
 
     def parts(self) -> Iterable["Arc"]:
-        """Halves."""
+        """Halves; itself where it is narrow."""
         least, most = self.theta
+        if most - least <= _NARROWEST:
+            return [self]
         middle = (least + most) // 2
         return [Arc(theta=bounds, restored=self.restored) for bounds in ((least, middle), (middle, most))]
 
@@ -114,7 +118,7 @@ def all_triangles() -> list[Cell]:
 
 def all_arcs(*, restored: bool) -> list[Cell]:
     """Zero-out, one order of the worlds: the whole of it."""
-    bounds = range(0, 2 * RIGHT + 1, RIGHT // 4)
+    bounds = range(0, 2 * RIGHT + 1, RIGHT // 8)
     return [Arc(theta=(least, most), restored=restored) for least, most in itertools.pairwise(bounds)]
 
 

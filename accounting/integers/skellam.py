@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting.gaussian import subsampling
 from accounting.integers.fixed_point import rounded_l1
+from accounting.integers.skellam_steps import shift_above
 from accounting.mechanisms.account import Account
 from accounting.mechanisms.integers import Skellam
 from accounting.mechanisms.samplings import Sampling
@@ -46,4 +47,9 @@ def sampled(orders: Floats, noise: Skellam, sampling: Sampling) -> Floats:
     return subsampling.amplified(orders, curve, noise.adjacency, sampling, largest=subsampling.LARGEST_ORDER)
 
 
-ACCOUNT = Account(renyi=renyi, sampled=sampled)
+def gaussian_above(noise: Skellam, in_clips: float, lost: float) -> float | None:
+    """mu of a Gaussian pair above one release (`integers.skellam_steps`): nearly that of equal variance."""
+    return shift_above(noise.variance, in_clips * noise.l2_bound, lost)
+
+
+ACCOUNT = Account(renyi=renyi, sampled=sampled, above=gaussian_above)

@@ -2,7 +2,9 @@
 
 A client's probabilities theta lie in [floor, 1 - floor]^dimension and within `l2_clip` (L2) and `linf_clip` (each
 coordinate) of the public ones. Zero-out puts the public probabilities in their place, which moves theta by at most
-that; replace-one by at most twice that. Sensitivities follow from clip and adjacency.
+that; replace-one by at most twice that. Sensitivities follow from clip and adjacency. With `clip_metric` "fisher" both
+clips are of (p - theta) / sqrt(theta (1 - theta)), theta the public probabilities of the round in [floor, 1 - floor].
+`reference`: what all public probabilities are in every round, where that is one number (1/2 for signs as coins).
 """
 
 from dataclasses import asdict, dataclass
@@ -11,6 +13,11 @@ from typing import Any, ClassVar
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
+
+OTHERS = ("anywhere", "near-reference")
+"""Where the coins of the other clients of a sum may lie."""
+CLIP_METRICS = ("euclidean", "fisher")
+"""In which metric a client's move from the public probabilities is bounded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +28,8 @@ class _Coins:
     l2_clip: float | None = None
     linf_clip: float | None = None
     noise_std: float = 0.0
+    clip_metric: str = "euclidean"
+    reference: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dimension", require.count(dimension=self.dimension))
@@ -33,6 +42,16 @@ class _Coins:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, require.clip_norm(**{name: getattr(self, name)}))
         object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
+        require.one_of(CLIP_METRICS, clip_metric=self.clip_metric)
+        if self.reference is not None:
+            inside = require.real("a number in [floor, 1 - floor]", reference=self.reference)
+            if not self.floor <= inside <= 1 - self.floor:
+                raise InvalidParameter(f"reference={inside}: must be in [{self.floor}, 1 - {self.floor}].")
+        if self.clip_metric == "fisher" and self.noise_std:
+            raise UnsupportedMechanism(
+                f"clip_metric='fisher' with noise_std={self.noise_std}: the metric is that of coins without noise. Use "
+                "clip_metric 'euclidean', or no noise."
+            )
         if self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
                 "adjacency='add-remove' with coins: a client more or less changes the number of coins, which shows. "
@@ -42,6 +61,11 @@ class _Coins:
     def sensitivity(self, clip: float | None) -> float | None:
         """How far neighbours' probabilities lie apart, from the clip of one client's move."""
         return None if clip is None else clip * self.adjacency.sensitivity_in_clips
+
+    def euclidean_sensitivity(self, clip: float | None) -> float | None:
+        """`sensitivity` as a distance of probabilities: in the Fisher metric at most half of it, at theta = 1/2."""
+        found = self.sensitivity(clip)
+        return found / 2 if found is not None and self.clip_metric == "fisher" else found
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
         """Standard deviation of the noise on the probabilities that is charged for."""
@@ -73,11 +97,14 @@ class BernoulliAggregate(_Coins):
     of theta + N(0, noise_std^2) clipped to [floor, 1 - floor]; a padding coin is made so from the public theta.
 
     `overflow` is the chance that more than `cohort` clients are drawn in a release (Poisson sampling); it is added to
-    delta for every release.
+    delta for every release. `others`: "near-reference" if every coin of the sum, padding included, has its
+    probability within the clip on each coordinate of the public one, which the other clients must be trusted to keep
+    to; "anywhere" if only the floor holds for them.
     """
 
     cohort: int
     overflow: float = 0.0
+    others: str = "anywhere"
     kind: ClassVar[str] = "bernoulli-aggregate"
     sums: ClassVar[bool] = True
 
@@ -85,6 +112,7 @@ class BernoulliAggregate(_Coins):
         super().__post_init__()
         object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
         object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
+        require.one_of(OTHERS, others=self.others)
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
         """Refuse a sampler under which the number of coins or the neighbours would not be what is accounted."""

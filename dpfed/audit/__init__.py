@@ -1,5 +1,34 @@
 """Audits: does what ran keep the privacy that the accountant claims for it?
 
+    found = dpfed.audit.upload(f, claim=accounting.Gaussian(...))       # anybody's function: docs/audit.md
+    found = dpfed.audit.upload("fed-smp-randk")                         # a method of this package
+    found = dpfed.audit.accountant("dp-accounting")                     # anybody's accountant
+
 Statistics of scores, without torch: `rejection` (a claim against two worlds of trials), `epsilon_bounds` (lower
-bounds), `one_run`, `canaries`, `known_laws` (exact, no trials). `thresholds` settles beforehand where scores are cut.
+bounds), `one_run`. `thresholds` settles beforehand where scores are cut.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpfed.audit.functions.worlds import Worlds as Worlds
+    from dpfed.audit.one_call import accountant as accountant
+    from dpfed.audit.one_call import claim as claim
+    from dpfed.audit.one_call import upload as upload
+
+_HOMES = {"accountant": "one_call", "upload": "one_call", "claim": "one_call", "Worlds": "functions.worlds"}
+
+__all__ = ["Worlds", "accountant", "claim", "upload"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -126,7 +126,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         score_gap=_gap(files, seen),
         delta=delta,
         round_epsilon=accountant.epsilon(mechanism, delta=delta),
-        lower_bound=epsilon_bounds.gdp_lower_bound(*worlds, delta=delta, alpha=alpha / 2, thresholds=cut).epsilon,
+        lower_bound=epsilon_bounds.gdp_lower_bound(*worlds, delta=delta, alpha=alpha / 2, cut=cut.values[0]).epsilon,
         claim=reject_claim(*worlds, profile, alpha=alpha / 2, thresholds=cut),
         power=power_of(region, law, noises=NOISES, moves=MOVES),
         one_run_rejected=one_run.rejects_profile(guesses, profile, alpha=alpha / 2),

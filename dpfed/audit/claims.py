@@ -24,6 +24,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from dpfed.audit.thresholds import PrivacyProfile
 
 Floats = NDArray[np.float64]
 Coins = BernoulliAggregate | BernoulliChannel
@@ -119,7 +120,7 @@ def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
     )
 
 
-def trade_off(profile: Profile, false_positive_rate: Floats) -> Floats:
+def trade_off(profile: Profile | PrivacyProfile, false_positive_rate: Floats) -> Floats:
     """The least false negative rate that a profile allows: sup over eps of 1 - delta(eps) - e^eps FPR, at least 0."""
     eps = np.linspace(-12.0, 12.0, 2401)
     lines = 1 - np.asarray(profile(eps)) - np.exp(eps) * np.asarray(false_positive_rate, dtype=float)[..., None]

@@ -38,7 +38,7 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
 
 def _longest(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
     """The longest of what comes of one client's update, over the bound."""
-    bounded = rounds.one.upload(update[None], np.full(1, client)).bounded
+    bounded = in_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
     lengths = [_norm(bounded)]
     if claim.seen == "sum" and not claim.coins:
         moves = torch.zeros(rounds.one.method.sampler.clients, len(update))
@@ -51,6 +51,14 @@ def _longest(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> 
     return max(*(length / claim.bound for length in lengths), entries)
 
 
+def in_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:
+    """Rows in the metric that is charged: of coins in the Fisher metric, over sqrt(theta (1 - theta))."""
+    if claim.coins is None or claim.coins.clip_metric == "euclidean":
+        return rows
+    theta = one.reference.double().clamp(claim.coins.floor, 1 - claim.coins.floor)
+    return rows / (theta * (1 - theta)).sqrt()
+
+
 def _norm(row: Tensor) -> float:
     return float(torch.linalg.vector_norm(row.double()))
 
@@ -59,7 +67,9 @@ def around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor
     """Updates [d] whose rows have a norm just above the bound, or ten times the bound."""
     normal = torch.randn(size, generator=torch.Generator().manual_seed(4))
     length = float(
-        torch.linalg.vector_norm(one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64)).double())
+        torch.linalg.vector_norm(
+            in_metric(one, claim, one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))).double()
+        )
     )
     return {f"{1 + excess:g} C": normal * (claim.bound * (1 + excess) / length) for excess in _ABOVE if length}
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dpfed.audit import conformance, loop_checks, noise_evidence, step_evidence, sum_evidence
-from dpfed.audit.cohort_law import cohorts_follow_sampler
-from dpfed.audit.cohort_members import members_follow_sampler
-from dpfed.audit.cohort_seeds import cohorts_and_the_seed
+from dpfed.audit import conformance, loop_checks, step_evidence, sum_evidence
 from dpfed.audit.loop_files import LoopFiles
-from dpfed.audit.noise_shape import noise_is_shaped_as_charged
+from dpfed.audit.release_checks import checks_of_releases
 from dpfed.audit.verdict import Check, check
 
 
@@ -22,13 +19,7 @@ def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
         check("epsilon is possible", lambda: conformance.epsilon_is_possible(files)),
         check("every round is charged once", lambda: loop_checks.rounds_are_charged_once(files)),
         follows,
-        check("noise is as large as charged", lambda: noise_evidence.noise_is_as_charged(files, alpha=alpha)),
-        check("noise is fresh in every round", lambda: noise_evidence.noise_is_fresh(files, alpha=alpha)),
-        check("noise is shaped as charged", lambda: noise_is_shaped_as_charged(files, alpha=alpha)),
-        check("cohort sizes follow the sampler", lambda: cohorts_follow_sampler(files, alpha=alpha)),
-        check("members follow the sampler", lambda: members_follow_sampler(files, alpha=alpha)),
-        check("cohorts are the seed's, or not", lambda: cohorts_and_the_seed(files)),
-        check("denominator is public", lambda: sum_evidence.denominator_is_public(files)),
+        *checks_of_releases(files, alpha),
     ]
     if follows.passed is not None:  # what rests on the plan's own chain
         checks += [

@@ -46,7 +46,7 @@ class LoopFiles(RunFiles):
 
     @cached_property
     def published(self) -> tuple[PublishedLine, ...]:
-        """What the ledger says of each round."""
+        """What the ledger makes public of each round."""
         last = max(self.entries, default=0)
         return tuple(self._published(number) for number in range(1, last + 1))
 

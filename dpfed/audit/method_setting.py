@@ -8,9 +8,9 @@ from typing import Any
 
 from dpfed.aggregation.summed import least_uploads
 from dpfed.audit.one_round import OneRound
+from dpfed.audit.round_audit import TRIALS, UploadAudit, audit_round
 from dpfed.audit.sampler_check import cohorts_check
 from dpfed.audit.secure_check import secure_check
-from dpfed.audit.upload import TRIALS, UploadAudit, audit_round
 from dpfed.audit.verdict import Check
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, override, parse
@@ -124,7 +124,7 @@ def audit_upload(
     seed: int = 0,
     draws: int = 300_000,
 ) -> UploadAudit:
-    """Audit one round of a method; see `upload.audit_round`. ConfigError for a method that is never private."""
+    """Audit one round of a method; see `round_audit.audit_round`. ConfigError for a method that is never private."""
     config = configured(name, settings, noise_multiplier)
     experiment = build(config)
     assert config.privacy is not None

@@ -12,16 +12,13 @@ from accounting.errors import AccountingError
 from dpfed.audit import canary_test, conformance, noise_evidence, step_evidence, sum_evidence
 from dpfed.audit.binding_evidence import files_are_of_one_run
 from dpfed.audit.canary_test import CanaryResult
-from dpfed.audit.cohort_law import cohorts_follow_sampler
-from dpfed.audit.cohort_members import members_follow_sampler
-from dpfed.audit.cohort_seeds import cohorts_and_the_seed
 from dpfed.audit.count_evidence import counts_are_noised
 from dpfed.audit.loop import checks_of_loop, notes_of_loop
 from dpfed.audit.loop_files import LoopFiles, ledger_of
 from dpfed.audit.mask_evidence import chosen_by_public_data
 from dpfed.audit.model_evidence import model_is_the_runs
-from dpfed.audit.noise_shape import noise_is_shaped_as_charged
 from dpfed.audit.own_code_evidence import own_code_is_what_ran, require_own_code
+from dpfed.audit.release_checks import checks_of_releases
 from dpfed.audit.rounds_evidence import rounds_agree
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import Check, Verdict, check, verdict
@@ -158,14 +155,8 @@ def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
         check("rows are bounded", lambda: sum_evidence.rows_are_bounded(files)),
         check("sums are of what went in", lambda: step_evidence.sums_are_of_what_went_in(files)),
         check("model moves by what was released", lambda: step_evidence.model_moves_by_releases(files)),
-        check("noise is as large as charged", lambda: noise_evidence.noise_is_as_charged(files, alpha=alpha)),
-        check("noise is fresh in every round", lambda: noise_evidence.noise_is_fresh(files, alpha=alpha)),
-        check("noise is shaped as charged", lambda: noise_is_shaped_as_charged(files, alpha=alpha)),
-        check("cohort sizes follow the sampler", lambda: cohorts_follow_sampler(files, alpha=alpha)),
-        check("members follow the sampler", lambda: members_follow_sampler(files, alpha=alpha)),
-        check("cohorts are the seed's, or not", lambda: cohorts_and_the_seed(files)),
+        *checks_of_releases(files, alpha),
         check("uploads are as accounted", lambda: sum_evidence.uploads_are_as_accounted(files)),
-        check("denominator is public", lambda: sum_evidence.denominator_is_public(files)),
     ]
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks.append(check("counts are noised", lambda: counts_are_noised(files, alpha=alpha)))

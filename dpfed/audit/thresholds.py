@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
+from scipy.stats import binom
 
 from accounting import require
 from dpfed.audit.clopper_pearson import upper_limit
@@ -17,6 +18,7 @@ from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
 Tail = Callable[[Floats], Floats]
+Errors = Callable[[float], tuple[float, float]]
 PrivacyProfile = Callable[[Floats], ArrayLike]
 
 
@@ -42,26 +44,22 @@ class Thresholds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Choose the threshold on a random part of the trials of each world, and measure on the others only."""
+class Cuts:
+    """Guess "world 1" from `high` on, "world 0" below `low`, nothing between; settled before the scores were drawn."""
 
-    seed: int
-    fraction: float = 0.5
+    low: float
+    high: float
+    origin: str
 
     def __post_init__(self) -> None:
-        require.open_probability(fraction=self.fraction)
-        require.count(at_least=0, seed=self.seed)
+        if math.isnan(self.low) or math.isnan(self.high) or not self.low <= self.high:
+            raise ConfigError(f"low={self.low}, high={self.high}: must be numbers, low at most high.")
 
-    def split(self, scores: Floats, world: int) -> tuple[Floats, Floats]:
-        """The scores to choose on and those to measure on; which is which does not depend on the scores."""
-        chosen = round(self.fraction * scores.size)
-        if not 0 < chosen < scores.size:
-            raise ConfigError(
-                f"{scores.size} trials of world {world}: a part of {self.fraction:g} to choose on leaves one of the "
-                "two empty. Use more trials, or thresholds from the claimed law."
-            )
-        order = np.random.default_rng([self.seed, world]).permutation(scores.size)
-        return scores[order[:chosen]], scores[order[chosen:]]
+    def counted(self, scores0: Floats, scores1: Floats) -> tuple[int, int]:
+        """How many guesses are right and wrong."""
+        right = int((scores1 >= self.high).sum()) + int((scores0 < self.low).sum())
+        wrong = int((scores0 >= self.high).sum()) + int((scores1 < self.low).sum())
+        return right, wrong
 
 
 def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | None = None) -> Thresholds:
@@ -76,48 +74,43 @@ def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | Non
     return _of_law(lambda t: ndtr(-t), lambda t: ndtr(t - shift), at, trials, alpha, delta, f"N({shift:g}, 1)")
 
 
-def claimed_law(
-    false_positive_rate: Tail, false_negative_rate: Tail, candidates: ArrayLike, *, trials: int, alpha: float
-) -> Thresholds:
-    """The best of `candidates` for scores with P0(score >= t) and P1(score < t) as given: any claimed law.
+def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float, delta: float) -> Cuts:
+    """Where guesses are expected to show the largest epsilon at `delta`, if scores have the claimed law.
 
-    Best: where sampling error takes the least share of the separation Phi^-1(1 - FPR) - Phi^-1(FNR).
+    errors: of a threshold, P0(score >= t) and P1(score < t). candidates: thresholds to choose from. trials: in both
+    worlds together. A choice of power only.
     """
-    at = np.sort(np.asarray(candidates, dtype=float).ravel())
-    if not at.size or not np.isfinite(at).all():
-        raise ConfigError("candidates: must be finite scores, at least one.")
-    return _of_law(false_positive_rate, false_negative_rate, at, trials, alpha, None, "a given law")
+    from dpfed.audit.epsilon_bounds import epsilon_of_guesses
+
+    at = np.unique(np.asarray(candidates, dtype=float))
+    rates = np.array([errors(float(t)) for t in at])
+    false, missed = np.append(rates[:, 0], 0.0), np.append(rates[:, 1], 1.0)  # the last: never "world 1"
+    false_low, missed_low = np.append(rates[:, 0], 1.0), np.append(rates[:, 1], 0.0)  # the last: never "world 0"
+    half = trials / 2
+    right = half * ((1 - missed)[:, None] + (1 - false_low)[None, :])
+    wrong = half * (false[:, None] + missed_low[None, :])
+    shown = epsilon_of_guesses(right, wrong, shown=overfull(trials, delta, alpha), alpha=0.95 * alpha)
+    highs, lows = np.append(at, math.inf), np.append(at, -math.inf)
+    shown = np.where(highs[:, None] >= lows[None, :], shown, -1.0)
+    high, low = np.unravel_index(int(np.argmax(shown)), shown.shape)
+    return Cuts(low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed law, {trials} trials")
 
 
-def claimed_profile(profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
-    """The best threshold for scores that are log-likelihood ratios of a pair with this very profile.
-
-    Its errors at threshold t: FPR = -delta'(t) e^-t, FNR = 1 - delta(t) - e^t FPR (by differences on a grid).
-    """
-    end = 1.0
-    while float(np.asarray(profile(np.array([end])))[0]) > 0.1 / trials and end < 1e4:
-        end *= 1.5
-    at = np.linspace(-end, end, 4001)
-    delta = np.asarray(profile(at), dtype=float)
-    slope = np.gradient(delta, at)
-    fpr = np.clip(-slope * np.exp(-at), 0.0, 1.0)
-    fnr = np.clip(1 - delta + slope, 0.0, 1.0)
-    return _of_law(
-        lambda t: np.interp(t, at, fpr), lambda t: np.interp(t, at, fnr), at, trials, alpha, None, "a claimed profile"
-    )
+def overfull(trials: int, delta: float, alpha: float) -> int:
+    """The least d with P(Bin(trials, delta) > d) <= alpha / 20; 0 at delta = 0."""
+    return int(binom.isf(alpha / 20, trials, delta)) if delta > 0 else 0
 
 
-def spread_gaussian(mu: float, *, trials: int, count: int) -> Thresholds:
-    """`count` thresholds over the range that `trials` can see, for faults that do not look like a larger mu.
-
-    Evenly from where world 0 is expected to exceed them 10 times to where world 1 stays below 10 times; with the
-    scores of `claimed_gaussian`.
-    """
-    shift, number = require.positive(mu=mu), require.count(count=count)
-    tail = float(ndtri(min(0.5, 10 / require.count(trials=trials))))
-    low, high = sorted((-tail, shift + tail))
-    values = tuple(np.linspace(low, high, number).tolist()) if number > 1 else ((low + high) / 2,)
-    return Thresholds(values=values, origin=f"spread over claimed scores N(0, 1) and N({shift:g}, 1)")
+def coins(trials: int, seed: int) -> tuple[int, int]:
+    """Of so many trials, those whose fair coin says world 0 and world 1; at least one each (a condition of probability
+    1 - 2^(1 - trials))."""
+    if trials < 2:
+        raise ConfigError(f"trials={trials}: must be at least 2, one in each world.")
+    rng = np.random.default_rng([seed, 0xC0])
+    ones = 0
+    while not 0 < ones < trials:
+        ones = int(rng.binomial(trials, 0.5))
+    return trials - ones, ones
 
 
 def best_of_limits(fpr_upper: Floats, fnr_upper: Floats, delta: float | None) -> Floats:

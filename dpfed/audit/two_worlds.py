@@ -14,12 +14,13 @@ from torch import Tensor
 
 from dpfed.audit import power, score_law, thresholds
 from dpfed.audit.claims import Claim
+from dpfed.audit.clip_check import in_metric
 from dpfed.audit.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
 from dpfed.audit.count_of_norms import CountOfNorms
 from dpfed.audit.neighbours import Neighbours
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.score_law import NormalMixture, ScoreLaw
-from dpfed.audit.thresholds import Thresholds
+from dpfed.audit.thresholds import Cuts, Thresholds
 from dpfed.audit.whole_round import RoundOutcome, WholeRounds
 from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.integers import Integers
@@ -30,6 +31,7 @@ PILOT = 200
 """Trials in each world that only settle where the scores of lossy encodings are cut. They are not counted."""
 
 _ROUNDINGS = 8
+_CANDIDATES = 121
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,28 +94,40 @@ class TwoWorlds:
         scores: dict[str, Floats] = {kind: np.array(found[kind][:trials], dtype=np.float64) for kind in kinds}
         return Trials(scores=scores, entries=frozenset(entries), replays=replays)
 
-    def cuts(self, kind: str, trials: int, alpha: float, delta: float | None) -> Thresholds:
-        """Where to cut: by the claimed law; for what a lossy encoding lets through, by a pilot that is not counted."""
+    def cuts(self, kind: str, trials: int, alpha: float) -> tuple[Thresholds, Cuts]:
+        """Where to cut for the claim and where to guess, with so many trials in both worlds together: by the claimed
+        law; for what a lossy encoding lets through, by a pilot that is not counted."""
+        law, profile, delta = self.laws.get(kind), self.claim.profile, self.claim.delta
+        if isinstance(law, NormalMixture) and len(law.weights[1]) > 1:
+            low, high = law.reach()
+            at = np.linspace(low - 5.0, high + 5.0, _CANDIDATES)
+            cut = power.for_a_fault(law, profile, trials=trials // 2, alpha=alpha)
+            return cut, thresholds.guessing(law.errors, at, trials=trials, alpha=alpha, delta=delta)
+        centre, scale, mu, origin = self._unit(kind, trials)
+        if not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
+            origin, middle = "no noise, or nothing to separate", centre + scale * mu / 2 if math.isfinite(mu) else 0.0
+            middle = middle if math.isfinite(middle) else 0.0
+            return Thresholds(values=(middle,), origin=origin), Cuts(low=middle, high=middle, origin=origin)
+        unit = thresholds.claimed_gaussian(abs(mu), trials=trials // 2, alpha=alpha)
+        at = np.linspace(-6.0, abs(mu) + 6.0, _CANDIDATES)
+        found = thresholds.guessing(score_law.plain(abs(mu)).errors, at, trials=trials, alpha=alpha, delta=delta)
+        sign = 1.0 if mu > 0 else -1.0
+        ends = sorted(centre + scale * sign * value for value in (found.low, found.high))
+        values = tuple(centre + scale * sign * value for value in unit.values)
+        return Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin)
+
+    def _unit(self, kind: str, trials: int) -> tuple[float, float, float, str]:
+        """Scores less the first, over the second, are about N(0, 1) and N(the third, 1); and who says so."""
         law = self.laws.get(kind)
         if isinstance(law, NormalMixture):
-            if len(law.weights[1]) > 1:
-                return power.for_a_fault(law, self.claim.profile, trials=trials, alpha=alpha)
             mu = float(law.means[1][0] if kind != "filter" else self.claim.mu or 0.0)
-            if 1e-6 < mu < math.inf:
-                return thresholds.claimed_gaussian(mu, trials=trials, alpha=alpha, delta=delta)
-            return Thresholds(values=(0.0,), origin="no noise, or nothing to separate")
+            return 0.0, 1.0, mu, "best for the claimed law"
         if self.ratio is not None:
             low, high, scale = self.ratio.moments
-            centre, mu, origin = low, (high - low) / scale if scale else 0.0, "the claimed coins"
-        else:
-            pilot = [self.scores(world, min(PILOT, trials))[kind] for world in (0, 1)]
-            centre, scale = float(pilot[0].mean()), float(np.std(np.concatenate(pilot))) or 1.0
-            mu, origin = float(pilot[1].mean() - centre) / scale, "a pilot"
-        if not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
-            return Thresholds(values=(0.0,), origin="no noise, or nothing to separate")
-        unit = thresholds.claimed_gaussian(abs(mu), trials=trials, alpha=alpha, delta=delta)
-        sign = 1.0 if mu > 0 else -1.0
-        return Thresholds(values=tuple(centre + scale * sign * value for value in unit.values), origin=origin)
+            return low, scale, (high - low) / scale if scale else 0.0, "the claimed coins"
+        pilot = [self.scores(world, min(PILOT, max(trials // 2, 1)))[kind] for world in (0, 1)]
+        centre, scale = float(pilot[0].mean()), float(np.std(np.concatenate(pilot))) or 1.0
+        return centre, scale, float(pilot[1].mean() - centre) / scale, "a pilot"
 
     def _round(self, world: int) -> RoundOutcome:
         pair, rounds = self.pair, self.rounds
@@ -240,6 +254,7 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
     ]
     others = one.clients - 1 if claim.seen == "sum" else 0
     moved = ends[0].clamp(coins.edge, 1 - coins.edge) - ends[1].clamp(coins.edge, 1 - coins.edge)
+    moved = in_metric(one, claim, moved)
     gaps = [
         float(norm) / limit
         for norm, limit in (

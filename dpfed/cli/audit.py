@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 from rich.table import Table
 
 from accounting.rounding import downwards, upwards
+from dpfed.cli.audit_accountant import accountant
+from dpfed.cli.audit_flower import flower
+from dpfed.cli.audit_function import audit_loaded
 from dpfed.cli.audit_run import run
 from dpfed.cli.audit_scheme import scheme
 from dpfed.cli.output import console, print_json
@@ -16,11 +19,13 @@ from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.audit.upload import UploadAudit
+    from dpfed.audit.round_audit import UploadAudit
 
 audit = App(name="audit", help="Test what runs against what is claimed for it. Exit status 1 where an audit says fail.")
 audit.command(run)
 audit.command(scheme)
+audit.command(accountant)
+audit.command(flower)
 
 
 @audit.command
@@ -35,9 +40,18 @@ def upload(
     out: Path | None = None,
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    adjacency: str | None = None,
+    clip_norm: float | None = None,
+    clients: int | None = None,
+    dimension: int | None = None,
+    time_limit: float | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Two worlds: can an adversary tell better than claimed what one client put into one round?
+
+    Of a method of this package, or of any function f(updates, seed) in a Python file (docs/audit.md).
 
     A pass says which faults so many trials would have found, and with what probability. Where noise short by a fifth
     would not have been among them, the verdict is "inconclusive", whatever was seen. Exit status 1 for "fail" only.
@@ -68,6 +82,20 @@ def upload(
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
+    epsilon
+        What is claimed of a function of your own, with --delta; or --noise-multiplier, if it adds Gaussian noise.
+    delta
+        Where epsilon is claimed; default 1e-5.
+    adjacency
+        Of the neighbours that the claim is about: add-remove, zero-out or replace-one.
+    clip_norm
+        That the function enforces on a client's update; default 1.
+    clients
+        How many updates it is given; default 4.
+    dimension
+        Of an update; default 32.
+    time_limit
+        Seconds for all calls of the function, which has a process of its own; default 600.
     json
         One JSON document on standard output.
     """
@@ -77,11 +105,36 @@ def upload(
         import torch  # noqa: F401
 
         from dpfed.audit.method_setting import audit_upload, audited_methods
+        from dpfed.audit.one_call import loaded_function
     except ImportError as error:
         raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if every and noise_multiplier is not None:
         raise ConfigError("--noise-multiplier with --all: not every method has Gaussian noise. Audit one method.")
     load_files(load or [])
+    function = loaded_function(method) if method is not None else None
+    given: dict[str, Any] = {
+        "clip_norm": clip_norm,
+        "clients": clients,
+        "dimension": dimension,
+        "time_limit": time_limit,
+    }
+    if function is not None:
+        return audit_loaded(
+            function,
+            epsilon=epsilon,
+            delta=delta,
+            noise_multiplier=noise_multiplier,
+            adjacency=adjacency,
+            out=out,
+            json=json,
+            setting=given | {"trials": trials, "confidence": confidence, "seed": seed},
+        )
+    given |= {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
+    if wrong := [f"--{key.replace('_', '-')}" for key, value in given.items() if value is not None]:
+        raise ConfigError(
+            f"{', '.join(wrong)}: for functions of your own (--load FILE.py NAME). {method or '--all'} is a "
+            "method: use --set table.key=value."
+        )
     log, audits = console(to_stderr=True), []
     for name in audited_methods() if method is None else [method]:
         done = audit_upload(

@@ -39,6 +39,8 @@ def budget(
     l2_sensitivity: float | None = None,
     linf_clip: float | None = None,
     noise_std: float = 0.0,
+    clip_metric: Literal["euclidean", "fisher"] | None = None,
+    others: Literal["anywhere", "near-reference"] | None = None,
     slots: int | None = None,
     compare: Annotated[bool, Parameter(negative="")] = False,
     plot: Path | None = None,
@@ -104,6 +106,10 @@ def budget(
         Coins: how far one coordinate may lie from the public one; beside clip_norm it lowers epsilon a lot.
     noise_std
         Coins: Gaussian noise on the probabilities before they are clipped.
+    clip_metric
+        Coins: fisher has both clips of the move over sqrt(theta (1 - theta)), theta the public probability.
+    others
+        Coins: near-reference relies on all clients of a sum to keep to linf_clip; anywhere (the default) to the edge.
     slots
         Under poisson, with coins: the fixed number of coins that the server pads to; with noise shares: the fixed
         number of uploads, some of noise alone.
@@ -136,7 +142,8 @@ def budget(
     options = PlanOptions(
         clients=clients or 0, cohort=cohort, sampling=sampling, adjacency=adjacency, delta=delta, mechanism=mechanism,
         dropout=dropout, dimension=dimension, scale=scale, rotate=rotate, placement=placement, edge=edge,
-        clip_norm=clip_norm, l2_sensitivity=l2_sensitivity, linf_clip=linf_clip, noise_std=noise_std, slots=slots,
+        clip_norm=clip_norm, l2_sensitivity=l2_sensitivity, linf_clip=linf_clip, noise_std=noise_std,
+        clip_metric=clip_metric, others=others, slots=slots,
     )  # fmt: skip
     if ledger is not None:
         from dpfed.cli.project_budget import project_budget

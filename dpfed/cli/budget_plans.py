@@ -36,6 +36,8 @@ class PlanOptions:
     l2_sensitivity: float | None
     linf_clip: float | None
     noise_std: float
+    clip_metric: str | None
+    others: str | None
     slots: int | None
     before: Composed | None = None
 
@@ -78,6 +80,8 @@ class PlanOptions:
             "l2_sensitivity": self.l2_sensitivity,
             "linf_clip": self.linf_clip,
             "noise_std": self.noise_std or None,
+            "clip_metric": self.clip_metric,
+            "others": self.others,
         }
 
     def _integers(self) -> Plan:
@@ -112,6 +116,8 @@ class PlanOptions:
             clip_norm=clip_norm,
             linf_clip=self.linf_clip,
             noise_std=self.noise_std,
+            clip_metric=self.clip_metric or "euclidean",
+            others=self.others or "anywhere",
             slots=self.slots,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.progress import (
@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_LINES, read_input
 from accounting.rounding import upwards
 from dpfed.cli.output import console, number, print_json
@@ -40,6 +41,9 @@ def sweep(
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
+    private_selection: float | None = None,
+    selection_law: Literal["negative-binomial", "poisson"] = "negative-binomial",
+    selection_eta: float = 0.0,
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -65,6 +69,13 @@ def sweep(
         table.key=value on top of every configuration; may be given again.
     dry_run
         Check every configuration, as far as that needs no data, say what would run, and stop.
+    private_selection
+        Release the best of a random number of runs with this mean, each of a candidate that is drawn from the grid, and
+        state one epsilon for it (docs/experiments.md).
+    selection_law
+        Of the number of runs; negative-binomial makes at least one.
+    selection_eta
+        The shape of the negative binomial law, above -1: the lower, the less it costs and the likelier is a single run.
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again. Every process of the sweep runs it.
@@ -84,12 +95,39 @@ def sweep(
     if dry_run:
         print_json(planned.to_dict()) if json else _show_plan(planned)
         return 0
+    if private_selection is not None:
+        runs = RandomRuns(mean=private_selection, law=selection_law, eta=selection_eta)
+        chosen = _selected(planned, runs, jobs)
+        print_json(chosen) if json else _show_selected(chosen, planned.folder)
+        return 0
     finished = _run(planned, jobs)
     if json:
         print_json(finished.to_dict())
     else:
         _show(finished)
     return 1 if finished.failed else 0
+
+
+def _selected(planned: PlannedSweep, runs: RandomRuns, jobs: int | None) -> dict[str, Any]:
+    from dpfed.sweep.private_selection import select
+
+    log = console(to_stderr=True)
+    return select(planned, runs, jobs=jobs, on_run=lambda done: log.print(f"a run: {done.how}"))
+
+
+def _show_selected(chosen: Mapping[str, Any], folder: Path) -> None:
+    out = console()
+    law = chosen["number_of_runs"]
+    out.print(f"chosen: {chosen['chosen']['row']} {_words(chosen['chosen']['at'])}, by {chosen['rule']}")
+    out.print(
+        f"epsilon {upwards(chosen['epsilon'])} at delta {upwards(chosen['delta'])} for one {chosen['unit']}, "
+        f"{chosen['adjacency']} neighbours: the best of a random number of runs, {law['law']} of mean {law['mean']:g}"
+    )
+    for note in chosen["notes"]:
+        out.print(f"note: {note}")
+    out.print(
+        f"release: {folder / 'selected'}; nothing else of {folder} may be published, nor how many runs there were"
+    )
 
 
 def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:

@@ -48,6 +48,15 @@ class PrivacyTable(Table):
     linf_clip: ClipNorm | None = None
     """Of coins: how far one probability may move."""
 
+    clip_metric: Literal["euclidean", "fisher"] = "euclidean"
+    """Of coins: fisher has clip_norm and linf_clip of the move over sqrt(theta (1 - theta)), theta the public
+    probability."""
+
+    others: Literal["near-reference", "anywhere"] | None = None
+    """Of coins: whether the other clients of a sum are relied on to keep to linf_clip, which a run with plain sums does
+    itself, or only to the edge; default: near-reference in plain sums of simulated clients, anywhere
+    in secure sums and on nodes with data of their own."""
+
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
     """Of coins: standard deviation of Gaussian noise on probabilities before them."""
 

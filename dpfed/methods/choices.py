@@ -57,6 +57,20 @@ def edge_of(config: Config) -> float:
     return (config.mask or Mask()).edge if config.method.name == "fedpm" else EDGE_OF_SIGNS
 
 
+def others_of(config: Config) -> str:
+    """What is relied on of the other clients' coins in a sum (`accounting.mechanisms.BernoulliAggregate.others`).
+
+    In a plain sum of one process every client is one that the run clips itself. In a secure sum, and on nodes that have
+    data of their own, others may send what they like within the edge, so that they are relied on to keep to their clip
+    only where privacy.others says so.
+    """
+    table = config.privacy
+    if table is not None and table.others is not None:
+        return table.others
+    own_clients = config.aggregation.kind == "plain" and config.data.partition != "nodes"
+    return "near-reference" if own_clients else "anywhere"
+
+
 def tolerance_of(config: Config) -> float | None:
     """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest."""
     table, federation = config.aggregation, config.federation

@@ -20,7 +20,7 @@ from dpfed.config.privacy_tables import PrivacyTable
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
-from dpfed.methods.choices import edge_of, integer_noise, seen, signs_are_coins, tolerance_of
+from dpfed.methods.choices import edge_of, integer_noise, others_of, seen, signs_are_coins, tolerance_of
 from dpfed.methods.facts import MethodFacts
 
 
@@ -84,7 +84,7 @@ def _goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
     table = config.privacy
     assert table is not None
     if facts.coins or signs_are_coins(config, facts):
-        return _coin_goal(config, table, sent)
+        return _coin_goal(config, table, sent, signs=not facts.coins)
     kind = integer_noise(config)
     if kind is not None:
         return _integer_goal(config, table, sent, kind)
@@ -189,7 +189,7 @@ def _calibrated(plan: Plan, table: PrivacyTable, rounds: int) -> float:
     return budget.noise_multiplier(plan, epsilon=table.epsilon, rounds=rounds, accountant=table.accountant)
 
 
-def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
+def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -> PrivacyGoal:
     """Single uploads are charged in every round to every client: who takes part is seen."""
     federation, released = config.federation, seen(config)
     plan = Plan(
@@ -205,6 +205,9 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int) -> PrivacyGoal:
         linf_clip=table.linf_clip,
         noise_std=table.noise_std or 0.0,
         slots=table.slots,
+        clip_metric=table.clip_metric,
+        others=others_of(config) if released == "sum" else "anywhere",
+        reference=0.5 if signs else None,
     )
     clip = table.clip_norm
     if clip is None:

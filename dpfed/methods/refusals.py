@@ -227,6 +227,8 @@ def _noise(config: Config, facts: MethodFacts) -> Iterator[str]:
     for key in ("linf_clip", "noise_std", "correction", *(("slots",) if kind is None else ())):
         if getattr(table, key):
             yield f"privacy.{key} with method.name={facts.name!r}: is for fedpm's coins. Remove it."
+    if table.others is not None or table.clip_metric != "euclidean":
+        yield f"privacy.others or privacy.clip_metric with method.name={facts.name!r}: is for coins. Remove it."
     if kind is not None and seen(config) == "uploads":
         yield (
             f"privacy.noise={kind!r} with privacy.release='uploads': integer noise is for sums. Use 'gaussian', or "
@@ -262,6 +264,10 @@ def _coins(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield "privacy.placement with coins: the clients draw them. Remove it."
     if seen(config) == "uploads" and table.slots is not None:
         yield "privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it."
+    if seen(config) == "uploads" and table.others is not None:
+        yield "privacy.others with privacy.release='uploads': no other client's coins are in what is seen. Remove it."
+    if table.clip_metric == "fisher" and table.noise_std:
+        yield f"privacy.clip_metric='fisher' with privacy.noise_std={table.noise_std}: is not built. Remove one."
     if table.clip_norm is None and table.epsilon is None:
         yield "[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both."
 

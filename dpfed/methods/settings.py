@@ -148,7 +148,9 @@ class Settings:
             bits=bits,
         )
         an_entry = bits or (None if private.slots is None else private.slots.bit_length())
-        return Stages(project, ClipMoves(linf=private.coins.linf_clip), private, self._mask_wire(choice.sent, an_entry))
+        coins = private.coins
+        clip = ClipMoves(linf=coins.linf_clip, metric=coins.clip_metric, edge=coins.floor)
+        return Stages(project, clip, private, self._mask_wire(choice.sent, an_entry))
 
     def largest_in_public(self, kept: int) -> MapChoice:
         """Fed-SMP's top-k: the coordinates that move most in training on public data."""

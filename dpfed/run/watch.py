@@ -26,7 +26,8 @@ class Watch:
     """An observer of one round. No epsilon covers what it holds.
 
     arriving:      clients whose rows come in time
-    largest_norm:  of a clipped row, over the clip norm; None: only clients have seen rows
+    largest_norm:  of a clipped row, over the clip norm (of coins: over the nearest of their bounds, in their metric);
+                   None: only clients have seen rows
     typical_norm:  the median norm of rows before they are clipped, over the clip norm (`dpfed.run.update_norms`); None:
                    none was seen
     longest_added: the L2 norm of the longest row where it goes into the sum (or, with noise in rows, where that comes
@@ -38,8 +39,9 @@ class Watch:
     released:      [k], the noisy sum that is released; drawn: the server's noise in it, in the units it was added in
     """
 
-    def __init__(self, stages: Stages, clip_norm: float, arriving: NDArray[np.int64]) -> None:
-        self._stages, self._clip_norm, self._bounded = stages, clip_norm, math.isfinite(clip_norm)
+    def __init__(self, stages: Stages, now: Round, arriving: NDArray[np.int64]) -> None:
+        self._stages, self._clip_norm, self._bounded = stages, now.clip_norm, math.isfinite(now.clip_norm)
+        self._reference = now.reference
         self.arriving = arriving
         self.largest_norm: float | None = 0.0
         self.longest_added: float | None = 0.0
@@ -67,13 +69,17 @@ class Watch:
 
     def left(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Clip | ClipMoves | FixedClip | DropNotFinite) and self._bounded and len(rows):
-            largest = float(row_norms(rows).max()) / self._clip_norm
-            self.largest_norm = max(self.largest_norm or 0.0, largest)
+            self.largest_norm = max(self.largest_norm or 0.0, self._part_of_the_bound(stage, rows))
         if self._noises_rows(stage):
             noise = torch.sub(self._arrived_sum(rows, ids), self._before, out=self._before)
             self.shares = noise if self.shares is None else self.shares.add_(noise)
             self.draws += int(np.isin(ids, self.arriving).sum())
             self._before = torch.empty(0)
+
+    def _part_of_the_bound(self, stage: Any, rows: Tensor) -> float:
+        if isinstance(stage, ClipMoves):
+            return stage.farthest(rows, self._reference, self._clip_norm)
+        return float(row_norms(rows).max()) / self._clip_norm
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if not self._bounded:

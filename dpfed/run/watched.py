@@ -34,7 +34,7 @@ def open_watched(
 ) -> WatchedRound[Opened]:
     """As `open_round`, watched by the operator, and by an observer more."""
     opened = open_round(now, method, sums)
-    watch = Watch(method.stages, now.clip_norm, opened.total.arriving)
+    watch = Watch(method.stages, now, opened.total.arriving)
     seen = watch if observer is None else Together((watch, observer))
     return WatchedRound(method=method, now=replace(opened.now, observer=seen), total=opened.total, watch=watch)
 

@@ -168,11 +168,14 @@ class Stages:
                     "most its square. Give both the same steps and clip norm."
                 )
         coins, clip = self.find(PrivateCoins), self.find(ClipMoves)
-        if coins is not None and clip is not None and clip.linf != coins.coins.linf_clip:
-            raise ConfigError(
-                f"moves clipped to {clip.linf} in each coordinate with coins that are charged for "
-                f"{coins.coins.linf_clip}: must be the same."
-            )
+        if coins is not None and clip is not None:
+            kept, wanted = (clip.linf, clip.metric), (coins.coins.linf_clip, coins.coins.clip_metric)
+            if kept != wanted or (clip.metric == "fisher" and clip.edge != coins.edge):
+                raise ConfigError(
+                    f"moves clipped to {clip.linf} in each coordinate (metric {clip.metric!r}, edge {clip.edge}) with "
+                    f"coins that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {coins.edge}): must be the "
+                    "same."
+                )
 
 
 def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:

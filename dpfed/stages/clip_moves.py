@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.stages.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows, counted
+from dpfed.stages.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows, counted, row_norms
 from dpfed.stages.stage import Round
 
 
@@ -16,16 +17,45 @@ from dpfed.stages.stage import Round
 class ClipMoves:
     """A client's move of theta has at most `linf` in each coordinate (None: no such bound) and the L2 norm C.
 
-    Claim: both bounds hold in exact arithmetic. With them the coins (`dpfed.stages.coins.Coins`) are what is charged.
+    metric: "euclidean"; or "fisher", in which both bounds are of the move over sqrt(theta (1 - theta)), theta the
+    round's public probabilities clipped to [edge, 1 - edge]. Claim: both bounds hold in exact arithmetic. With them the
+    coins (`dpfed.stages.coins.Coins`) are what is charged.
     """
 
     linf: float | None
+    metric: str = "euclidean"
+    edge: float = 0.0
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        return counted(self.clipped(rows, now.clip_norm), now)
+        if self.metric == "euclidean":
+            return counted(self.clipped(rows, now.clip_norm), now)
+        units = self.units(now.reference)
+        clipped = self.clipped(rows.div_(units), now.clip_norm)
+        clipped.rows.mul_(units)
+        return counted(clipped, now)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         return total
+
+    def units(self, reference: Tensor) -> Tensor:
+        """How far a coordinate moves for a move of 1 in the metric, [k].
+
+        Rounded by at most 2^-22, relatively; with the rounding of the product that is less than what
+        `ROOM_FOR_ROUNDING` leaves of the clip of rows in this unit.
+        """
+        return self._exact_units(reference).to(reference.dtype)
+
+    def farthest(self, rows: Tensor, reference: Tensor, norm: float) -> float:
+        """The largest part of either bound that a row [c, k] has: at most 1, if all keep to both."""
+        moves = rows.double() / self._exact_units(reference)
+        largest = float(row_norms(moves).max()) / norm if len(rows) else 0.0
+        return max(largest, float(moves.abs().max()) / self.linf) if self.linf and moves.numel() else largest
+
+    def _exact_units(self, reference: Tensor) -> Tensor:
+        if self.metric == "euclidean":
+            return torch.ones_like(reference, dtype=torch.float64)
+        theta = reference.double().clamp(self.edge, 1 - self.edge)
+        return (theta * (1 - theta)).sqrt()
 
     def clipped(self, rows: Tensor, norm: float) -> Clipped:
         """Rows within both bounds, in place."""

@@ -132,6 +132,7 @@ class PrivateCoins:
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         """Zeros and ones in the dtype of rows."""
+        self._check_reference(now.reference)
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
             mask.copy_(self._drawn(now.reference, row, "coins", now.number, int(client)))
@@ -148,6 +149,12 @@ class PrivateCoins:
         if not self.coins.noise_std:
             return total - uploads * now.reference.clamp(self.edge, 1 - self.edge)
         return self._corrected(total, now.reference, uploads)
+
+    def _check_reference(self, reference: Tensor) -> None:
+        """What is charged may rest on public probabilities that are all one number."""
+        known = self.coins.reference
+        if known is not None and not bool((reference == known).all()):
+            raise ConfigError(f"public probabilities other than {known}, which is what is charged for.")
 
     def _drawn(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
         """Coins [k], bool, of the probabilities reference + row, after noise and clip."""

@@ -78,7 +78,7 @@ def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = la
         kept = _tuned_before(plan)
         write_sweep(plan.folder, listing(plan, kept))
         trials = [cell for choice in plan.grid.choices for cell in choice.runs]
-        tried = _run_all(plan, trials, pool, on_run)
+        tried = run_all(plan, trials, pool, on_run)
         tuned = _tuned(plan, [one.summary for one in tried])
         records = [*kept, *(one.to_dict() for one in tuned)]
         if records:
@@ -87,7 +87,7 @@ def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = la
         cells, lost = _with_choices(plan, tuned)
         for one in lost:
             on_run(one)
-        return FinishedSweep(plan=plan, done=(*tried, *_run_all(plan, cells, pool, on_run), *lost), tuned=tuned)
+        return FinishedSweep(plan=plan, done=(*tried, *run_all(plan, cells, pool, on_run), *lost), tuned=tuned)
 
 
 def _build_all(plan: PlannedSweep, pool: Workers) -> None:
@@ -103,7 +103,7 @@ def _build_all(plan: PlannedSweep, pool: Workers) -> None:
         raise ConfigError("nothing was run, since not everything can:\n  " + "\n  ".join(sorted(wrong)))
 
 
-def _run_all(plan: PlannedSweep, cells: Sequence[Cell], pool: Workers, on_run: OnRun) -> list[Done]:
+def run_all(plan: PlannedSweep, cells: Sequence[Cell], pool: Workers, on_run: OnRun) -> list[Done]:
     """The runs in the order of `cells`; each was reported as it ended."""
     states = [state_of(plan.folder / cell.folder, cell) for cell in cells]
     order = sorted(range(len(cells)), key=lambda i: states[i] != "finished")

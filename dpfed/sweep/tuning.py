@@ -44,11 +44,7 @@ class Tuned:
 
 def pick(choice: Choice, summaries: Sequence[Mapping[str, Any] | None]) -> Tuned:
     """The best of the candidates whose runs ended with these summaries (None: it failed)."""
-    of_classes = all(one is None or one["validation_accuracy"] is not None for one in summaries)
-    key, best_of = ("validation_accuracy", max) if of_classes else ("validation_loss", min)
-    scores = [None if summary is None else summary.get(key) for summary in summaries]
-    given = [score for score in scores if score is not None]
-    best = scores.index(best_of(given)) if len(given) == len(scores) else None
+    best, key, scores = best_of(summaries)
     config = choice.runs[0].config
     return Tuned(
         row=choice.row,
@@ -59,3 +55,12 @@ def pick(choice: Choice, summaries: Sequence[Mapping[str, Any] | None]) -> Tuned
         validation=config.data.validation or 0,
         score=key,
     )
+
+
+def best_of(summaries: Sequence[Mapping[str, Any] | None]) -> tuple[int | None, str, list[float | None]]:
+    """Which of these runs is best, None where one failed; the score that was looked at; and all scores."""
+    of_classes = all(one is None or one["validation_accuracy"] is not None for one in summaries)
+    key, best = ("validation_accuracy", max) if of_classes else ("validation_loss", min)
+    scores = [None if summary is None else summary.get(key) for summary in summaries]
+    given = [score for score in scores if score is not None]
+    return scores.index(best(given)) if given and len(given) == len(scores) else None, key, scores

@@ -56,7 +56,8 @@ IID = (
 )
 FEDAVG = (*IID, "local.learning_rate=0.05", "local.momentum=0.9")
 SAME = ("privacy.adjacency=zero-out", "model.hidden=[256]")
-SEEN = ("privacy.release=uploads",)
+EUCLIDEAN = ("privacy.clip_metric=euclidean",)  # the metric of the clips that these rows name
+SEEN = (*EUCLIDEAN, "privacy.release=uploads")
 ALL = ("local.learning_rate=20.0", "server.learning_rate=0.1", "server.momentum=0.9", "data.public=0")
 NOISED = (
     "privacy.noise_std=0.3",
@@ -77,9 +78,10 @@ ROWS: dict[str, dict[str, Row]] = {
         for data in ("fashion-mnist", "mnist")
     },
     "digits-private": {
-        "fedpm": Row(preset="fedpm-private-digits", seeds=3),
+        "fedpm": Row(preset="fedpm-private-digits", seeds=5),
         "dp-fedavg": Row(preset="dp-fedavg-digits", settings=SAME, seeds=3),
         "fed-smp-topk, p = .1": Row(preset="fed-smp-topk-digits", settings=SAME, seeds=3),
+        "fed-smp-topk, 7 bits": Row(preset="fed-smp-topk-digits", settings=(*SAME, "method.keep=0.218"), seeds=5),
     },
     "mnist-private": {
         "fedpm": Row(preset="fedpm-private-mnist", settings=("run.evaluate_every=2",)),
@@ -91,23 +93,24 @@ ROWS: dict[str, dict[str, Row]] = {
         "a, clip 1, noise .3": Row(
             preset="fedpm-private-digits",
             settings=(*SEEN, "privacy.clip_norm=1.0", "privacy.noise_std=0.3", "server.learning_rate=0.1"),
-            without=("privacy.epsilon",),
+            without=("privacy.epsilon", "privacy.linf_clip"),
         ),
         "a, clip 3.32, noise .1": Row(
             preset="fedpm-private-digits",
             settings=(*SEEN, "privacy.clip_norm=3.32", "privacy.noise_std=0.1"),
-            without=("privacy.epsilon",),
+            without=("privacy.epsilon", "privacy.linf_clip"),
         ),
-        "b": Row(preset="fedpm-private-digits"),
+        "b": Row(preset="fedpm-private-digits", settings=EUCLIDEAN, without=("privacy.linf_clip",)),
         "c, clip 3.32, noise .2": Row(
             preset="fedpm-private-digits",
-            settings=("privacy.clip_norm=3.32", "privacy.noise_std=0.2"),
-            without=("privacy.epsilon",),
+            settings=(*EUCLIDEAN, "privacy.clip_norm=3.32", "privacy.noise_std=0.2"),
+            without=("privacy.epsilon", "privacy.linf_clip"),
             seeds=3,
         ),
         "c, edge .1, noise .3": Row(
             preset="fedpm-private-digits",
-            settings=("mask.edge=0.1", "mask.scale=3.0", "privacy.noise_std=0.3"),
+            settings=(*EUCLIDEAN, "mask.edge=0.1", "mask.scale=3.0", "privacy.noise_std=0.3"),
+            without=("privacy.linf_clip",),
             seeds=3,
         ),
         "dp-fedavg": Row(preset="dp-fedavg-digits", settings=(*SAME, "privacy.epsilon=1.9"), seeds=3),

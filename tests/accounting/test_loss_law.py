@@ -8,6 +8,7 @@ from reference import library
 from reference.shorthand import fixed, gaussian, poisson, times
 from scipy.stats import binom
 
+from accounting import gaussian as normal
 from accounting.compose import accountant, loss_grid, loss_law, pld
 from accounting.compose.loss_law import LossLaw
 
@@ -108,3 +109,36 @@ def test_smallest_epsilon_of_random_laws(lowest, infinite):
             assert epsilon == 0 or delta_at(law, epsilon * (1 - 1e-6)) > delta or (epsilon == least and lowest > 1)
             below_all += 0 < epsilon < least
     assert (below_all > 10) == (lowest == 1)
+
+
+def shifts(mu, spacing=1e-3):
+    """The loss law of a plain Gaussian shift, from above."""
+    profile = normal.privacy_profile(spacing * np.arange(int((mu * mu / 2 + 20 * mu) / spacing)), mu=mu)
+    return loss_grid.connect_dots(spacing, profile, profile)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-12, 1e-20, 1e-40])
+def test_a_tilted_composition_keeps_its_digits_in_the_tail(delta):
+    """A thousand shifts by 0.05 are one of 0.05 sqrt(1000), whose epsilon is known in closed form."""
+    exact = normal.smallest_epsilon(delta, mu=0.05 * math.sqrt(1000))
+    found = loss_law.composed(loss_law.tilted_for([(shifts(0.05), 1000)], delta)).charged_epsilon(
+        delta, pld.composition_slack(1000)
+    )
+    assert exact <= found < exact * 1.002
+
+
+def test_one_after_the_other_keeps_them_too():
+    exact = normal.smallest_epsilon(1e-12, mu=0.05 * math.sqrt(100))
+    ((one, _),) = loss_law.tilted_for([(shifts(0.05), 100)], 1e-12)
+    total = one
+    for _ in range(99):
+        total = total.plus(one)
+    assert exact <= total.charged_epsilon(1e-12, 2 * pld.composition_slack(100)) < exact * 1.002
+
+
+def test_what_is_misplaced_is_charged():
+    """A tilt that leaves too little of the masses where delta is asked for gives no answer, not a wrong one."""
+    law = loss_law.composed([(shifts(0.05).tilted(0.01), 1000)])
+    assert law.charged_epsilon(1e-16, pld.composition_slack(1000)) == math.inf
+    exact = normal.smallest_epsilon(1e-16, mu=0.05 * math.sqrt(1000))
+    assert abs(law.smallest_epsilon(1e-16) / exact - 1) > 0.002  # planted: read without the charge

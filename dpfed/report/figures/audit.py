@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ def plot_audit(
         right.fill_between(rates, 0, least_missed, color="black", alpha=0.08, linewidth=0, label="refutes the claim")
         right.plot(rates, least_missed, color="black", label="claimed, at least")
         for k, one in enumerate(pairs):
-            colour, mark = COLOURS[k % 6], "x" if one.rejected else "o"
+            colour, mark = _colour(k, len(pairs)), "x" if one.rejected else "o"
             shown = _shown(epsilons, one.fpr_upper, one.fnr_upper)
             left.plot(epsilons, np.where(shown > _LEAST, shown, np.nan), color=colour, linewidth=1)
             points, limits = _point(one), (one.fpr_upper, one.fnr_upper)
@@ -48,6 +49,15 @@ def plot_audit(
         right.set_title("error rates; the line ends at the confidence limit", fontsize=9)
         left.legend(frameon=False, fontsize=7)
         right.legend(frameon=False, fontsize=7)
+
+
+def _colour(k: int, count: int) -> Any:
+    """Another one for every pair."""
+    if count <= len(COLOURS):
+        return COLOURS[k]
+    from matplotlib import colormaps
+
+    return colormaps["turbo"](0.05 + 0.9 * k / (count - 1))
 
 
 def _point(one: Observed) -> tuple[float, float]:

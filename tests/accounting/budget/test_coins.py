@@ -182,8 +182,8 @@ def test_a_cohort_of_which_not_all_are_counted_is_said(monkeypatch):
         delta=1e-4,
         clip_norm=0.3,
     )
-    assert not budget.solve(plan, rounds=2).notes
+    before = budget.solve(plan, rounds=2).notes
     for module in (coin_rounds, bernoulli_sum):
         monkeypatch.setattr(module, "LARGEST_COHORT", 50)
-    (note,) = budget.solve(plan, rounds=2).notes
+    (note,) = set(budget.solve(plan, rounds=2).notes) - set(before)
     assert note == "of 60 uploads in a sum 50 are counted, an upper bound"

@@ -10,11 +10,12 @@ from reference import normal
 from reference.mixtures import hockey_stick
 from reference.shorthand import fixed, gaussian, poisson, times
 
-from accounting.compose import accountant, lower_bound, pld
+from accounting.compose import accountant, lower_bound, pld, quantised
 from accounting.compose.loss_law import LossLaw
 from accounting.errors import InvalidParameter
 from accounting.gaussian import poisson as poisson_profiles
-from accounting.gaussian.attacks import attack_pairs
+from accounting.gaussian import smallest_epsilon
+from accounting.gaussian.attacks import AttackPair, attack_pairs
 from accounting.mechanisms import Composed
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -172,4 +173,41 @@ def test_the_offset_that_loses_least(centre):
     def lost(offset):
         return float(mass @ (steps - offset - np.floor(steps - offset)))
 
-    assert lost(lower_bound._best_offset(steps, mass)) <= min(map(lost, np.linspace(0.01, 0.5, 200))) + 0.05
+    assert lost(quantised._best_offset(steps, mass)) <= min(map(lost, np.linspace(0.01, 0.5, 200))) + 0.05
+
+
+def of_shifts(mu, count, interval, delta):
+    """Epsilon of `count` plain shifts by mu through merged cells; in truth it is that of one of mu sqrt(count)."""
+    pair = AttackPair(p=((1.0, mu),), q=((1.0, 0.0),))
+    return lower_bound._composed_epsilon([(pair, count)], interval, delta)
+
+
+@pytest.mark.parametrize(("mu", "count", "interval"), [(1e-3, 10**6, 1e-5), (3e-4, 10**7, 1e-5), (0.05, 3000, 2e-3)])
+def test_many_releases_in_groups_are_a_gaussian_from_below(mu, count, interval):
+    exact = smallest_epsilon(1e-5, mu=mu * math.sqrt(count))
+    assert 0.995 * exact < of_shifts(mu, count, interval, 1e-5) < exact
+
+
+def test_groups_that_round_upwards_are_noticed(monkeypatch):
+    def upwards(law, offset, interval):
+        rounded, place = merged(law, offset, interval)
+        return rounded, place + 0.5
+
+    merged = quantised._merged
+    monkeypatch.setattr(quantised, "_merged", upwards)
+    assert of_shifts(1e-3, 10**6, 1e-5, 1e-5) > smallest_epsilon(1e-5, mu=1.0)
+
+
+@pytest.mark.parametrize(("sigma", "rounds"), [(20.0, 10**6), (20.0, 10**7), (100.0, 10**7)])
+def test_does_not_collapse_after_many_rounds(sigma, rounds):
+    many = times(poisson(0.01, sigma), rounds)
+    stated = pld.epsilon(many, delta=1e-5)
+    assert 0.995 * stated < lower_bound.epsilon(many, delta=1e-5) < stated
+
+
+@pytest.mark.parametrize(("rounds", "delta"), [(1000, 1e-12), (1000, 1e-11), (200, 1e-12)])
+def test_both_bounds_meet_at_the_smallest_delta(rounds, delta):
+    """Rounding of transforms is charged, where it is not small against delta by tilted laws."""
+    many = times(poisson(0.01, 1.0), rounds)
+    stated = pld.epsilon(many, delta=delta)
+    assert 0.9999 * stated < lower_bound.epsilon(many, delta=delta) < stated

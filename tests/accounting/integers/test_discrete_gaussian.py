@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import mpmath as mp
 import numpy as np
@@ -216,8 +217,10 @@ def test_mixed_with_gaussians_and_skellam_in_one_composition():
     assert stated.lower_bound is None
     skellam = Skellam(dimension=1, l2_bound=20.0, share_variance=100.0, shares=5, adjacency="zero-out")
     more = guarantee(Composed(parts=(*parts, (skellam, 1))), delta=1e-5)
-    assert more.method == "rdp"
+    assert more.method == "analytic-gaussian"
     assert more.epsilon > stated.epsilon
+    beyond = Composed(parts=(*parts, (replace(skellam, share_variance=1e12, l2_bound=2e6), 1)))
+    assert guarantee(beyond, delta=1e-5).method == "rdp"
 
 
 @pytest.mark.parametrize("law", [DiscreteGaussian, Skellam])

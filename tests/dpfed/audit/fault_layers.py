@@ -20,11 +20,11 @@ from dpfed.audit.one_round import OneRound
 from dpfed.audit.one_stream import OneStream
 from dpfed.audit.public_map_check import public_map_check
 from dpfed.audit.rejection import reject_claim
+from dpfed.audit.round_audit import Share, claimed, pairs_of
 from dpfed.audit.sampler_check import sampler_check
 from dpfed.audit.secure_check import secure_check
 from dpfed.audit.thresholds import Thresholds, claimed_gaussian
 from dpfed.audit.two_worlds import TwoWorlds
-from dpfed.audit.upload import Share, claimed, pairs_of
 from dpfed.audit.whole_round import WholeRounds
 from dpfed.randomness import Simulated
 from dpfed.round import Method

@@ -9,7 +9,7 @@ import torch
 from dpfed.audit.clip_check import norm_check
 from dpfed.audit.method_setting import configured, round_of
 from dpfed.audit.one_stream import NoDraws, OneStream
-from dpfed.audit.upload import claimed
+from dpfed.audit.round_audit import claimed
 from dpfed.audit.whole_round import WholeRounds
 from dpfed.run import watched
 from dpfed.run.experiment import build

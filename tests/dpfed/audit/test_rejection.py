@@ -128,7 +128,7 @@ def test_measured_false_alarms_are_within_alpha(n, count):
     if count == 1:
         cut = thresholds.claimed_gaussian(mu, trials=n, alpha=ALPHA)
     else:
-        cut = thresholds.spread_gaussian(mu, trials=n, count=count)
+        cut = Thresholds(values=tuple(np.linspace(-2.0, 2.0 + mu, count).tolist()), origin="spread")
     assert _alarms(mu, 1.0, mu, n, 200, 7, cut) <= int(binom.ppf(0.999, 200, ALPHA))
 
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import beta, norm
 
-from accounting import gaussian
 from dpfed.audit import thresholds
 from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.audit.thresholds import HeldOut, Thresholds
+from dpfed.audit.score_law import plain
+from dpfed.audit.thresholds import Cuts, Thresholds, coins, guessing, overfull
 from dpfed.errors import ConfigError
 
 
@@ -26,50 +26,41 @@ def test_claimed_gaussian_beats_every_other_threshold_in_what_is_expected_to_be_
     assert float(shown(best)) >= np.nanmax(others) - 1e-4
 
 
-def test_a_claimed_profile_gives_the_gaussian_threshold_in_units_of_the_log_ratio():
-    """The log-likelihood ratio of N(mu) to N(0) at x is mu x - mu^2 / 2."""
-    mu = 0.7
-    (score,) = thresholds.claimed_gaussian(mu, trials=2000, alpha=0.05).values
-    (loss,) = thresholds.claimed_profile(
-        lambda eps: gaussian.privacy_profile(eps, mu=mu), trials=2000, alpha=0.05
-    ).values
-    assert loss == pytest.approx(mu * score - mu**2 / 2, abs=0.02)
-
-
-def test_a_given_law_equals_the_gaussian_one():
-    (by_law,) = thresholds.claimed_law(
-        lambda t: norm.sf(t), lambda t: norm.cdf(t - 1), np.linspace(-6, 7, 4001), trials=500, alpha=0.05
-    ).values
-    assert by_law == pytest.approx(thresholds.claimed_gaussian(1.0, trials=500, alpha=0.05).values[0], abs=0.01)
-
-
 def test_too_few_trials_for_the_claim_cut_where_both_errors_are_alike():
     """Nine trials cannot show mu = 0.7, but can show a mechanism with a tenth of its noise."""
     assert thresholds.claimed_gaussian(0.714, trials=9, alpha=0.05).values[0] == pytest.approx(0.357, abs=0.005)
 
 
-def test_spread_covers_what_the_trials_can_see():
-    spread = thresholds.spread_gaussian(1.0, trials=1000, count=5).values
-    assert len(spread) == 5
-    assert norm.sf(spread[-1]) == pytest.approx(0.01)
-    assert norm.cdf(spread[0] - 1.0) == pytest.approx(0.01)
-    assert thresholds.spread_gaussian(1.0, trials=1000, count=1).values == (pytest.approx(0.5),)
+@pytest.mark.parametrize(("trials", "mu"), [(2_000, 1.0), (100_000, 1.0), (100_000, 0.5)])
+def test_guesses_are_made_where_they_are_expected_to_show_the_most(trials, mu):
+    """Against 60 x 60 other pairs of cuts; the expected bound by scipy's binomial tail."""
+
+    def shown(low, high):
+        right = trials / 2 * (norm.sf(high - mu) + norm.cdf(low))
+        wrong = trials / 2 * (norm.sf(high) + norm.cdf(low - mu))
+        out = overfull(trials, 1e-5, 0.05)
+        q = beta.ppf(0.95 * 0.05, right - out, wrong + 1) if right > out else 0.5
+        return np.log(q / (1 - q))
+
+    found = guessing(plain(mu).errors, np.linspace(-5, 6, 111), trials=trials, alpha=0.05, delta=1e-5)
+    ends = np.linspace(-5, 6, 60)
+    others = [shown(low, high) for low in ends for high in ends if low <= high]
+    assert shown(found.low, found.high) >= np.nanmax(others) - 0.02
 
 
-def test_held_out_trials_are_disjoint_whole_and_blind_to_the_scores():
-    split = HeldOut(seed=3, fraction=0.25)
-    chosen, measured = split.split(np.arange(1000.0), 0)
-    assert (len(chosen), len(measured)) == (250, 750)
-    assert sorted([*chosen, *measured]) == list(range(1000))
-    again, _ = split.split(np.arange(1000.0)[::-1], 0)
-    assert np.array_equal(again, 999 - chosen)
-    assert abs(chosen.mean() - 499.5) < 60  # sorted scores are shuffled, not cut
+def test_coins_leave_no_world_empty_and_are_fair():
+    assert coins(2, 0) == (1, 1)
+    ones = np.array([coins(100, seed)[1] for seed in range(400)])
+    assert abs(ones.mean() - 50) < 6 * 5 / 20
+    assert 4 < ones.std() < 6
+    with pytest.raises(ConfigError, match="at least 2"):
+        coins(1, 0)
 
 
-@pytest.mark.parametrize(("size", "fraction"), [(1, 0.5), (10, 0.01), (10, 0.99)])
-def test_a_split_that_leaves_nothing_is_refused(size, fraction):
-    with pytest.raises(ConfigError, match=r"of world 1.*Use more trials"):
-        HeldOut(seed=0, fraction=fraction).split(np.zeros(size), 1)
+@pytest.mark.parametrize("ends", [(1.0, 0.0), (float("nan"), 0.0)])
+def test_cuts_are_in_order(ends):
+    with pytest.raises(ConfigError, match="low at most high"):
+        Cuts(low=ends[0], high=ends[1], origin="x")
 
 
 @pytest.mark.parametrize("bad", [{"values": (), "origin": "x"}, {"values": (1.0,), "origin": " "}])
@@ -82,8 +73,3 @@ def test_a_threshold_says_where_it_comes_from(bad):
 def test_thresholds_are_finite(value):
     with pytest.raises(ValueError, match="threshold="):
         Thresholds(values=(value,), origin="claim")
-
-
-def test_candidates_are_finite():
-    with pytest.raises(ConfigError, match="candidates"):
-        thresholds.claimed_law(norm.sf, norm.cdf, [], trials=10, alpha=0.05)

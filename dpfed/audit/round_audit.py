@@ -23,9 +23,10 @@ from dpfed.audit.public_map_check import public_map_check
 from dpfed.audit.rejection import ClaimTest, reject_claim
 from dpfed.audit.round_checks import empty_round_check, floor_check, linear_check, seeds_check, sum_check
 from dpfed.audit.state_checks import ledger_check, state_check
-from dpfed.audit.thresholds import Thresholds
+from dpfed.audit.thresholds import Cuts, Thresholds, coins
 from dpfed.audit.two_worlds import Trials, TwoWorlds
 from dpfed.audit.verdict import Check
+from dpfed.audit.window_check import window_check
 from dpfed.compress.dense import Dense
 from dpfed.errors import ConfigError
 from dpfed.models.flat import Block
@@ -37,6 +38,9 @@ ENOUGH = 0.95
 
 TRIALS = 6_000
 """Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
+
+PLENTY = 2_000
+"""Trials of a pair beside the best one."""
 
 NOT_TESTED = (
     "several rounds together, but for shared noise",
@@ -173,7 +177,7 @@ def audit_round(
     fresh = one.with_randomness(OneStream(seed))
     size = one.method.clients.course.size
     worlds = [TwoWorlds.of(fresh, claim, pair) for pair in pairs_of(one, claim, layout)]
-    shares = shares_of(worlds, trials=number, alpha=alpha)
+    shares = shares_of(worlds, trials=number, alpha=alpha, seed=seed)
     tests, seen = [], []
     for share in shares:
         found, shown = share.tested()
@@ -226,25 +230,28 @@ def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Nei
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Share:
-    """A pair's part of the trials and of the error probability. best: the pair whose power is stated."""
+    """A pair's part of the trials and of the error probability. best: the pair whose power is stated. seed: of the
+    coins that choose each trial's world."""
 
     world: TwoWorlds
     trials: int
     alpha: float
     best: bool = False
+    seed: int = 0
 
     def tested(self) -> tuple[list[PairTest], list[Trials]]:
         """Its tests, one a score; and what its trials showed. Cuts are settled before the trials that are counted."""
-        world, each = self.world, (self.trials - self.trials // 2, self.trials // 2)
-        delta, alpha = world.claim.delta, self.alpha / len(world.pair.scores)
-        cuts = {kind: [world.cuts(kind, each[1], alpha, at) for at in (None, delta)] for kind in world.pair.scores}
-        seen = [world.trials(side, each[side]) for side in (0, 1)]
-        return [self._test(kind, cuts[kind], seen, alpha) for kind in world.pair.scores], seen
+        world, (n0, n1) = self.world, coins(self.trials, self.seed)
+        alpha = self.alpha / len(world.pair.scores)
+        cuts = {kind: world.cuts(kind, self.trials, alpha) for kind in world.pair.scores}
+        seen = [world.trials(side, (n0, n1)[side]) for side in (0, 1)]
+        return [self._test(kind, *cuts[kind], seen, alpha) for kind in world.pair.scores], seen
 
-    def _test(self, kind: Score, cuts: list[Thresholds], seen: list[Trials], alpha: float) -> PairTest:
-        claim, (one, other), (by_shift, by_delta) = self.world.claim, (side.scores[kind] for side in seen), cuts
-        bound = epsilon_lower_bound(one, other, delta=claim.delta, alpha=alpha, thresholds=by_delta)
-        gaussian = gdp_lower_bound(one, other, delta=claim.delta, alpha=alpha, thresholds=by_shift)
+    def _test(self, kind: Score, by_shift: Thresholds, guesses: Cuts, seen: list[Trials], alpha: float) -> PairTest:
+        claim, (one, other) = self.world.claim, (side.scores[kind] for side in seen)
+        level = alpha * (1 - 2.0 ** (1 - self.trials))  # the coins did not all fall alike
+        bound = epsilon_lower_bound(one, other, delta=claim.delta, alpha=level, cuts=guesses)
+        gaussian = gdp_lower_bound(one, other, delta=claim.delta, alpha=level, cut=by_shift.values[0])
         return PairTest(
             pair=self.world.pair.name,
             score=kind,
@@ -267,17 +274,19 @@ class Share:
         return power_of(region, law, noises=NOISES, moves=MOVES)
 
 
-def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float) -> list[Share]:
+def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[Share]:
     """Half of the trials, and half of alpha, for the pair with the largest gap; all of both where the others would get
-    fewer than two trials each."""
+    fewer than two trials each, and what the others do not need: with more than `PLENTY` each they would find no more of
+    the faults that are theirs."""
     largest = max(one.gap for one in worlds)
     best = next(one for one in worlds if one.gap >= largest * (1 - 1e-3))
     others = [one for one in worlds if one is not best]
-    part = trials // 2 // len(others) if others else 0
+    part = min(trials // 2 // len(others), PLENTY) if others else 0
     if part < 2:
-        return [Share(world=best, trials=trials, alpha=alpha, best=True)]
-    first = Share(world=best, trials=trials - part * len(others), alpha=alpha / 2, best=True)
-    rest = [Share(world=one, trials=part, alpha=alpha / 2 / len(others)) for one in others]
+        return [Share(world=best, trials=trials, alpha=alpha, best=True, seed=seed)]
+    level = alpha / 2 if part < PLENTY else alpha / 10  # of all others: they look for gross faults
+    first = Share(world=best, trials=trials - part * len(others), alpha=alpha - level, best=True, seed=seed)
+    rest = [Share(world=one, trials=part, alpha=level / len(others), seed=seed + k) for k, one in enumerate(others, 1)]
     return [first, *rest]
 
 
@@ -289,7 +298,7 @@ def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) 
         noise = noise_of(fresh, claim, size, draws)
         found += [size_check(noise), tail_check(noise), coordinates_check(noise)]
     else:
-        found.append(floor_check(fresh, claim, size))
+        found += [floor_check(fresh, claim, size), window_check(fresh, claim, size)]
     found += [seeds_check(one, claim, size), linear_check(fresh, claim, size), public_map_check(one)]
     if claim.seen == "sum":
         found += [sum_check(one, size), empty_round_check(one, claim)]

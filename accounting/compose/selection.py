@@ -1,0 +1,167 @@
+"""The cost of tuning: the best of a random number of runs (docs/theory.md, section 8)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from accounting import require
+from accounting.compose import accountant as accountants
+from accounting.compose import rdp
+from accounting.compose.profiles import Profile, delta_from_curve, profile
+from accounting.compose.rdp import Floats
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms import Mechanism
+
+LAWS = ("negative-binomial", "poisson")
+_LEVELS = 1200
+_SMALLEST_LEVEL = 1e-12
+_LARGEST_LOSS = 30.0
+_NEVER = 1e-25
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomRuns:
+    """How many runs are made: a number K drawn from this law, which nobody may choose or know before.
+
+    law: "negative-binomial", truncated to K >= 1, of this `eta` > -1 (0: logarithmic, 1: geometric; the lower, the less
+    it costs and the likelier is K = 1), or "poisson" (K may be 0: then nothing comes out). mean: the expectation of K.
+    """
+
+    mean: float
+    law: str = "negative-binomial"
+    eta: float = 0.0
+
+    def __post_init__(self) -> None:
+        require.one_of(LAWS, law=self.law)
+        object.__setattr__(self, "mean", require.positive(mean=self.mean))
+        if require.real("a number above -1", eta=self.eta) <= -1:
+            raise InvalidParameter(f"eta={self.eta}: must be above -1.")
+        if self.law == "negative-binomial" and not 1 < self.mean <= 1e6:
+            raise InvalidParameter(f"mean={self.mean} of a number of runs of at least 1: must be above 1, up to 1e6.")
+
+    @property
+    def gamma(self) -> float:
+        """Of the negative binomial law: the chance parameter that gives the mean, rounded downwards."""
+        from scipy.optimize import brentq
+
+        def excess(log_gamma: float) -> float:
+            return _mean(math.exp(log_gamma), self.eta) - self.mean
+
+        return math.exp(float(brentq(excess, -60.0, -1e-9, xtol=1e-13))) * (1 - 1e-9)
+
+    @property
+    def largest_mean(self) -> float:
+        """The expectation of K, rounded upwards with `gamma`."""
+        return self.mean if self.law == "poisson" else max(self.mean, _mean(self.gamma, self.eta))
+
+    def drawn(self, uniform: float) -> int:
+        """K for a number in [0, 1): the least k with Pr[K <= k] above it, summed in floating point."""
+        poisson, gamma = self.law == "poisson", math.nan if self.law == "poisson" else self.gamma
+        k, weight = (0, math.exp(-self.mean)) if poisson else (1, _mean(gamma, self.eta) * gamma ** (1 + self.eta))
+        below = weight
+        while below <= uniform and (k < self.mean or weight > _NEVER):
+            k += 1
+            weight *= self.mean / k if poisson else (1 - gamma) * (k - 1 + self.eta) / k
+            below += weight
+        return k
+
+
+def _mean(gamma: float, eta: float) -> float:
+    """E K of the truncated negative binomial law."""
+    if abs(eta) < 1e-9:
+        return (1 / gamma - 1) / -math.log(gamma)
+    return eta * (1 - gamma) / (gamma * -math.expm1(eta * math.log(gamma)))
+
+
+def renyi(orders: Floats, curve: Floats, runs: RandomRuns) -> Floats:
+    """Renyi divergence of the best of K runs, each of which has the divergences `curve` at `orders`.
+
+    Claim (Papernot, Steinke 2022, Theorems 2 and 6): with K negative binomial of eta and gamma, at every order a and
+    for any second order b
+        rho'(a) = rho(a) + (1 + eta) (1 - 1/b) rho(b) + (1 + eta) log(1/gamma) / b + log(E K) / (a - 1),
+    and with K Poisson of mean m
+        rho'(a) = rho(a) + m delta' + log(m) / (a - 1),  delta' that of one run at epsilon' = log(1 + 1/(a - 1)).
+    b is the best of `orders`. Conditions: the runs are independent and alike (a candidate is drawn for each), what they
+    are compared by is part of what they release, and K is drawn apart. Adjacency: that of the curve, both orders of the
+    worlds. Direction of error: upper bound.
+    """
+    known = np.isfinite(curve)
+    if runs.law == "poisson":
+        at = np.log1p(1 / (orders - 1))
+        delta = delta_from_curve(at, orders[known], curve[known]) if known.any() else np.ones_like(orders)
+        return np.asarray(curve + runs.mean * delta + math.log(runs.mean) / (orders - 1))
+    gamma, more = runs.gamma, 1 + runs.eta
+    second = np.where(known, (1 - 1 / orders) * np.where(known, curve, 0.0) - math.log(gamma) / orders, np.inf).min()
+    return np.asarray(curve + more * second + math.log(_mean(gamma, runs.eta)) / (orders - 1))
+
+
+def shift(profiles: Sequence[Profile], runs: RandomRuns) -> float:
+    """s with H_(e^epsilon) of the best of K runs at most E K times H_(e^(epsilon - s)) of one run, for every epsilon.
+
+    s = log sup phi'(1 - x) / phi'(1 - x'), phi the generating function of K, x and x' the chances of one run to be
+    better than something in the two worlds, so that x' <= e^e x + delta(e) for all e >= 0. With K negative binomial
+    phi'(1 - x) is (gamma + (1 - gamma) x)^-(1 + eta) but for a factor, with K Poisson of mean m e^(-m x). Proof:
+    docs/theory.md, section 8. The supremum is taken over cells of x, each bounded at both ends by one line.
+    Direction of error: upper bound.
+    """
+    levels = np.concatenate([[0.0], np.geomspace(_SMALLEST_LEVEL, 1.0, _LEVELS)])
+    losses = np.concatenate([np.linspace(0.0, 4.0, 801), np.geomspace(4.02, _LARGEST_LOSS, 200)])
+    deltas = np.max([one(losses) for one in profiles], axis=0)
+    slopes, offsets = np.append(np.exp(losses), 0.0), np.append(deltas, 1.0)  # the last: x' <= 1
+    low, high = levels[:-1], levels[1:]
+    if runs.law == "poisson":
+        # x' - x is a line's: largest at an end of a cell.
+        gaps = [np.maximum(offsets + (slopes - 1) * x[:, None], 0.0) for x in (low, high)]
+        return float(runs.mean * np.maximum(*gaps).min(axis=1).max()) * (1 + 1e-12)
+    gamma = runs.gamma
+
+    def ratio(x: Floats) -> Floats:
+        better = offsets + slopes * x[:, None]
+        return np.asarray((gamma + (1 - gamma) * better) / (gamma + (1 - gamma) * x[:, None]))
+
+    # A quotient of lines rises or falls throughout: its largest value in a cell is at an end.
+    largest = np.maximum(ratio(low), ratio(high)).min(axis=1).max()
+    return float((1 + runs.eta) * math.log(largest)) * (1 + 1e-12)
+
+
+def epsilon(*mechanisms: Mechanism, runs: RandomRuns, delta: float) -> float:
+    """Epsilon of the best of a random number of runs: one epsilon for the chosen run and its choice.
+
+    mechanisms: what one run releases; several where each run draws one of so many candidates, at random, and says
+    which. Claim: the smaller of two bounds, `renyi` converted and s + epsilon_run(delta / E K) with `shift`'s s; never
+    below that of one run. Rounds that may overflow their slots have only the second. Direction of error: upper bound.
+    """
+    target = require.open_probability(delta=delta)
+    if not mechanisms:
+        raise InvalidParameter("mechanisms: none given; give what one run releases.")
+    bounds = [_by_profiles(mechanisms, runs, target)]
+    if not any(accountants.overflow(one) > 0 for one in mechanisms):
+        bounds.append(_by_renyi(mechanisms, runs, target))
+    if not math.isfinite(min(bounds)):
+        raise UnsupportedMechanism(f"the best of {runs.mean:g} runs in the mean: no bound at delta={delta}.")
+    single = 0.0
+    if runs.law == "negative-binomial":
+        single = max(accountants.epsilon(one, delta=target) for one in mechanisms)
+    return max(min(bounds), single)
+
+
+def _by_renyi(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -> float:
+    """A mixture over candidates has no larger divergence than its parts."""
+    orders = min((accountants.orders(one) for one in mechanisms), key=len)
+    try:
+        curve = np.max([rdp.curve(one, orders) for one in mechanisms], axis=0)
+    except UnsupportedMechanism:
+        return math.inf
+    most = renyi(orders, curve, runs)
+    return float(rdp.epsilon_from_curve(orders, np.maximum(most, 0.0), delta=delta).epsilon)
+
+
+def _by_profiles(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -> float:
+    try:
+        more = shift([profile(one) for one in mechanisms], runs)
+        share = delta / max(runs.largest_mean, 1.0)
+        return more + max(accountants.epsilon(one, delta=share) for one in mechanisms)
+    except (UnsupportedMechanism, InvalidParameter):
+        return math.inf

@@ -1,0 +1,424 @@
+"""The audit of a function: two worlds of a client or a record, and what is seen of them, against a claim."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import require
+from accounting.rounding import downwards, upwards
+from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
+from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of
+from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
+from dpfed.audit.functions.outputs import table_of
+from dpfed.audit.functions.process import Process
+from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
+from dpfed.audit.power import LIKELY, Region
+from dpfed.audit.rejection import ClaimTest, reject_claim
+from dpfed.audit.score_law import HONEST, plain
+from dpfed.audit.thresholds import Cuts, Thresholds, coins
+from dpfed.audit.verdict import Check
+from dpfed.errors import ConfigError
+
+Floats = NDArray[np.float64]
+Progress = Callable[[str], None]
+
+TRIALS = 6_000
+"""Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
+
+ENOUGH = 0.9
+"""A pair reaches the claimed separation if it shows this part of it; what is shown is an estimate."""
+
+_A_FIFTH = 0.8
+_CHUNK, _LEARN = 500, 1_000
+_CUT = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionTest:
+    """One pair of worlds under one score.
+
+    gap:         how far the worlds are apart, in noise stds, over the claimed shift; an estimate
+    lower_bound: epsilon for any mechanism; lower_bound_gdp if it is a Gaussian
+    finds:       the epsilon of a Gaussian that this test finds with probability 90%; infinite with few trials
+    """
+
+    pair: str
+    score: str
+    gap: float
+    trials: int
+    lower_bound: float
+    lower_bound_gdp: float
+    finds: float
+    test: ClaimTest
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "pair": self.pair,
+            "score": self.score,
+            "gap": self.gap,
+            "trials": self.trials,
+            "lower_bound": self.lower_bound,
+            "lower_bound_gdp": self.lower_bound_gdp,
+            "finds": None if math.isinf(self.finds) else self.finds,
+            "rejected": self.test.rejected,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionAudit:
+    """What was claimed of a function, what was seen, and what follows."""
+
+    name: str
+    claim: FunctionClaim
+    confidence: float
+    trials: int
+    seed: int
+    tests: tuple[FunctionTest, ...]
+    checks: tuple[Check, ...]
+    not_tried: tuple[str, ...]
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """The largest of a pair."""
+        return max(one.gap for one in self.tests)
+
+    @property
+    def finds(self) -> float:
+        """The smallest epsilon that would have been found with probability 90%, whatever the trials showed."""
+        return min(one.finds for one in self.tests)
+
+    @property
+    def lower_bound(self) -> float:
+        return max(one.lower_bound for one in self.tests)
+
+    @property
+    def verdict(self) -> str:
+        """fail: the claim is refuted. inconclusive: noise short by a fifth would not have been found, or no pair shows
+        as much as is claimed."""
+        if any(one.test.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
+            return "fail"
+        enough = self.finds <= _limit(self.claim)
+        return "pass" if enough and self.gap >= ENOUGH else "inconclusive"
+
+    def in_words(self) -> str:
+        """The verdict in a sentence or two."""
+        claim = f"epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)}"
+        refuted = [one for one in self.tests if one.test.rejected]
+        if refuted:
+            worst = max(refuted, key=lambda one: one.test.excess)
+            return (
+                f"{claim} is claimed and does not hold: inputs that differ in one client ({worst.pair}) can be told "
+                f"apart as if epsilon were at least {downwards(max(worst.lower_bound, worst.lower_bound_gdp))}."
+            )
+        broken = [one.name for one in self.checks if one.passed is False]
+        if broken:
+            return f"Checks that failed: {', '.join(broken)}."
+        found = f"{claim} is claimed, and {self.trials:,} trials found nothing against it. They would have found "
+        found += (
+            f"a Gaussian mechanism of epsilon {upwards(self.finds)} with probability {LIKELY:.0%}."
+            if math.isfinite(self.finds)
+            else "no mechanism, however bad."
+        )
+        if self.verdict == "pass":
+            return found
+        if self.gap < ENOUGH:
+            return (
+                f"{found} But the pair that shows the most shows {downwards(self.gap, digits=2)} of what is claimed: "
+                "is clip_norm that of the function, and does it see its input?"
+            )
+        return (
+            f"{found} That is too little: noise short by a fifth must be found. Give more trials, or claim a mechanism."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document of `dpfed audit upload --json`."""
+        gaussian = max(one.lower_bound_gdp for one in self.tests)
+        return {
+            "method": self.name,
+            "claimed_epsilon": self.claim.epsilon,
+            "delta": self.claim.delta,
+            "claim": self.claim.words,
+            "lower_bound": self.lower_bound,
+            "lower_bound_if_gaussian": gaussian if self.claim.gaussian else None,
+            "confidence": self.confidence,
+            "trials": self.trials,
+            "score_gap": self.gap,
+            "power": {
+                "probability": LIKELY,
+                "epsilon": None if math.isinf(self.finds) else self.finds,
+                "enough": self.finds <= _limit(self.claim),
+            },
+            "checks": [check.to_dict() for check in self.checks],
+            "verdict": self.verdict,
+            "words": self.in_words(),
+            "adjacency": str(self.claim.adjacency),
+            "pairs": [one.to_dict() for one in self.tests],
+            "not_tried": list(self.not_tried),
+            "seed": self.seed,
+            "seconds": self.seconds,
+        }
+
+
+def _limit(claim: FunctionClaim) -> float:
+    """The epsilon of a Gaussian whose noise is short by a fifth of what gives the claimed one."""
+    return epsilon_of_shift(claim.mu / _A_FIFTH, delta=claim.delta) if math.isfinite(claim.mu) else math.inf
+
+
+def audit_function(
+    f: Callable[..., Any],
+    *,
+    claim: Claimed,
+    delta: float | None = None,
+    adjacency: str | None = None,
+    clip_norm: float = 1.0,
+    clients: int = 4,
+    dimension: int = 32,
+    layout: Sequence[int] | None = None,
+    worlds: Sequence[Worlds] | None = None,
+    trials: int = TRIALS,
+    confidence: float = 0.95,
+    seed: int = 0,
+    batched: bool = False,
+    arrays: str = "torch",
+    time_limit: float = 600.0,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> FunctionAudit:
+    """Test a claim about `f(updates [clients, dimension], seed) -> what is seen` in two worlds that differ in a client.
+
+    claim:     (epsilon, delta), a mechanism of `accounting`, an `accounting.Guarantee`, or a profile; the more it says,
+               the more a trial shows. delta, adjacency: see `functions.claim.claim_of`.
+    clip_norm: the bound on one client's update that f enforces: updates far beyond, at and inside it are tried
+    layout:    sizes of the layers of the updates
+    worlds:    pairs of inputs of one's own in place of updates, of any kind: records, a state and a batch
+    trials:    calls that are counted, over both worlds and all pairs; some hundreds a pair more are a pilot
+    batched:   f(updates [t, clients, dimension], seeds [t]) gives t outputs
+    arrays:    "torch" or "numpy": what f is given
+    time_limit: seconds, for all calls, in a process of its own
+
+    f must be random anew in every call, from its seed or otherwise. Where it follows the seed, fewer trials settle what
+    is looked at. Claim: a sound function fails with probability at most 1 - confidence. A pass proves nothing: it
+    states what would have been found. Errors: ConfigError for a claim or function that cannot work, RunError when the
+    time is over.
+    """
+    stated = claim_of(claim, delta=delta, adjacency=adjacency)
+    pairs = (
+        list(worlds)
+        if worlds is not None
+        else pairs_of_updates(
+            stated.adjacency, clients=clients, dimension=dimension, clip_norm=clip_norm, layout=layout
+        )
+    )
+    if not pairs:
+        raise ConfigError("worlds=[]: must be at least one pair of inputs.")
+    with Process(f, arrays=arrays, batched=batched, time_limit=time_limit) as process:
+        return audit_calls(
+            process,
+            stated,
+            pairs,
+            trials=trials,
+            confidence=confidence,
+            seed=seed,
+            name=name or str(getattr(f, "__name__", type(f).__name__)),
+            of_updates=worlds is None,
+            progress=progress,
+        )
+
+
+class Calls(Protocol):
+    """Where a function is called."""
+
+    def seen(self, given: Any, seeds: list[int]) -> list[Floats]:
+        """What is seen of `given`, once for each seed, as numbers."""
+
+
+def audit_calls(
+    calls: Calls,
+    claim: FunctionClaim,
+    pairs: Sequence[Worlds],
+    *,
+    trials: int = TRIALS,
+    confidence: float = 0.95,
+    seed: int = 0,
+    name: str = "function",
+    of_updates: bool = False,
+    progress: Progress | None = None,
+) -> FunctionAudit:
+    """The same wherever the function runs, for pairs of inputs. of_updates: they are rows, of which one may be NaN."""
+    began, number = time.monotonic(), require.count(at_least=20, trials=trials)
+    alpha = 1 - require.open_probability(confidence=confidence)
+    trial = _Trials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
+    pilots = [_pilot(trial, pair, number) for pair in pairs]
+    tests, tried = [], []
+    for share in _shares(list(pairs), pilots, number, alpha, seed):
+        tests += share.tests(trial, claim)
+        tried.append(share.pair.name)
+    return FunctionAudit(
+        name=name,
+        claim=claim,
+        confidence=confidence,
+        trials=sum({one.pair: one.trials for one in tests}.values()),
+        seed=seed,
+        tests=tuple(tests),
+        checks=(_numbers_only(trial, pairs[0]),) if of_updates else (),
+        not_tried=tuple(pair.name for pair in pairs if pair.name not in tried),
+        seconds=time.monotonic() - began,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Trials:
+    calls: Calls
+    seeds: np.random.Generator
+    say: Progress
+
+    def table(self, given: Any, count: int, words: str, seeds: list[int] | None = None) -> Floats:
+        """So many outputs of one input, each from a seed of its own."""
+        drawn = seeds or self.drawn(count)
+        rows: list[Floats] = []
+        while len(rows) < count:
+            rows += self.calls.seen(given, drawn[len(rows) : len(rows) + _CHUNK])
+            self.say(f"{words}: {len(rows):,} of {count:,} calls")
+        return table_of(rows)
+
+    def drawn(self, count: int) -> list[int]:
+        return [int(one) for one in self.seeds.integers(0, 2**31, count)]
+
+
+def _pilot(trial: _Trials, pair: Worlds, trials: int) -> list[LearntScore]:
+    """To learn the scores from seeds that both worlds share, or from more where noise does not follow them; and to
+    measure them from others."""
+    count = max(50, trials // 80)
+    shared = trial.drawn(count)
+    words, sides = f"pilot, {pair.name}", _sides(pair)
+    other, one = (trial.table(given, count, words, shared) for given in sides)
+    follows = seeds_cancel(one, other)
+    if not follows:
+        count = max(_LEARN, trials // 10)
+        other, one = (trial.table(given, count, words) for given in sides)
+    fresh = [trial.table(given, max(150, count // 4), words) for given in sides]
+    return learnt((one, fresh[1]), (other, fresh[0]), shared=follows)
+
+
+def _sides(pair: Worlds) -> tuple[Any, Any]:
+    return pair.other, pair.one
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Share:
+    """A pair's part of the trials and of the error probability."""
+
+    pair: Worlds
+    scores: list[LearntScore]
+    trials: int
+    alpha: float
+    seed: int
+    best: bool
+
+    def tests(self, trial: _Trials, claim: FunctionClaim) -> list[FunctionTest]:
+        alpha, counts = self.alpha / len(self.scores), coins(self.trials, self.seed)
+        mu = claim.mu if claim.gaussian else None
+        cuts = [
+            score.cuts(claim.profile, mu=mu, trials=self.trials, alpha=alpha, delta=claim.delta)
+            for score in self.scores
+        ]
+        tables = [
+            trial.table(given, count, self.pair.name) for given, count in zip(_sides(self.pair), counts, strict=True)
+        ]
+        found = []
+        for score, (cut, guesses, middle) in zip(self.scores, cuts, strict=True):
+            seen = score.of(tables[0]), score.of(tables[1])
+            found.append(self._test(score, seen, claim, alpha, cut, guesses, middle))
+        return found
+
+    def _test(
+        self,
+        score: LearntScore,
+        seen: tuple[Floats, Floats],
+        claim: FunctionClaim,
+        alpha: float,
+        cut: Thresholds,
+        guesses: Cuts,
+        middle: float,
+    ) -> FunctionTest:
+        level, delta = alpha * (1 - 2.0 ** (1 - self.trials)), claim.delta
+        counted = replace(score, pilot=seen)
+        return FunctionTest(
+            pair=self.pair.name,
+            score=score.kind,
+            gap=min(counted.separation / claim.mu, _CUT) if claim.mu > 0 else _CUT,
+            trials=self.trials,
+            lower_bound=epsilon_lower_bound(*seen, delta=delta, alpha=level, cuts=guesses).epsilon,
+            lower_bound_gdp=gdp_lower_bound(*seen, delta=delta, alpha=level, cut=middle).epsilon,
+            finds=_finds(claim, (len(seen[0]), len(seen[1])), alpha, _of_unit(score, cut)) if self.best else math.inf,
+            test=reject_claim(*seen, claim.profile, alpha=alpha, thresholds=cut),
+        )
+
+
+def _shares(pairs: list[Worlds], pilots: list[list[LearntScore]], trials: int, alpha: float, seed: int) -> list[_Share]:
+    """Half of the trials, and half of alpha, for the pair whose pilot shows the most; the rest over the others."""
+    shown = [max(score.separation for score in scores) for scores in pilots]
+    best = next(k for k, one in enumerate(shown) if one >= 0.9 * max(shown))
+    others = [k for k in range(len(pairs)) if k != best]
+    part = trials // 2 // len(others) if others else 0
+    first = trials - part * len(others)
+    shares = [(best, first, alpha if not others or part < 2 else alpha / 2)]
+    if part >= 2:
+        shares += [(k, part, alpha / 2 / len(others)) for k in others]
+    else:
+        shares = [(best, trials, alpha)]
+    return [
+        _Share(pair=pairs[k], scores=pilots[k], trials=count, alpha=level, seed=seed + k, best=k == best)
+        for k, count, level in shares
+    ]
+
+
+def _of_unit(score: LearntScore, cut: Thresholds) -> float:
+    """The threshold in units of the noise, from the mean of world 0; signed towards world 1."""
+    sign = 1.0 if score.pilot[1].mean() >= score.centre else -1.0
+    return sign * (cut.values[0] - score.centre) / score.std if score.std > 0 else 0.0
+
+
+def _finds(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
+    """The epsilon of the weakest Gaussian that this test, with its own threshold, rejects with probability 90%."""
+
+    if not 0 < claim.mu < math.inf:
+        return math.inf
+    region = Region.of(
+        claim.profile, plain(claim.mu), threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
+    )
+    low, high = claim.mu, claim.mu
+    while region.probability(plain(high), HONEST) < LIKELY:
+        low, high = high, 1.3 * high
+        if high > 40 * max(1.0, claim.mu):
+            return math.inf
+    while high - low > 0.005 * high:
+        between = (low + high) / 2
+        low, high = (low, between) if region.probability(plain(between), HONEST) >= LIKELY else (between, high)
+    return epsilon_of_shift(high, delta=claim.delta)
+
+
+def _numbers_only(trial: _Trials, pair: Worlds) -> Check:
+    """Whether a client that sends no numbers shows: it does in most code, and nothing of it is decided by that."""
+    name = "not a number"
+    try:
+        rows = trial.table(not_a_number(pair).one, 20, "a client that sends no numbers")
+    except ConfigError:
+        return Check(name=name, passed=True, detail="an update that is not finite is refused.")
+    if not rows[:, -1].any():
+        return Check(name=name, passed=True, detail="an update that is not finite leaves no trace of that kind.")
+    return Check(
+        name=name,
+        passed=None,
+        detail="an update with NaN makes the output NaN: whoever can send one shows that it took part. Put zeros in "
+        "its place before the clip.",
+        decides=False,
+    )

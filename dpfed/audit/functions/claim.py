@@ -1,0 +1,136 @@
+"""What is claimed of a function: epsilon and delta, a mechanism of `accounting`, a guarantee, or a whole profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+
+from accounting import Guarantee, require
+from accounting.compose import accountant, profiles
+from accounting.gaussian import smallest_epsilon
+from accounting.mechanisms import plain_gaussian
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.thresholds import PrivacyProfile
+from dpfed.errors import ConfigError
+
+Floats = NDArray[np.float64]
+Claimed = Any
+"""(epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function from epsilons to deltas."""
+
+_WIDEST = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionClaim:
+    """A claim as a profile, delta at every real epsilon and for both orders of neighbours.
+
+    epsilon:   at `delta`
+    mu:        the shift of a Gaussian with this epsilon at `delta`; exact where `gaussian`
+    adjacency: of the neighbours that it is about
+    """
+
+    words: str
+    profile: PrivacyProfile
+    epsilon: float
+    delta: float
+    mu: float
+    gaussian: bool
+    adjacency: Adjacency
+
+
+def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | None = None) -> FunctionClaim:
+    """Read a claim. delta: where its epsilon is stated, by default 1e-5, or the claim's own; adjacency: by default the
+    claim's own, or add-remove. ConfigError for what is no claim."""
+    if isinstance(claim, Guarantee) and claim.mechanism is None:
+        return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
+    if isinstance(claim, Guarantee):
+        return claim_of(claim.mechanism, delta=delta or claim.delta, adjacency=adjacency)
+    if isinstance(claim, tuple):
+        return _of_point(claim, adjacency)
+    at = require.open_probability(delta=1e-5 if delta is None else delta)
+    if hasattr(claim, "to_dict"):
+        return _of_mechanism(claim, at, adjacency)
+    if callable(claim):
+        return _of_profile(claim, at, adjacency)
+    raise ConfigError(
+        f"claim={claim!r}: must be (epsilon, delta), a mechanism such as accounting.Gaussian(noise_multiplier=1.0, "
+        "adjacency='add-remove'), an accounting.Guarantee, or a function from epsilons to deltas."
+    )
+
+
+def point_profile(epsilon: float, delta: float) -> PrivacyProfile:
+    """All that (epsilon, delta) alone says: the profile of randomised response that shows its input with probability
+    delta. At 0 <= e < epsilon: 1 - (1 - delta)(1 + e^e) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015); at negative
+    e, by symmetry."""
+
+    def above_zero(eps: Floats) -> Floats:
+        inside = 1 - (1 - delta) * np.exp(np.logaddexp(0.0, np.minimum(eps, epsilon)) - np.logaddexp(0.0, epsilon))
+        return np.where(eps >= epsilon, delta, np.maximum(inside, delta))
+
+    return profiles.Profile(above_zero=above_zero, method="epsilon and delta")
+
+
+def equivalent_shift(epsilon: float, delta: float) -> float:
+    """The shift over noise of a Gaussian whose epsilon at `delta` is this one."""
+    if not math.isfinite(epsilon):
+        return math.inf
+
+    def above(mu: float) -> float:
+        return float(smallest_epsilon(delta, mu=mu)) - epsilon
+
+    if above(_WIDEST) <= 0:
+        return _WIDEST
+    return float(brentq(above, 1e-9, _WIDEST)) if above(1e-9) < 0 else 1e-9
+
+
+def _of_point(claim: tuple[Any, ...], adjacency: str | None) -> FunctionClaim:
+    if len(claim) != 2:
+        raise ConfigError(f"claim={claim!r}: must be two numbers, epsilon and delta.")
+    epsilon, delta = require.nonnegative(epsilon=claim[0]), require.open_probability(delta=claim[1])
+    return FunctionClaim(
+        words=f"({epsilon:g}, {delta:g})",
+        profile=point_profile(epsilon, delta),
+        epsilon=epsilon,
+        delta=delta,
+        mu=equivalent_shift(epsilon, delta),
+        gaussian=False,
+        adjacency=Adjacency.of(adjacency or "add-remove"),
+    )
+
+
+def _of_mechanism(claim: Any, delta: float, adjacency: str | None) -> FunctionClaim:
+    own = Adjacency.of(claim.adjacency)
+    if adjacency is not None and Adjacency.of(adjacency) is not own:
+        raise ConfigError(f"adjacency={adjacency!r}: the claimed mechanism is about {own} neighbours.")
+    plain = plain_gaussian(claim)
+    epsilon = accountant.epsilon(claim, delta=delta)
+    return FunctionClaim(
+        words=f"{claim.to_dict().get('kind', type(claim).__name__.lower())}, {own} neighbours",
+        profile=profiles.profile(claim),
+        epsilon=epsilon,
+        delta=delta,
+        mu=plain.mu if plain is not None else equivalent_shift(epsilon, delta),
+        gaussian=plain is not None,
+        adjacency=own,
+    )
+
+
+def _of_profile(claim: Callable[[Floats], ArrayLike], delta: float, adjacency: str | None) -> FunctionClaim:
+    at = np.linspace(0.0, _WIDEST, 60_001)
+    below = np.asarray(claim(at), dtype=float) <= delta
+    epsilon = float(at[int(np.argmax(below))]) if below.any() else math.inf
+    return FunctionClaim(
+        words="a profile",
+        profile=claim,
+        epsilon=epsilon,
+        delta=delta,
+        mu=equivalent_shift(epsilon, delta),
+        gaussian=False,
+        adjacency=Adjacency.of(adjacency or "add-remove"),
+    )

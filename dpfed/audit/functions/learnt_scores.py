@@ -1,0 +1,194 @@
+"""Scores of outputs whose law nobody states, learnt from a pilot that is not counted.
+
+direction: product with the mean difference of the two worlds, over the noise of every coordinate. contrast: the same
+over the noise of all coordinates together, for noise that they share. entries: which entries are zero, and how many
+there are. size: length of what is left when the other world's mean is taken off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from dpfed.audit import thresholds
+from dpfed.audit.functions.outputs import widened
+from dpfed.audit.rejection import reject_counts
+from dpfed.audit.scores import ErrorCounts
+from dpfed.audit.thresholds import Cuts, PrivacyProfile, Thresholds
+
+Floats = NDArray[np.float64]
+
+_NOTICED = 4.0
+"""Standard errors between the worlds' pilots from which on a score beside the direction is looked at."""
+
+_CANDIDATES = 81
+_WIDEST = 500
+_FAR_APART = 20.0
+_SHARED = 1.5
+_FARTHEST = 1e12
+_A_FIFTH_SHORT = 0.8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LearntScore:
+    """One score, and the pilot's scores of either world from data that it was not learnt on.
+
+    of:    tables of outputs [n, width + 2] to scores [n]
+    shift: between the worlds' means, where shared seeds have shown it without noise
+    """
+
+    kind: str
+    of: Callable[[Floats], Floats]
+    pilot: tuple[Floats, Floats]
+    shift: float | None = None
+
+    @property
+    def centre(self) -> float:
+        """The mean in world 0."""
+        return float(self.pilot[0].mean())
+
+    @property
+    def std(self) -> float:
+        """Within a world; 0 where scores do not vary."""
+        return float(np.sqrt((self.pilot[0].var() + self.pilot[1].var()) / 2))
+
+    @property
+    def separation(self) -> float:
+        """Of the worlds' means, over the standard deviation within."""
+        seen = float(self.pilot[1].mean()) - self.centre
+        gap = abs(seen if self.shift is None else self.shift)
+        if gap <= 1e-9 * max(1.0, abs(self.centre)):
+            return 0.0
+        return gap / self.std if self.std > 1e-9 * gap else math.inf
+
+    def cuts(
+        self, profile: PrivacyProfile, *, mu: float | None, trials: int, alpha: float, delta: float
+    ) -> tuple[Thresholds, Cuts, float]:
+        """Where to cut for the claim, where to guess, and the scores' middle; as the smoothed pilot would have it.
+
+        mu: of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
+        """
+        low, high = (float(end) for end in np.percentile(np.concatenate(self.pilot), [0, 100]))
+        middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
+        width = self.std * 1.06 * len(self.pilot[0]) ** -0.2
+        if not width > 1e-12 * max(1.0, abs(low), abs(high)):
+            cut = Cuts(low=middle, high=middle, origin="the pilot's middle")
+            return Thresholds(values=(middle,), origin=cut.origin), cut, middle
+        errors = _smoothed(self.pilot, width)
+        at = np.linspace(low - 3 * width, high + 3 * width, _CANDIDATES)
+        guesses = thresholds.guessing(_smoothed(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
+        if mu is not None:
+            apart = min(max(mu, self.separation), _FAR_APART)
+            unit = thresholds.claimed_gaussian(apart, trials=trials // 2, alpha=alpha).values[0]
+            sign = 1.0 if self.pilot[1].mean() >= self.centre else -1.0
+            values = (self.centre + sign * self.std * unit,)
+            return Thresholds(values=values, origin="a pilot, for Gaussian scores"), guesses, middle
+        short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
+        errors = _smoothed((short[0], short[1]), _A_FIFTH_SHORT * width)
+        shown = [_excess(errors(float(t)), profile, trials=trials // 2, alpha=alpha) for t in at]
+        loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
+        return Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth"), guesses, middle
+
+
+def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:
+    """The scores that a pilot suggests, the direction always among them.
+
+    one, other: outputs of the worlds 1 and 0, those to learn on and those to measure on. shared: the first ones of both
+    worlds are from the same seeds, and noise follows the seed, so that it cancels in their differences.
+    """
+    width = max(table.shape[1] for table in (*one, *other)) - 2
+    first, second = ([widened(table, width) for table in tables] for tables in (one, other))
+    found: list[LearntScore] = []
+    for kind, learn in (("direction", _direction), ("contrast", _contrast), ("entries", _entries), ("size", _size)):
+        of = learn(first[0], second[0])
+
+        def wide(table: Floats, of: Callable[[Floats], Floats] = of) -> Floats:
+            return of(widened(table, width))
+
+        shift = float((of(first[0]) - of(second[0])).mean()) if shared and kind == "direction" else None
+        score = LearntScore(kind=kind, of=wide, pilot=(of(second[1]), of(first[1])), shift=shift)
+        if kind == "contrast" and not score.separation > _SHARED * found[0].separation:
+            continue
+        if kind == "direction" or score.separation > _NOTICED / math.sqrt(len(score.pilot[0]) / 2):
+            found.append(score)
+    return found
+
+
+def seeds_cancel(one: Floats, other: Floats) -> bool:
+    """Whether noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of one."""
+    width = max(one.shape[1], other.shape[1]) - 2
+    one, other = widened(one, width), widened(other, width)
+    return float((one - other).var(axis=0).sum()) <= 0.1 * float(other.var(axis=0).sum() + one.var(axis=0).sum())
+
+
+def _direction(one: Floats, other: Floats) -> Callable[[Floats], Floats]:
+    difference = (one - other).mean(axis=0)
+    noise = (one.var(axis=0) + other.var(axis=0)) / 2
+    weights = difference / np.maximum(noise, 1e-18 * max(float((difference**2).max()), 1e-280) + 1e-300)
+    scale = float(np.abs(weights).max()) or 1.0
+    return lambda table: np.asarray(table @ (weights / scale))
+
+
+def _contrast(one: Floats, other: Floats) -> Callable[[Floats], Floats]:
+    """Fisher's discriminant, a twentieth of each coordinate's own noise added to what they share."""
+    if one.shape[1] > _WIDEST:
+        return _direction(one, other)
+    noise = (np.cov(one, rowvar=False) + np.cov(other, rowvar=False)) / 2
+    own = np.maximum(np.diag(noise), 1e-300 + 1e-12 * float(np.diag(noise).max()))
+    scale = np.sqrt(own)
+    shared = noise / np.outer(scale, scale) + 0.05 * np.eye(len(scale))
+    weights = np.linalg.solve(shared, (one - other).mean(axis=0) / scale) / scale
+    largest = float(np.abs(weights).max()) or 1.0
+    return lambda table: np.asarray(table @ (weights / largest))
+
+
+def _entries(one: Floats, other: Floats) -> Callable[[Floats], Floats]:
+    """Naive log-likelihood ratio of which entries are not zero, and of the counts in the last columns."""
+
+    def marks(table: Floats) -> Floats:
+        typical = np.median(other[:, -2:], axis=0)
+        return np.concatenate([table[:, :-2] != 0, table[:, -2:] != typical], axis=1)
+
+    rates = [(marks(table).sum(axis=0) + 0.5) / (len(table) + 1) for table in (one, other)]
+    yes, no = np.log(rates[0] / rates[1]), np.log((1 - rates[0]) / (1 - rates[1]))
+    return lambda table: np.asarray(marks(table) @ (yes - no) + no.sum())
+
+
+def _size(one: Floats, other: Floats) -> Callable[[Floats], Floats]:
+    centre, spread = other.mean(axis=0), np.maximum(other.std(axis=0), 1e-300)
+    spread = np.where(spread > 1e-9 * (np.abs(centre) + 1e-300), spread, 1.0)
+
+    def length(table: Floats) -> Floats:
+        apart = np.clip((table - centre) / spread, -_FARTHEST, _FARTHEST)
+        return np.asarray(np.log1p((apart**2).mean(axis=1)))
+
+    sign = 1.0 if length(one).mean() >= length(other).mean() else -1.0
+    return lambda table: sign * length(table)
+
+
+def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:
+    """Errors at a threshold if the worlds' scores are the pilot's, each spread out as a Gaussian."""
+
+    def errors(threshold: float) -> tuple[float, float]:
+        below = [float(ndtr((threshold - scores) / width).mean()) for scores in pilot]
+        return 1 - below[0], below[1]
+
+    return errors
+
+
+def _excess(rates: tuple[float, float], profile: PrivacyProfile, *, trials: int, alpha: float) -> float:
+    """What expected counts would show against the profile."""
+    counts = [np.array([math.ceil(trials * min(max(rate, 0.0), 1.0))]) for rate in rates]
+    seen = ErrorCounts(
+        thresholds=np.zeros(1),
+        false_positives=counts[0],
+        false_negatives=counts[1],
+        trials0=trials,
+        trials1=trials,
+    )
+    return reject_counts(seen, profile, alpha=alpha).excess

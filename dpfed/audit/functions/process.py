@@ -1,0 +1,119 @@
+"""Calls of somebody's function in a process of its own, which a time limit ends and whose death is an error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from types import TracebackType
+from typing import Any
+
+import cloudpickle
+
+from dpfed.audit.functions.outputs import Floats
+from dpfed.errors import ConfigError, RunError
+
+
+class Process:
+    """The process of one function. A context: it is ended on leaving.
+
+    arrays: "torch" or "numpy", what arrays are given as. batched: f(inputs [t, ...], seeds [t]) gives t outputs.
+    time_limit: seconds for everything that is asked of it together. RunError when they are over or it has died,
+    ConfigError where the function fails.
+    """
+
+    def __init__(self, f: Callable[..., Any], *, arrays: str, batched: bool, time_limit: float) -> None:
+        if arrays not in ("torch", "numpy"):
+            raise ConfigError(f"arrays={arrays!r}: must be 'torch' or 'numpy'.")
+        if not time_limit > 0:
+            raise ConfigError(f"time_limit={time_limit}: must be a number of seconds above 0.")
+        self._limit, self._until = time_limit, time.monotonic() + time_limit
+        packed = _packed((f, arrays, batched))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dpfed.audit.functions.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        self._send([path for path in sys.path if path])
+        self._send(packed)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+    def renew(self) -> None:
+        """Give it the whole time limit again, from now on."""
+        self._until = time.monotonic() + self._limit
+
+    def seen(self, given: Any, seeds: list[int]) -> list[Floats]:
+        """What is seen of `given`, once for each seed."""
+        self._send((given, seeds))
+        kind, answer = self._answer()
+        if kind == "seen":
+            return list(answer)
+        raise ConfigError(answer if kind == "refused" else f"the function under audit fails: {answer}")
+
+    def _send(self, message: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            pickle.dump(message, self._process.stdin)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
+
+    def _answer(self) -> tuple[str, Any]:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, self._until - time.monotonic()))
+        if not ready:
+            raise RunError(
+                f"the function under audit was not done within {self._limit:g} seconds. Give it more with time_limit "
+                "(--time-limit), or ask for fewer trials."
+            )
+        try:
+            kind, answer = pickle.load(self._process.stdout)
+        except EOFError:
+            raise self._died() from None
+        return kind, answer
+
+    def _died(self) -> RunError:
+        return RunError(
+            f"the process of the function under audit has ended (exit status {self._process.wait()}). What it said is "
+            "on standard error."
+        )
+
+
+def _packed(parts: tuple[Any, ...]) -> bytes:
+    """The function by value where a new process could not import its module: files that were loaded, tests."""
+    module = sys.modules.get(getattr(parts[0], "__module__", None) or "")
+    by_value = module is not None and module.__name__ != "__main__" and not _importable(module.__name__)
+    if by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(parts))
+    except Exception as error:  # of whatever the function refers to
+        raise ConfigError(f"the function under audit cannot be sent to a process of its own: {error}") from None
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(name: str) -> bool:
+    """Whether the path has it: a module that is loaded need not be on it."""
+    top = name.split(".")[0]
+    return top in sys.stdlib_module_names or PathFinder.find_spec(top) is not None

@@ -1,0 +1,98 @@
+"""Neighbouring inputs of a function of updates: what one client sends in either world, and what the others send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.errors import ConfigError
+
+Floats = NDArray[np.float32]
+
+LOUD = 1e3
+"""The norm of loud updates over the clip norm: far beyond any clip, so that the clip is under test."""
+
+_BARELY = 0.01  # of an entry: enough to change which entries are the largest, next to nothing for a norm
+_PARTS = 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Worlds:
+    """Two neighbouring inputs, of any kind that the function takes; `one` has the client, or record, under test."""
+
+    name: str
+    one: Any
+    other: Any
+
+
+def pairs_of_updates(
+    adjacency: Adjacency, *, clients: int, dimension: int, clip_norm: float, layout: Sequence[int] | None = None
+) -> list[Worlds]:
+    """Updates [clients, dimension] of two worlds that differ in the last client.
+
+    add-remove: it is missing in the other world [clients - 1, dimension]; zero-out: it sends zeros; replace-one: the
+    opposite. layout: sizes of a model's layers, by default four equal parts.
+    """
+    sizes = _layout(layout, dimension)
+    if clients < 2 or not clip_norm > 0:
+        raise ConfigError(f"clients={clients}, clip_norm={clip_norm}: must be at least 2 clients, and a norm above 0.")
+    signs = _signs(dimension)
+    loud = LOUD * clip_norm
+    dense = loud * signs / dimension**0.5
+    entry = np.zeros(dimension)
+    entry[dimension // 2] = loud
+    even = np.arange(dimension) % 2 == 0
+    values = [clip_norm / dimension**0.5 * (1 + _BARELY * flag) for flag in (even, ~even)]
+
+    def pair(name: str, one: Any, rest: Any, other: Any = None) -> Worlds:
+        others = np.tile(np.asarray(rest, dtype=np.float32), (clients - 1, 1))
+        own = np.asarray(one, dtype=np.float32)[None]
+        if other is None:
+            other = -own if adjacency is Adjacency.REPLACE_ONE else np.zeros_like(own)
+        missing = adjacency is Adjacency.ADD_REMOVE and not np.any(other)
+        last = others[:0] if missing else np.asarray(other, dtype=np.float32).reshape(1, -1)
+        return Worlds(name=name, one=np.concatenate([others, own]), other=np.concatenate([others, last]))
+
+    nothing = np.zeros(dimension)
+    found = [
+        pair("far beyond the clip norm", dense, nothing),
+        pair("far beyond, the other way", -dense, nothing),
+        pair("one coordinate", entry, nothing),
+        pair("equal norm in every layer", loud * _layers(sizes, signs), nothing),
+        pair("all others opposite", dense, -dense),
+        pair("others opposite, at the clip norm", dense, -clip_norm * signs / dimension**0.5),
+        pair("just inside the clip norm", 0.9999 * clip_norm * signs / dimension**0.5, nothing),
+    ]
+    if adjacency is Adjacency.REPLACE_ONE:
+        found.append(pair("other entries on top", values[0], values[0], values[1]))
+    return found
+
+
+def not_a_number(worlds: Worlds) -> Worlds:
+    """The same in which the client under test sends no numbers."""
+    one = np.array(worlds.one)
+    one[-1] = np.nan
+    return Worlds(name="not a number", one=one, other=worlds.other)
+
+
+def _layout(layout: Sequence[int] | None, dimension: int) -> list[int]:
+    if layout is None:
+        return [len(part) for part in np.array_split(np.arange(dimension), min(_PARTS, dimension))]
+    if sum(layout) != dimension or min(layout) < 1:
+        raise ConfigError(f"layout={list(layout)}: must be sizes above 0 that sum to dimension={dimension}.")
+    return list(layout)
+
+
+def _signs(size: int) -> NDArray[np.float64]:
+    """+1 and -1 in no pattern that a code might treat in a special way; always the same."""
+    return np.where(np.random.default_rng(7).random(size) < 0.5, 1.0, -1.0)
+
+
+def _layers(sizes: Sequence[int], signs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Norm 1 in every layer."""
+    return np.asarray(signs / np.sqrt(np.repeat(np.asarray(sizes, dtype=float), sizes)))

@@ -1,0 +1,69 @@
+"""`dpfed.audit.upload`: the audit of a method by its name, or of anybody's function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dpfed.audit.accountants.conformance import AccountantAudit, audit_accountant
+from dpfed.audit.functions.audit import FunctionAudit, audit_function
+from dpfed.config.own_code import named_files
+from dpfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpfed.audit.round_audit import UploadAudit
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SETTING = "dpfed_audit_setting"
+
+
+def claim(claimed: Any, **setting: Any) -> Callable[[Function], Function]:
+    """Say beside a function what is claimed of it, and how it is to be called; see `functions.audit.audit_function`.
+
+    @claim(accounting.Gaussian(noise_multiplier=1.0, adjacency="add-remove"), clip_norm=1.0)
+    def clipped_sum(updates, seed): ...
+    """
+
+    def mark(function: Function) -> Function:
+        setattr(function, _SETTING, {"claim": claimed, **setting})
+        return function
+
+    return mark
+
+
+def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | UploadAudit:
+    """Audit a method of this package by its name (`method_setting.audit_upload`), or a function `f(updates, seed)`
+    (`functions.audit.audit_function`, which has the settings; those beside `@claim` are its defaults)."""
+    if isinstance(what, str):
+        from dpfed.audit.method_setting import audit_upload
+
+        return audit_upload(what, **setting)
+    if not callable(what):
+        raise ConfigError(f"dpfed.audit.upload({what!r}): must be a method's name or a function f(updates, seed).")
+    given = {**getattr(what, _SETTING, {}), **setting}
+    if "claim" not in given:
+        raise ConfigError(
+            "claim: is missing, so that there is nothing to test. Give claim=(epsilon, delta), or a mechanism such as "
+            "accounting.Gaussian(noise_multiplier=1.0, adjacency='add-remove'), which a test can say more about."
+        )
+    return audit_function(what, **given)
+
+
+def accountant(what: str | Callable[..., float | None], **setting: Any) -> AccountantAudit:
+    """Audit an accountant: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION" or a function
+    (`accountants.conformance.audit_accountant`)."""
+    return audit_accountant(what, **setting)
+
+
+def loaded_function(name: str) -> Callable[..., Any] | None:
+    """The function of this name (a - may stand for a _) in the files that --load named; None if there is none."""
+    files = {str(Path(file.path)) for file in named_files()}
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) in files:
+            found = getattr(module, name.replace("-", "_"), None)
+            if callable(found) and not isinstance(found, type):
+                return found  # type: ignore[no-any-return]
+    return None

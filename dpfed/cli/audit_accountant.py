@@ -1,0 +1,79 @@
+"""`dpfed audit accountant`: does an accountant state less than is true?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from accounting.rounding import downwards, upwards
+from dpfed.cli.output import console, print_json
+from dpfed.errors import ConfigError
+
+
+def accountant(
+    what: str,
+    *,
+    seconds: float = 60.0,
+    every: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """An accountant against some hundred settings with proven bounds: edges, samplers, neighbours, whole numbers.
+
+    A stated epsilon below a proven lower bound is refuted by the pair of neighbours that shows it: exit status 1.
+
+    Example: dpfed audit accountant dp-accounting
+
+    Parameters
+    ----------
+    what
+        dp-accounting, opacus, flower (with flwr installed), or MODULE:FUNCTION of your own, from the folder you are in
+        or installed: f(*, sampling, adjacency, clients, cohort, noise_multiplier, rounds, delta, releases_per_cohort),
+        which returns epsilon, or None where it has none.
+    seconds
+        For one answer.
+    every
+        A row for every setting, not only for those that are refuted or failed.
+    json
+        One JSON document on standard output.
+    """
+    try:
+        from dpfed.audit.accountants.conformance import audit_accountant
+    except ImportError as error:
+        raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    log = console(to_stderr=True)
+    with log.status("starting the accountant") as status:
+        found = audit_accountant(what, seconds=seconds, progress=status.update)
+    if json:
+        print_json(found.to_dict())
+        return 1 if found.verdict == "fail" else 0
+    out = console()
+    out.print(f"{found.verdict}: {found.in_words()}", highlight=False)
+    table = Table()
+    for heading in ("accountant", "setting"):
+        table.add_column(heading)
+    for heading in ("stated", "at least", "at most"):
+        table.add_column(heading, justify="right")
+    table.add_column("verdict")
+    table.add_column("shown by", overflow="fold")
+    for one in found.cases:
+        if every or one.verdict in ("refuted", "error"):
+            table.add_row(
+                one.accountant,
+                str(one.setting),
+                "–" if one.stated is None else upwards(one.stated),
+                downwards(one.proven.at_least),
+                upwards(one.proven.at_most),
+                one.verdict,
+                one.setting.neighbours if one.verdict == "refuted" else one.detail,
+            )
+    out.print(table)
+    counts = found.to_dict()["counts"]
+    out.print(", ".join(f"{count} {kind}" for kind, count in counts.items()), highlight=False)
+    return 1 if found.verdict == "fail" else 0

@@ -1,0 +1,73 @@
+"""`dpfed audit flower`: Flower's own strategies and mods, or those of one's own app."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from accounting.rounding import downwards, upwards
+from dpfed.cli.output import console, print_json
+from dpfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpfed.audit.flower.cases import FlowerCase
+    from dpfed.audit.functions.audit import FunctionAudit
+
+
+def flower(
+    name: str | None = None,
+    *,
+    trials: int | None = None,
+    seed: int = 0,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Flower's differentially private strategies and mods, driven with given updates in this process, without Ray.
+
+    A strategy of your own app: dpfed.audit.flower.rounds.StrategyRound(make=...) is one for `dpfed audit upload`.
+    Exit status 1 where a claim is refuted.
+
+    Example: dpfed audit flower server-fixed
+
+    Parameters
+    ----------
+    name
+        One of them; default: all.
+    trials
+        Rounds; default 6,000, of local DP 20,000.
+    seed
+        Of all draws.
+    json
+        One JSON document on standard output.
+    """
+    try:
+        from dpfed.audit.flower.cases import CASES, audit_flower
+    except ImportError as error:
+        raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+    chosen = [case for case in CASES if name is None or case.name == name]
+    if not chosen:
+        raise ConfigError(f"{name!r}: must be one of {'; '.join(case.name for case in CASES)}.")
+    found = []
+    with console(to_stderr=True).status("starting Flower") as status:
+        for case in chosen:
+            found.append((case, audit_flower(case, trials=trials, seed=seed, progress=status.update)))
+    if json:
+        print_json({"results": [done.to_dict() | {"true_where": case.true_where} for case, done in found]})
+    else:
+        _show(found)
+    return 1 if any(done.verdict == "fail" for _, done in found) else 0
+
+
+def _show(found: list[tuple[FlowerCase, FunctionAudit]]) -> None:
+    table = Table()
+    for heading in ("Flower", "neighbours", "claimed epsilon", "at least", "verdict", "the claim is true for"):
+        table.add_column(heading, overflow="fold")
+    for case, done in found:
+        shown = max(max(one.lower_bound, one.lower_bound_gdp) for one in done.tests)
+        table.add_row(
+            case.name, case.adjacency, upwards(done.claim.epsilon), downwards(shown), done.verdict, case.true_where
+        )
+    console().print(table)
+    for _, done in found:
+        console().print(f"{done.name}: {done.verdict}. {done.in_words()}", highlight=False)

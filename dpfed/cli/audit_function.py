@@ -1,0 +1,80 @@
+"""`dpfed audit upload --load FILE.py NAME`: the audit of somebody's function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from accounting import Adjacency, Gaussian
+from accounting.rounding import downwards
+from dpfed.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from dpfed.audit.functions.audit import FunctionAudit
+
+
+def audit_loaded(
+    function: Callable[..., Any],
+    *,
+    epsilon: float | None,
+    delta: float | None,
+    noise_multiplier: float | None,
+    adjacency: str | None,
+    out: Path | None,
+    json: bool,
+    setting: dict[str, Any],
+) -> int:
+    """Run it, show it, and return the exit status. What is given here overrides what stands beside the function."""
+    from dpfed.audit.one_call import upload
+
+    given = {key: value for key, value in setting.items() if value is not None}
+    if delta is not None:
+        given["delta"] = delta
+    if noise_multiplier is not None:
+        given["claim"] = Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.of(adjacency or "add-remove"))
+    elif epsilon is not None:
+        given["claim"] = (epsilon, given.pop("delta", 1e-5))
+    if adjacency is not None:
+        given["adjacency"] = adjacency
+    log = console(to_stderr=True)
+    with log.status("starting the function's process") as status:
+        done = upload(function, progress=status.update, **given)
+    if out is not None:
+        from dpfed.report.audit_function import write_function_audit
+
+        write_function_audit(done, out)  # type: ignore[arg-type]
+    if json:
+        print_json(done.to_dict())
+    else:
+        _show(done, out)  # type: ignore[arg-type]
+    return 1 if done.verdict == "fail" else 0
+
+
+def _show(done: FunctionAudit, folder: Path | None) -> None:
+    out = console()
+    out.print(f"{done.verdict}: {done.in_words()}", highlight=False)
+    table = Table(title=f"{done.name}: {done.claim.words}")
+    for heading in ("inputs that differ in one client", "looked at"):
+        table.add_column(heading)
+    for heading in ("of the claim", "trials", "epsilon at least", "if Gaussian"):
+        table.add_column(heading, justify="right")
+    table.add_column("claim")
+    for one in done.tests:
+        table.add_row(
+            one.pair,
+            one.score,
+            f"{one.gap:.2g}",
+            f"{one.trials:,}",
+            downwards(one.lower_bound),
+            downwards(one.lower_bound_gdp),
+            "refuted" if one.test.rejected else "stands",
+        )
+    out.print(table)
+    for check in done.checks:
+        words = {True: "passed", False: "FAILED", None: "note"}[check.passed]
+        out.print(f"{words}  {check.name}: {check.detail}", highlight=False)
+    if folder is not None:
+        out.print(f"report: {folder / 'report.html'}", highlight=False)

@@ -1,0 +1,72 @@
+"""Bugs that were reported in public trackers, planted again, and what the audit says of each and of its sound twin.
+
+python experiments/audit-field/run.py                  # every bug and its twin, as `dpfed audit upload` audits them
+python experiments/audit-field/run.py --sound 1000     # so many sound audits: how often the audit raises a false alarm
+"""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from dpfed.audit.functions.audit import audit_calls, audit_function
+from dpfed.audit.functions.claim import claim_of
+from dpfed.audit.functions.outputs import numbers_of
+from dpfed.audit.functions.worlds import pairs_of_updates
+
+HERE = Path(__file__).parent / "bugs"
+COMMON = {"arrays": "numpy", "dimension": 16}
+sys.path.insert(0, str(HERE))
+NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "parts")
+
+
+class Here:
+    """Calls in this process: quick, for many audits of functions that are known to end."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def seen(self, given, seeds):
+        return [numbers_of(self.function(given.copy(), seed)) for seed in seeds]
+
+
+def audited(name, which, seed=0):
+    bug = importlib.import_module(name)
+    return audit_function(getattr(bug, which), name=name, seed=seed, **COMMON, **bug.SETTING)
+
+
+def table(names):
+    print("| bug | reported in | trials | claimed epsilon | shown at least | the bug | its sound twin |")
+    print("|---|---|---:|---:|---:|---|---|")
+    for name in names:
+        bug = importlib.import_module(name)
+        broken, sound = audited(name, "broken"), audited(name, "sound")
+        shown = max(max(one.lower_bound, one.lower_bound_gdp * broken.claim.gaussian) for one in broken.tests)
+        repository, number = bug.THREAD.split("#")
+        print(
+            f"| {bug.__doc__.rstrip('.')} | [{bug.THREAD}](https://github.com/{repository}/issues/{number}) | "
+            f"{broken.trials:,} | {broken.claim.epsilon:.2f} | {shown:.2f} | {broken.verdict} | {sound.verdict} |",
+            flush=True,
+        )
+
+
+def false_alarms(count):
+    """The sound twins in turn, each time with another seed, 200 trials over two pairs of neighbours."""
+    alarms = 0
+    for k in range(count):
+        bug = importlib.import_module(NAMES[k % len(NAMES)])
+        setting = bug.SETTING
+        claim = claim_of(setting["claim"], adjacency=setting.get("adjacency"))
+        pairs = pairs_of_updates(claim.adjacency, clients=4, dimension=16, clip_norm=1.0)
+        done = audit_calls(Here(bug.sound), claim, pairs[:1] + pairs[4:5], trials=200, seed=10_000 + k)
+        alarms += done.verdict == "fail"
+        if (k + 1) % 50 == 0:
+            print(f"{alarms} false alarms in {k + 1} sound audits", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sound", type=int, default=0)
+    parser.add_argument("names", nargs="*", default=NAMES)
+    given = parser.parse_args()
+    false_alarms(given.sound) if given.sound else table(given.names)

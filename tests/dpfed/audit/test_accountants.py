@@ -1,0 +1,132 @@
+"""Accountants against proven bounds: what is right is not flagged, what is wrong is, with its neighbours."""
+
+import json
+import math
+
+import pytest
+
+import dpfed.audit
+from accounting import gaussian, guarantee
+from dpfed.audit.accountants import adapters
+from dpfed.audit.accountants.conformance import audit_accountant
+from dpfed.audit.accountants.proven import computed, proven
+from dpfed.audit.accountants.settings import SETTINGS, Setting
+from dpfed.cli import status
+from dpfed.errors import ConfigError
+
+PLAIN = [setting for setting in SETTINGS if setting.sampling == "all"]
+GOLDEN = next(one for one in SETTINGS if one.sampling == "fixed" and one.noise_multiplier == 1.4)
+
+
+def exact(*, sampling, adjacency, noise_multiplier, rounds, delta, **_):
+    """Right where all take part: the closed form; nothing elsewhere."""
+    if sampling != "all":
+        return None
+    shift = (2.0 if adjacency == "replace-one" else 1.0) * math.sqrt(rounds) / float(noise_multiplier)
+    return float(gaussian.smallest_epsilon(delta, mu=shift))
+
+
+def half(**setting):
+    found = exact(**setting)
+    return None if found is None else found / 2
+
+
+def astronomical(**_):
+    return math.inf
+
+
+def breaks(**_):
+    raise RuntimeError("no such order")
+
+
+def test_what_is_right_is_not_flagged_and_half_of_it_is_everywhere():
+    right = audit_accountant(exact)
+    assert right.verdict == "pass"
+    assert {one.verdict for one in right.cases} == {"right", "no answer"}
+    wrong = audit_accountant(half, settings=PLAIN)
+    assert wrong.verdict == "fail"
+    assert {one.verdict for one in wrong.cases} == {"refuted"}
+    assert "one client sends C" in wrong.cases[0].detail
+
+
+def test_infinity_is_a_bound_without_meaning_and_an_error_refutes_nothing():
+    assert {one.verdict for one in audit_accountant(astronomical, settings=PLAIN[:2]).cases} == {"loose"}
+    broken = audit_accountant(breaks, settings=PLAIN[:2])
+    assert broken.verdict == "inconclusive"
+    assert "RuntimeError: no such order" in broken.cases[0].detail
+    json.dumps(broken.to_dict(), allow_nan=False)
+
+
+def test_every_setting_has_proven_bounds_in_order():
+    assert len(SETTINGS) > 95
+    assert len(set(map(str, SETTINGS))) == len(SETTINGS)
+    for setting in SETTINGS:
+        bounds = proven()[str(setting)]
+        assert 0 <= bounds.at_least <= bounds.at_most < math.inf
+
+
+def test_the_golden_setting_is_bounded_as_the_theory_says():
+    bounds = proven()[str(GOLDEN)]
+    assert 3.2398 <= bounds.at_least <= 3.2405 <= bounds.at_most < 3.25
+
+
+@pytest.mark.parametrize("setting", PLAIN, ids=str)
+def test_kept_bounds_are_those_of_the_closed_form(setting):
+    """mu = sensitivity sqrt(T) / z; the smallest epsilon by the accountant's own inverse, from scratch."""
+    shift = (2.0 if setting.adjacency == "replace-one" else 1.0) * math.sqrt(setting.rounds) / setting.noise_multiplier
+    truth = float(gaussian.smallest_epsilon(setting.delta, mu=shift))
+    bounds = proven()[str(setting)]
+    assert bounds.at_least <= truth * (1 + 1e-9)
+    assert bounds.at_most >= truth * (1 - 1e-9)
+    assert bounds.at_least == pytest.approx(bounds.at_most, rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_kept_bounds_are_what_is_computed(setting):
+    assert computed(setting).at_least == pytest.approx(proven()[str(setting)].at_least, rel=1e-9)
+    assert guarantee(setting.mechanism, delta=setting.delta, with_lower_bound=False).epsilon == pytest.approx(
+        proven()[str(setting)].at_most, rel=1e-9
+    )
+
+
+def stated(ask, *, cohorts="fixed", **wanted):
+    """By an adapter, for the first setting of this kind."""
+    for setting in SETTINGS:
+        if setting.sampling == cohorts and all(getattr(setting, key) == value for key, value in wanted.items()):
+            return setting, ask(setting.to_dict())
+    raise AssertionError(wanted)
+
+
+def test_dp_accounting_is_below_the_truth_where_it_is_known_to_be():
+    """Replace-one of fixed-size sampling (google/differential-privacy 378), and whole numbers in nested events."""
+    setting, epsilon = stated(adapters.dp_accounting_rdp, noise_multiplier=1.4)
+    assert epsilon == pytest.approx(1.4708, abs=1e-3)
+    assert epsilon < proven()[str(setting)].at_least
+    whole = Setting(**(next(one for one in SETTINGS if one.releases_per_cohort == 100).to_dict()))
+    nested = adapters.dp_accounting_rdp(whole.to_dict())
+    assert nested == pytest.approx(0.9555, abs=1e-3)
+    assert nested < proven()[str(whole)].at_least
+
+
+def test_opacus_gdp_is_below_the_truth_and_its_rdp_is_not():
+    setting, epsilon = stated(adapters.opacus_gdp, cohorts="poisson", noise_multiplier=1.4)
+    assert epsilon < proven()[str(setting)].at_least
+    assert adapters.opacus_rdp(setting.to_dict()) > proven()[str(setting)].at_least
+    assert adapters.opacus_rdp(GOLDEN.to_dict()) is None
+
+
+def test_wrong_names_are_refused():
+    with pytest.raises(ConfigError, match="MODULE:FUNCTION"):
+        dpfed.audit.accountant("tensorflow")
+    with pytest.raises(ConfigError, match="No module named"):
+        dpfed.audit.accountant("no_such_module:f")
+
+
+def test_the_command_takes_a_function_of_the_folder(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text("def zero(**setting):\n    return 0.0\n")
+    monkeypatch.chdir(tmp_path)
+    assert status(["audit", "accountant", "mine:zero", "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["verdict"] == "fail"
+    assert {"setting", "stated", "at_least", "verdict"} <= set(record["cases"][0])

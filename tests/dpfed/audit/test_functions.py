@@ -1,0 +1,228 @@
+"""Audits of anybody's function: what is right passes, what is wrong fails, and everything else is one clear error."""
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpfed.audit
+from accounting import Adjacency, Gaussian, PoissonSampling, subsample
+from accounting.gaussian import privacy_profile, smallest_epsilon
+from dpfed.audit.functions.audit import audit_function
+from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
+from dpfed.audit.functions.outputs import numbers_of, table_of
+from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
+from dpfed.audit.verdict import Check
+from dpfed.cli import status
+from dpfed.errors import ConfigError, RunError
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_upload.py"
+CLAIM = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE)
+QUICK = {"arrays": "numpy", "batched": True, "dimension": 16}
+
+
+def gaussian(factor=1.0, parts=1, seeded=True, kept=None, weigh=False):
+    """A clipped sum with noise, all trials at once; each argument is a fault."""
+
+    def clipped_sum(updates, seeds):
+        split = np.array_split(updates, parts, axis=2)
+        norms = [np.maximum(np.linalg.norm(one, axis=2, keepdims=True), 1e-12) for one in split]
+        total = np.concatenate([one * np.minimum(1, 1 / norm) for one, norm in zip(split, norms, strict=True)], axis=2)
+        total = total.sum(axis=1)
+        rng = np.random.default_rng([*seeds.tolist()] if seeded else None)
+        if kept is None:
+            return total + factor * rng.standard_normal(total.shape)
+        mask = np.abs(total) >= np.sort(np.abs(total), axis=1)[:, -kept, None]
+        return (total + rng.standard_normal(total.shape)) * mask
+
+    return clipped_sum
+
+
+def one_by_one(updates, seed):
+    """Noise follows the seed of every trial."""
+    noise = np.random.default_rng(seed).standard_normal(updates.shape[1])
+    norms = np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), 1e-12)
+    return (updates * np.minimum(1, 1 / norms)).sum(axis=0) + noise
+
+
+def test_a_sound_function_passes_and_says_what_would_have_been_found():
+    done = dpfed.audit.upload(one_by_one, claim=CLAIM, arrays="numpy", dimension=16)
+    assert done.verdict == "pass"
+    assert done.gap == pytest.approx(1.0, abs=0.1)
+    assert 4.377 < done.finds < 5.73  # 5.73: noise short by a fifth
+    assert 1.0 < done.lower_bound < 4.377
+    assert done.trials == 6_000
+    record = done.to_dict()
+    assert record["claimed_epsilon"] == pytest.approx(4.3772, abs=1e-4)
+    assert json.loads(json.dumps(record, allow_nan=False))["verdict"] == "pass"
+
+
+@pytest.mark.slow_but_one_in(2)
+@pytest.mark.parametrize(
+    ("fault", "trials"),
+    [
+        ({"factor": 0.7}, 6_000),
+        ({"parts": 4}, 1_000),
+        ({"kept": 4}, 1_000),
+        ({"factor": 0.0}, 100),
+        ({"factor": 0.7, "seeded": False}, 6_000),
+    ],
+    ids=str,
+)
+def test_a_fault_is_found(fault, trials):
+    done = audit_function(gaussian(**fault), claim=CLAIM, trials=trials, **QUICK)
+    assert done.verdict == "fail"
+    assert "does not hold" in done.in_words()
+
+
+def test_noise_that_does_not_follow_the_seed_is_audited_as_well():
+    done = audit_function(gaussian(seeded=False), claim=CLAIM, trials=6_000, **QUICK)
+    assert done.verdict == "pass"
+    assert done.gap > 0.9
+
+
+@pytest.mark.slow
+def test_false_alarms_are_within_the_stated_rate():
+    """100 sound audits; more than 13 alarms have probability 0.001 at 5%."""
+    alarms = sum(
+        audit_function(gaussian(), claim=CLAIM, trials=400, seed=seed, **QUICK).verdict == "fail" for seed in range(100)
+    )
+    assert alarms <= 13
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_neighbours_are_those_of_the_claim(adjacency):
+    """They differ in the last client, by as much as the adjacency allows."""
+    for pair in pairs_of_updates(adjacency, clients=3, dimension=8, clip_norm=2.0):
+        assert pair.one.shape == (3, 8)
+        assert len(pair.other) == (2 if adjacency is Adjacency.ADD_REMOVE else 3)
+        assert np.array_equal(pair.one[:2], pair.other[:2])
+        if adjacency is Adjacency.ZERO_OUT:
+            assert not pair.other[2].any()
+    layers = pairs_of_updates(adjacency, clients=2, dimension=8, clip_norm=2.0, layout=[2, 6])[3].one[1]
+    assert np.linalg.norm(layers[:2]) == pytest.approx(np.linalg.norm(layers[2:]))
+
+
+def test_a_record_of_ones_own_is_a_world():
+    """Inputs of any kind: here a state and a batch, of which one record differs."""
+
+    def step(given, seed):
+        state, batch = given
+        clipped = [max(-1.0, min(1.0, one)) for one in batch]
+        return {"state": state + sum(clipped) + np.random.default_rng(seed).normal()}
+
+    worlds = [Worlds(name="a record", one=(0.5, [3.0, -9.0]), other=(0.5, [3.0]))]
+    assert audit_function(step, claim=CLAIM, worlds=worlds, trials=400).gap > 0.9
+    worse = Gaussian(noise_multiplier=1.7, adjacency=Adjacency.ADD_REMOVE)
+    assert audit_function(step, claim=worse, worlds=worlds, trials=1_000).verdict == "fail"
+
+
+def test_all_that_epsilon_and_delta_say_is_randomised_response():
+    """Its profile by enumeration: four outcomes with delta/.. shown, the rest e^eps to 1."""
+    epsilon, delta = 1.3, 0.01
+    p = np.array([delta, 0.0, *((1 - delta) * np.array([math.exp(epsilon), 1]) / (1 + math.exp(epsilon)))])
+    q = np.array([0.0, delta, *((1 - delta) * np.array([1, math.exp(epsilon)]) / (1 + math.exp(epsilon)))])
+    at = np.array([-2.0, -0.3, 0.0, 0.4, 1.2, 1.3, 1.31, 5.0])
+    exact = [np.maximum(p - math.exp(eps) * q, 0).sum() for eps in at]
+    np.testing.assert_allclose(point_profile(epsilon, delta)(at), exact, atol=1e-12)
+
+
+def test_claims_of_every_kind():
+    mu = 0.8
+    epsilon = float(smallest_epsilon(1e-5, mu=mu))
+    assert equivalent_shift(epsilon, 1e-5) == pytest.approx(mu, rel=1e-6)
+    sampled = subsample(CLAIM, PoissonSampling(probability=0.1))
+    assert not claim_of(sampled).gaussian
+    assert claim_of(sampled).epsilon < claim_of(CLAIM).epsilon
+    given = claim_of(lambda eps: privacy_profile(eps, mu=mu))
+    assert given.epsilon == pytest.approx(epsilon, abs=2e-3)
+    assert claim_of((2.0, 1e-5), adjacency="zero-out").adjacency is Adjacency.ZERO_OUT
+    with pytest.raises(ConfigError, match="must be \\(epsilon, delta\\)"):
+        claim_of("4")
+    with pytest.raises(ConfigError, match="is about add-remove neighbours"):
+        claim_of(CLAIM, adjacency="zero-out")
+    with pytest.raises(ConfigError, match="claim: is missing"):
+        dpfed.audit.upload(one_by_one)
+
+
+def test_outputs_of_every_kind_are_numbers():
+    import torch
+
+    seen = {
+        "b": [1, 2.5, b"\x03"],
+        "a": (torch.ones(2, requires_grad=True), np.array([1 + 2j])),
+        "c": [True, None, "A"],
+    }
+    assert numbers_of(seen).tolist() == [1, 1, 1, 2, 1, 2.5, 3, 1, 65]
+    table = table_of([np.array([1.0, math.nan]), np.array([2.0])])
+    assert table.tolist() == [[1, 0, 2, 1], [2, 0, 1, 0]]
+    with pytest.raises(ConfigError, match="returned object"):
+        numbers_of(object())
+
+
+def sleeps(updates, seed):
+    time.sleep(60)
+
+
+def dies(updates, seed):
+    os._exit(3)
+
+
+def raises(updates, seed):
+    raise ValueError("no such layer")
+
+
+def nothing_known(updates, seed):
+    return object()
+
+
+@pytest.mark.parametrize(
+    ("f", "error", "words"),
+    [
+        (sleeps, RunError, "not done within 4 seconds"),
+        (dies, RunError, "has ended \\(exit status 3\\)"),
+        (raises, ConfigError, "ValueError: no such layer"),
+        (nothing_known, ConfigError, "returned object"),
+    ],
+)
+def test_a_function_that_cannot_be_audited_is_one_clear_error(f, error, words):
+    with pytest.raises(error, match=words):
+        audit_function(f, claim=CLAIM, trials=20, time_limit=4 if f is sleeps else 60, arrays="numpy")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"arrays": "jax"}, {"time_limit": 0}, {"clients": 1}, {"layout": [3]}, {"worlds": []}, {"trials": 3}]
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        audit_function(one_by_one, claim=CLAIM, **wrong)
+
+
+def test_a_client_that_sends_nan_is_noted_and_decides_nothing():
+    done = audit_function(gaussian(), claim=CLAIM, trials=200, **QUICK)
+    (note,) = done.checks
+    assert isinstance(note, Check)
+    assert note.passed is None
+    assert done.verdict == "inconclusive"
+
+
+def test_the_command_finds_the_function_in_the_file(capsys, tmp_path):
+    arguments = ["audit", "upload", "--load", str(EXAMPLE), "--trials", "1000", "--out", str(tmp_path), "--json"]
+    assert status([*arguments, "forgotten-layers"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["verdict"] == "fail"
+    assert record == json.loads((tmp_path / "audit.json").read_text())
+    page = (tmp_path / "report.html").read_text()
+    assert "What this does not show" in page
+    assert "does not hold" in page
+    assert status([*arguments[:-1], "clipped_sum", "--epsilon", "100"]) == 0
+    assert "epsilon 100" in capsys.readouterr().out
+
+
+def test_a_methods_name_takes_no_settings_of_functions(capsys):
+    assert status(["audit", "upload", "dp-fedavg", "--clients", "3"]) == 2
+    assert "--clients: for functions of your own" in capsys.readouterr().err

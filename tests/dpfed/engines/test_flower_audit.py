@@ -1,0 +1,62 @@
+"""Flower's strategies and mods under audit, in this process."""
+
+import numpy as np
+import pytest
+
+from dpfed.audit.flower.cases import CASES, audit_flower
+
+pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
+
+CASE = {case.name: case for case in CASES}
+GROSS = ["server-fixed, replace-one", "server-fixed, unequal examples", "client-fixed, mod forgotten"]
+
+
+def rows(*norms, size=16):
+    return np.stack([np.full(size, norm / size**0.5) for norm in norms]).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["server-fixed", "client-fixed"])
+def test_a_round_is_the_mean_of_clipped_updates_with_the_noise_of_its_seed(name):
+    """Two seeds show the noise; without it, by the difference of two inputs, the mean is that of clipped rows."""
+    run = CASE[name].make()
+    given, other = rows(0.5, 0.0, 0.0, 7.0), rows(0.5, 0.0, 0.0, 0.0)
+    seen, without = (np.concatenate(run(updates, 3)) for updates in (given, other))
+    np.testing.assert_allclose(seen - without, rows(1.0)[0] / 4, atol=1e-6)
+    assert np.abs(np.concatenate(run(given, 4)) - seen).max() > 0.01
+
+
+@pytest.mark.parametrize("name", GROSS)
+def test_a_claim_that_is_easily_lost_is_refuted(name):
+    done = audit_flower(CASE[name], trials=600)
+    assert not CASE[name].sound
+    assert done.verdict == "fail"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_is_as_its_code_says(case):
+    done = audit_flower(case)
+    assert (done.verdict == "fail") == (not case.sound)
+
+
+def test_sound_use_is_not_refuted():
+    assert audit_flower(CASE["server-fixed"], trials=400).verdict == "inconclusive"
+
+
+def test_an_update_of_zeros_divides_by_zero():
+    """What the audit sends next to nothing for; if this fails, Flower has mended it."""
+    from flwr.supercore.differential_privacy import clip_inputs_inplace
+
+    with pytest.raises(ZeroDivisionError):
+        clip_inputs_inplace([np.zeros(3)], 1.0)
+
+
+def test_noise_of_adaptive_clipping_has_the_size_of_the_next_norm():
+    """All clipped: the norm falls by e^-(1 - 1/2) at a learning rate of 1, and with it the noise of this very round."""
+    run = CASE["server-adaptive"].make()
+    seen = np.array([np.concatenate(run(rows(*[50.0] * 4), seed)) for seed in range(400)])
+    norm, noise = seen[:, -1], seen[:, :-1] - rows(1.0)[0]
+    claimed = (1 - (2 * 2.0) ** -2) ** -0.5 / 4
+    ratio = noise.std(axis=1) / (claimed * norm)
+    assert ratio.mean() == pytest.approx(1.0, abs=0.02)
+    assert norm.mean() < 0.8

@@ -1,0 +1,148 @@
+"""Moves of coins clipped in the Fisher metric, and coins all near the public ones: bounds hold, faults show."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from dpfed.audit.clip_check import norm_check
+from dpfed.audit.method_setting import configured, round_of
+from dpfed.audit.run_files import RunFiles
+from dpfed.audit.sum_evidence import rows_are_bounded
+from dpfed.audit.upload import claimed
+from dpfed.audit.window_check import window_check
+from dpfed.errors import ConfigError
+from dpfed.run import loop
+from dpfed.run.experiment import build
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.coins import PrivateCoins
+
+from ..announced import a_round
+
+CLIPS = ("privacy.clip_norm=0.6", "privacy.linf_clip=0.05")
+FISHER = ("privacy.clip_norm=0.6", "privacy.linf_clip=0.1", "privacy.clip_metric=fisher")
+
+
+def made(*settings):
+    """A round of private FedPM on a small network."""
+    return round_of(build(configured("fedpm", ["model.hidden=[2]", "privacy.epsilon=100.0", *settings])))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_bounds_hold_in_rational_arithmetic(seed):
+    generator = torch.Generator().manual_seed(seed)
+    reference = torch.rand(9, generator=generator)
+    rows = torch.randn(6, 9, generator=generator) * 10.0 ** torch.randint(-3, 4, (6, 1), generator=generator)
+    edge, linf, norm = 0.1, 0.05 + 0.05 * seed, 0.7
+    clip = ClipMoves(linf=linf, metric="fisher", edge=edge)
+    clipped = clip.client(rows.clone(), np.arange(6), a_round(reference, clip_norm=norm))
+    theta = [min(max(Fraction(float(one)), Fraction(edge)), 1 - Fraction(edge)) for one in reference]
+    for row in clipped:
+        squares = [Fraction(float(x)) ** 2 / (t * (1 - t)) for x, t in zip(row, theta, strict=True)]
+        assert max(squares) <= Fraction(linf) ** 2
+        assert sum(squares) <= Fraction(norm) ** 2
+    assert float((clipped / clip.units(reference)).norm(dim=1).max()) > 0.9 * min(norm, 3 * linf)
+
+
+def test_rows_within_both_bounds_keep_their_moves():
+    clip = ClipMoves(linf=0.2, metric="fisher", edge=0.1)
+    rows = torch.tensor([[0.01, -0.02, 0.005]])
+    kept = clip.client(rows.clone(), np.arange(1), a_round(torch.tensor([0.5, 0.3, 0.05]), clip_norm=1.0))
+    torch.testing.assert_close(kept, rows)
+
+
+def test_a_clip_in_another_metric_than_is_charged_is_refused():
+    stages = made(*FISHER).method.stages
+    with pytest.raises(ConfigError, match=r"metric 'euclidean'.*must be the same"):
+        Stages(*(replace(one, metric="euclidean") if isinstance(one, ClipMoves) else one for one in stages))
+
+
+def test_the_audit_measures_in_the_metric_and_sees_one_that_is_too_wide(monkeypatch):
+    one = made(*FISHER)
+    size, claim = one.method.clients.course.size, claimed(one, 1e-5)
+    assert norm_check(one, claim, size).passed
+    sound = ClipMoves.units
+    monkeypatch.setattr(ClipMoves, "units", lambda self, reference: 1.1 * sound(self, reference))
+    assert not norm_check(one, claim, size).passed
+
+
+def test_the_window_is_checked_on_rows_and_on_what_fills_up():
+    one = made(*CLIPS)
+    size, claim = one.method.clients.course.size, claimed(one, 1e-5)
+    assert claim.coins.others == "near-reference"
+    assert window_check(one, claim, size).passed
+    without = replace(one, method=replace(one.method, stages=one.method.stages.without(ClipMoves)))
+    assert not window_check(without, claim, size).passed
+
+
+@pytest.mark.parametrize("shift", [0.3, -0.3])
+def test_coins_that_fill_up_from_elsewhere_are_seen(shift, monkeypatch):
+    one = made(*CLIPS)
+    size, claim = one.method.clients.course.size, claimed(one, 1e-5)
+    sound = PrivateCoins._drawn
+
+    def elsewhere(self, reference, row, *path):
+        return sound(self, reference + shift if row is None else reference, row, *path)
+
+    monkeypatch.setattr(PrivateCoins, "_drawn", elsewhere)
+    assert not window_check(one, claim, size).passed
+
+
+def test_who_is_relied_on_follows_the_sum_and_can_be_said():
+    plain, secure = made(*CLIPS), made(*CLIPS, "aggregation.kind=masked")
+    assert claimed(plain, 1e-5).coins.others == "near-reference"
+    assert claimed(secure, 1e-5).coins.others == "anywhere"
+    assert window_check(secure, claimed(secure, 1e-5), secure.method.clients.course.size) is None
+    said = made(*CLIPS, "aggregation.kind=masked", "privacy.others=near-reference")
+    assert claimed(said, 1e-5).coins.others == "near-reference"
+
+
+def test_signs_are_charged_for_coins_that_move_from_one_half():
+    settings = ["model.hidden=[2]", "privacy.noise=coins", "privacy.edge=0.2", "privacy.epsilon=90.0", *CLIPS]
+    one = round_of(build(configured("stochastic-sign", [*settings, "method.options.bound=0.01"])))
+    assert claimed(one, 1e-5).coins.reference == 0.5
+    stage = one.method.stages.find(PrivateCoins)
+    with pytest.raises(ConfigError, match=r"public probabilities other than 0\.5"):
+        stage.client(torch.zeros(1, 3), np.arange(1), a_round(torch.tensor([0.5, 0.5, 0.4])))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("privacy.clip_metric=fisher", "privacy.noise_std=0.1"), "is not built"),
+        (("privacy.others=anywhere", "privacy.release=uploads", "privacy.adjacency=zero-out"), "no other client"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        made(*settings)
+
+
+def ran(folder, *settings):
+    """A run of one round, and what an audit of its files says of its rows."""
+    tables = configured("fedpm", ["model.hidden=[2]", "privacy.epsilon=100.0", "federation.rounds=1", *settings])
+    outcome = loop.run(build(tables), folder)
+    return rows_are_bounded(RunFiles(outcome.folder))
+
+
+def test_an_audit_of_a_run_sees_moves_beyond_either_bound(tmp_path, monkeypatch):
+    """Planted: each coordinate may move a tenth too far; the L2 norm may be a tenth too large."""
+    sound = ClipMoves.clipped
+
+    def wider(self, rows, norm):
+        return sound(replace(self, linf=1.1 * self.linf), rows, norm)
+
+    def longer(self, rows, norm):
+        return sound(self, rows, 1.1 * norm)
+
+    for fault, clip_norm in ((wider, 2.0), (longer, 0.3)):
+        settings = (*FISHER[1:], f"privacy.clip_norm={clip_norm}", "local.learning_rate=100.0")
+        monkeypatch.setattr(ClipMoves, "clipped", sound)
+        assert ran(tmp_path / f"sound {clip_norm}", *settings)[0]
+        monkeypatch.setattr(ClipMoves, "clipped", fault)
+        passed, words = ran(tmp_path / f"faulty {clip_norm}", *settings)
+        assert passed is False
+        assert "times the clip norm" in words
