@@ -55,7 +55,7 @@ def mlflow(monkeypatch):
 
 def test_a_run_is_tracked_with_public_lines_only(tmp_path, mlflow):
     done = dpfed.run(TABLES, out=tmp_path / "run", track=["csv", "mlflow"])
-    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "run" / "metrics.csv").read_text())))
     assert set(rows[0]) == PUBLIC
     assert [row["round"] for row in rows] == ["1", "2", "3"]
     assert float(rows[2]["epsilon"]) == done.metrics[2]["epsilon"]
