@@ -9,6 +9,7 @@ import importlib
 import sys
 from pathlib import Path
 
+from accounting.rounding import upwards
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of
 from dpfed.audit.functions.outputs import numbers_of
@@ -45,7 +46,7 @@ def table(names):
         repository, number = bug.THREAD.split("#")
         print(
             f"| {bug.__doc__.rstrip('.')} | [{bug.THREAD}](https://github.com/{repository}/issues/{number}) | "
-            f"{broken.trials:,} | {broken.claim.epsilon:.2f} | {shown:.2f} | {broken.verdict} | {sound.verdict} |",
+            f"{broken.trials:,} | {upwards(broken.claim.epsilon, digits=3)} | {shown:.2f} | {broken.verdict} | {sound.verdict} |",
             flush=True,
         )
 

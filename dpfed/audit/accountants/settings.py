@@ -67,7 +67,7 @@ class Setting:
         several = f", {self.releases_per_cohort} releases a cohort" if self.releases_per_cohort > 1 else ""
         return (
             f"{drawn}, {self.adjacency}, z = {self.noise_multiplier!r}, T = {self.rounds}, "
-            f"delta = {self.delta:g}{several}"
+            f"delta = {self.delta!r}{several}"
         )
 
 

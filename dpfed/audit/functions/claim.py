@@ -94,7 +94,7 @@ def _of_point(claim: tuple[Any, ...], adjacency: str | None) -> FunctionClaim:
         raise ConfigError(f"claim={claim!r}: must be two numbers, epsilon and delta.")
     epsilon, delta = require.nonnegative(epsilon=claim[0]), require.open_probability(delta=claim[1])
     return FunctionClaim(
-        words=f"({epsilon:g}, {delta:g})",
+        words=f"({epsilon!r}, {delta!r})",
         profile=point_profile(epsilon, delta),
         epsilon=epsilon,
         delta=delta,

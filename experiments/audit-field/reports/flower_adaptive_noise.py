@@ -9,4 +9,5 @@ updates = np.full((4, 64), 10.0, dtype=np.float32)
 seen = np.array([np.concatenate(run(updates, seed)) for seed in range(60)])
 noise = seen[:, :-1] - 1 / 8  # the mean of four rows of norm 1
 claimed = (1 - (2 * 2.0) ** -2) ** -0.5 / 4
-print(f"ratio {noise.std() / claimed:.3f}; norms told to the next round {seen[:, -1].mean():.3f}")
+ratio = noise.std() / claimed
+print(f"ratio {ratio:.3f}; norms that the next round hears of {seen[:, -1].mean():.3f}")
