@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from accounting.rounding import upwards
+from accounting.rounding import downwards, upwards
+from dpfed.api.clipping import clipping_hint
 from dpfed.run.loop import OnRound
 
 _COLUMNS = (
@@ -31,25 +34,41 @@ def is_watched(console: Console) -> bool:
 
 
 @contextmanager
-def shown(rounds: int, console: Console, *, otherwise: Callable[[str], None]) -> Iterator[OnRound]:
+def shown(
+    rounds: int,
+    console: Console,
+    *,
+    otherwise: Callable[[str], None],
+    budget: float | None = None,
+    folder: Path | None = None,
+) -> Iterator[OnRound]:
     """What to give each line of metrics.jsonl to. Elsewhere than on a terminal or in a notebook, a line of words goes
-    to `otherwise` for every round that was evaluated."""
+    to `otherwise` after each tenth of the rounds. `budget`: the epsilon that may be spent. `folder`: of the run; a
+    terminal, which is the operator's, is told once where its clip norm is far from what clients send."""
     watched, said = is_watched(console), dict[str, float]()
+    tenths, hinted = 0, False
     with Progress(*_COLUMNS, console=console, disable=not watched) as progress:
         task = progress.add_task("", total=rounds, said="")
 
         def on_round(record: Mapping[str, Any]) -> None:
+            nonlocal tenths, hinted
             said.update({k: v for k, v in record.items() if k in _SAID and v is not None})
-            words = _words(said)
+            words = _words(said, budget)
             progress.update(task, completed=record["round"], said=words)
-            if not watched and any(record[key] is not None for key in ("test_accuracy", "test_loss")):
+            before, tenths = tenths, math.floor(10 * record["round"] / rounds)
+            if not watched and tenths > before:
                 otherwise(f"round {record['round']}/{rounds}  {words}")
+            if watched and not hinted and folder is not None and (hint := clipping_hint(folder)) is not None:
+                hinted = True
+                console.print(f"operator: {hint}")
 
         yield on_round
 
 
 @contextmanager
-def followed(wish: bool | OnRound | None, rounds: int) -> Iterator[OnRound]:
+def followed(
+    wish: bool | OnRound | None, rounds: int, *, budget: float | None = None, folder: Path | None = None
+) -> Iterator[OnRound]:
     """As the caller of `dpfed.run` wishes: a bar on standard error or none; None: on a terminal or in a
     notebook; or the caller's own function."""
     if callable(wish):
@@ -59,16 +78,17 @@ def followed(wish: bool | OnRound | None, rounds: int) -> Iterator[OnRound]:
     if wish is False or (wish is None and not is_watched(console)):
         yield lambda record: None
         return
-    with shown(rounds, console, otherwise=console.print) as on_round:
+    with shown(rounds, console, otherwise=console.print, budget=budget, folder=folder) as on_round:
         yield on_round
 
 
-def _words(said: Mapping[str, float]) -> str:
+def _words(said: Mapping[str, float], budget: float | None) -> str:
     words = []
     if "test_accuracy" in said:
         words.append(f"accuracy {said['test_accuracy']:.1%}")
     elif "test_loss" in said:
         words.append(f"test loss {said['test_loss']:.4g}")
     if "epsilon" in said:
-        words.append(f"epsilon so far {upwards(said['epsilon'])}")
+        allowed = "" if budget is None else f" of {downwards(budget)}"
+        words.append(f"epsilon so far {upwards(said['epsilon'])}{allowed}")
     return "  ".join(words)

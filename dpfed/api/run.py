@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.api.finished import Finished
 from dpfed.api.progress import followed
 from dpfed.api.settings import named_tables
+from dpfed.api.track import tracked
 from dpfed.clients.losses import OfSamples
 from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
@@ -44,6 +46,7 @@ def run(
     engine: Engine = "in-process",
     ledger: str | os.PathLike[str] | None = None,
     progress: bool | OnRound | None = None,
+    track: Sequence[str] = (),
 ) -> Finished:
     """Run a federated experiment: what `dpfed run` does, in its folder, report and all.
 
@@ -61,6 +64,7 @@ def run(
     ledger:   a project ledger (`dpfed ledger create`) that is charged as well; the run ends when its budget is spent
     progress: a bar on standard error; None: where that is a terminal or a notebook; or a function that is given each
               line of metrics.jsonl
+    track:    "csv", "tensorboard", "mlflow": where else these lines go (`dpfed.api.track`)
 
     Claim: epsilon in the result is an upper bound for what ran, computed from the ledger alone. ConfigError,
     AccountingError: refused, and no folder is left. RunError, LedgerError: the run cannot go on; what it has is saved.
@@ -77,9 +81,30 @@ def run(
     experiment = build(parse(tables, source=name), own=own)
     project = None if ledger is None else ProjectLedger.open(ledger)
     folder = free_folder(Path("runs"), name) if out is None else Path(out)
-    with followed(progress, experiment.config.federation.rounds) as on_round:
-        outcome = carry_out(experiment, folder, engine=engine, resume=resume, project=project, on_round=on_round)
+    checked, budget = experiment.config, None if experiment.goal is None else experiment.goal.budget
+    with (
+        followed(progress, checked.federation.rounds, budget=budget, folder=folder) as show,
+        tracked(track, folder, checked.to_dict(), say=warn) as keep,
+    ):
+        outcome = carry_out(
+            experiment, folder, engine=engine, resume=resume, project=project, on_round=both(show, keep)
+        )
     return Finished.of(outcome, experiment)
+
+
+def both(first: OnRound, second: OnRound) -> OnRound:
+    """Each line to one, then to the other."""
+
+    def on_round(record: Mapping[str, Any]) -> None:
+        first(record)
+        second(record)
+
+    return on_round
+
+
+def warn(words: str) -> None:
+    """A warning of Python's, at who called `dpfed.run`."""
+    warnings.warn(words, stacklevel=2)
 
 
 def carry_out(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -64,6 +64,11 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     tables["privacy"] |= {"clip_norm": _SHORT[name]} if name in _SHORT else {}
     tables = override(tables, [*_SETTING, *settings])
     federation = tables["federation"]
+    if federation["sampling"] not in ("poisson", "fixed", "all"):
+        raise ConfigError(
+            f"federation.sampling={federation['sampling']!r} in `dpfed audit upload`: it tests single rounds, which a "
+            "schedule has none of. Use 'poisson', 'fixed' or 'all' here; `dpfed audit run` checks who took part."
+        )
     if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
         federation["cohort"] = max(1, federation["clients"] // 2)
     config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")
@@ -123,6 +128,7 @@ def audit_upload(
     confidence: float = 0.95,
     seed: int = 0,
     draws: int = 300_000,
+    progress: Callable[[str], None] | None = None,
 ) -> UploadAudit:
     """Audit one round of a method; see `round_audit.audit_round`. ConfigError for a method that is never private."""
     config = configured(name, settings, noise_multiplier)
@@ -138,6 +144,7 @@ def audit_upload(
         delta=config.privacy.delta or 1e-5,
         draws=draws,
         checks=(_sampler(name, experiment, seed), _secure()),
+        progress=progress,
     )
 
 

@@ -15,11 +15,13 @@ from dpfed.cli.audit import audit
 from dpfed.cli.budget import budget
 from dpfed.cli.config import config
 from dpfed.cli.deploy import deploy
+from dpfed.cli.diagnose import diagnose
 from dpfed.cli.ledger import ledger
 from dpfed.cli.methods import methods
 from dpfed.cli.report import report
 from dpfed.cli.run import run
 from dpfed.cli.sweep import sweep
+from dpfed.cli.watch import watch
 from dpfed.config.own_code import as_before
 from dpfed.errors import DpfedError, RunError
 
@@ -33,6 +35,8 @@ app.command(budget)
 app.command(run)
 app.command(sweep)
 app.command(report)
+app.command(diagnose)
+app.command(watch)
 app.command(methods)
 app.command(config)
 app.command(deploy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from dpfed.cli.output import console, print_json
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from dpfed.report.collection import Collection
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 def report(
     *folders: Path,
     out: Path | None = None,
+    card: Path | None = None,
+    registry: Path | None = None,
+    about: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """One HTML page over runs, with figures as PNG and PDF, and the numbers as CSV: ours beside what a paper prints.
 
-    Example: dpfed report runs/fed-smp-table-1-smoke
+    Example: dpfed report runs/fed-smp-randk-digits --card model-card.md --registry entry.yaml
 
     Parameters
     ----------
@@ -31,6 +34,12 @@ def report(
         The folder of a sweep, or one or more run folders. Runs that differ in their seed alone are one row.
     out
         Where report.html goes; default: the folder report in the first of them.
+    card
+        Write a model card (Hugging Face's format) of one run here, and no page.
+    registry
+        Write an entry for OpenDP's registry of deployments of one run here, and no page.
+    about
+        A TOML file with what no run knows: who publishes the model, and what for; without it that is left marked.
     json
         The table as one JSON document on standard output.
     """
@@ -43,9 +52,57 @@ def report(
         raise ConfigError(f"`dpfed report` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if not folders:
         raise ConfigError("no folder given: name the folder of a sweep, or run folders.")
+    if card is not None or registry is not None:
+        _state(folders, card=card, registry=registry, about=about, json=json)
+        return
+    if about is not None:
+        raise ConfigError(
+            "--about without --card or --registry: a page needs no answers. Leave it out, or name a file."
+        )
     found = collect(folders)
     page = write_experiment_report(found, out or folders[0] / "report")
     _show(found, page, json)
+
+
+def _state(
+    folders: Sequence[Path], *, card: Path | None, registry: Path | None, about: Path | None, json: bool
+) -> None:
+    """The statements of one run, and what they still lack."""
+    from dpfed.report.about import QUESTIONS, read_about
+    from dpfed.report.finished_run import read_finished
+    from dpfed.report.model_card import model_card
+    from dpfed.report.registry_entry import registry_entry
+    from dpfed.report.yaml_text import to_yaml
+
+    if len(folders) != 1:
+        raise ConfigError(f"--card and --registry state the privacy of one run; {len(folders)} folders were given.")
+    answers, found = read_about(about), read_finished(folders[0])
+    written = []
+    if registry is not None:
+        written.append((registry, to_yaml(registry_entry(folders[0], found, answers))))
+    if card is not None:
+        written.append((card, model_card(found, answers)))
+    for file, text in written:
+        _write(file, text)
+    if json:
+        print_json({"files": [str(file) for file, _ in written], "missing": list(answers.missing)})
+        return
+    out = console()
+    for file, _ in written:
+        out.print(f"written: {file}")
+    if answers.missing:
+        out.print("left marked; answer in a TOML file (--about FILE.toml):")
+        for key in answers.missing:
+            out.print(f"  {key} = ...    # {QUESTIONS[key]}")
+
+
+def _write(file: Path, text: str) -> None:
+    from dpfed.run.durable_files import put
+
+    try:
+        put(file, text.encode())
+    except OSError as error:
+        raise RunError(f"{file}: cannot be written ({error.strerror}). Name another file.") from None
 
 
 def _show(found: Collection, page: Path, json: bool) -> None:

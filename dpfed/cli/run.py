@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dpfed.run.loop import Outcome
 
 Engine = Literal["in-process", "flower"]
+Tracker = Literal["csv", "tensorboard", "mlflow"]
 
 
 def run(
@@ -36,6 +37,7 @@ def run(
     ledger: Path | None = None,
     engine: Engine = "in-process",
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
@@ -61,6 +63,8 @@ def run(
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
+    track
+        Where else the lines of metrics.jsonl go: csv, tensorboard or mlflow; may be given again.
     json
         The summary as one JSON document on standard output.
     """
@@ -99,10 +103,11 @@ def run(
             ledger=ledger,
             engine=engine,
             load=load or [],
+            track=track or [],
             processes=among.count,
         )
         try:
-            outcome = _run(experiment, folder, resume=resume, project=project, engine=engine)
+            outcome = _run(experiment, folder, resume=resume, project=project, engine=engine, track=track or [])
         except RunInterrupted as error:
             raise RunInterrupted(f"{error} Go on with: {again}") from None
     if json:
@@ -154,6 +159,7 @@ def _command(
     ledger: Path | None,
     engine: str,
     load: Sequence[Path],
+    track: Sequence[str],
     processes: int,
 ) -> str:
     """What a person types to go on with the run."""
@@ -162,23 +168,33 @@ def _command(
     words += [] if ledger is None else ["--ledger", str(ledger)]
     words += [] if engine == "in-process" else ["--engine", engine]
     words += [word for file in load for word in ("--load", str(file))]
+    words += [word for kind in track for word in ("--track", kind)]
     return shlex.join([*words, "--resume"])
 
 
 def _run(
-    experiment: Experiment, folder: Path, *, resume: bool, engine: Engine, project: ProjectLedger | None = None
+    experiment: Experiment,
+    folder: Path,
+    *,
+    resume: bool,
+    engine: Engine,
+    project: ProjectLedger | None = None,
+    track: Sequence[str] = (),
 ) -> Outcome:
     from dpfed.api.progress import shown
-    from dpfed.api.run import carry_out
+    from dpfed.api.run import both, carry_out
+    from dpfed.api.track import tracked
 
     log = console(to_stderr=True)
+    config, budget = experiment.config, None if experiment.goal is None else experiment.goal.budget
     log.print(_plan_words(experiment))
     with (
-        shown(experiment.config.federation.rounds, log, otherwise=log.print) as on_round,
+        tracked(track, folder, config.to_dict(), say=log.print) as keep,
+        shown(config.federation.rounds, log, otherwise=log.print, budget=budget, folder=folder) as show,
         asked_by_signals(log.print) as stop,
     ):
         return carry_out(
-            experiment, folder, engine=engine, resume=resume, on_round=on_round, project=project, stop=stop
+            experiment, folder, engine=engine, resume=resume, on_round=both(show, keep), project=project, stop=stop
         )
 
 
@@ -216,7 +232,7 @@ def _show(outcome: Outcome) -> None:
 
 
 def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    from dpfed.report.run import noise_words
+    from dpfed.report.privacy_words import noise_words
 
     rows = _score_rows(summary)
     if summary["epsilon"] is not None:

@@ -5,42 +5,18 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-import jinja2
 import numpy as np
 
 from accounting.errors import AccountingError
 from accounting.rounding import upwards
 from dpfed.audit.cohort_law import room_of, size_law
 from dpfed.audit.noise_evidence import limits, measured
-from dpfed.audit.promise import sampler_of
 from dpfed.audit.run import RunAudit
 from dpfed.errors import DpfedError, RunError
+from dpfed.participation.of_run import sampler_of
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
+from dpfed.report.page import rendered
 from dpfed.run.durable_files import put
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Audit: {{ verdict }}</title>
-<style>
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 66rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
-table { border-collapse: collapse; } th { text-align: left; }
-td, th { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
-img { max-width: 100%; } .lead { font-size: 1.15rem; } .pass { color: #00694b; } .fail { color: #a33c00; }
-.unknown { color: #6a5500; } td:nth-child(2) { white-space: nowrap; font-weight: 600; }
-</style>
-<h1>Audit of {{ folder }}: <span class="{{ colour }}">{{ verdict }}</span></h1>
-<p class="lead">{{ meaning }}</p>
-<p>Claimed: epsilon {{ claimed }} at delta {{ delta }}. From the ledger alone: {{ recomputed }}.
-{% for remark in remarks %}{{ remark }}. {% endfor %}All checks by chance
-together call a correct run "fail" with probability at most {{ alpha }}.</p>
-<img alt="canary scores, noise of each round, cohort sizes, each with its claimed law"
- src="data:image/png;base64,{{ plot }}">
-<table><tr><th>check<th>holds<th>what was found
-{% for one in checks %}<tr><td>{{ one.name }}<td class="{{ one.colour }}">{{ one.holds }}<td>{{ one.detail }}
-{% endfor %}</table>
-<h2>What this does not show</h2>
-<ul>{% for note in notes %}<li>{{ note }}{% endfor %}</ul>
-</html>
-"""
 
 _MEANING = {
     "pass": "Nothing in the run's files speaks against its claim.",
@@ -68,23 +44,21 @@ def _rendered(found: RunAudit, plot: bytes) -> str:
     for one in found.checks:
         holds, colour = _HOLDS[one.passed]
         checks.append({"name": one.name, "holds": holds, "colour": colour, "detail": one.detail})
-    return (
-        jinja2.Environment(autoescape=True)
-        .from_string(_PAGE)
-        .render(
-            folder=found.files.path.name or str(found.files.path),
-            verdict=found.verdict,
-            colour=_COLOURS[found.verdict],
-            meaning=_MEANING[found.verdict],
-            claimed=_shown(found.claimed_epsilon),
-            delta=_shown(found.delta),
-            recomputed=_shown(found.recomputed_epsilon),
-            alpha=f"{1 - found.confidence:.2g}",
-            plot=base64.b64encode(plot).decode(),
-            checks=checks,
-            notes=found.notes,
-            remarks=[remark[:1].upper() + remark[1:] for remark in found.second_opinion[1]],
-        )
+    return rendered(
+        "audit_run.html",
+        title=f"Audit: {found.verdict}",
+        folder=found.files.path.name or str(found.files.path),
+        verdict=found.verdict,
+        colour=_COLOURS[found.verdict],
+        meaning=_MEANING[found.verdict],
+        claimed=_shown(found.claimed_epsilon),
+        delta=_shown(found.delta),
+        recomputed=_shown(found.recomputed_epsilon),
+        alpha=f"{1 - found.confidence:.2g}",
+        plot=base64.b64encode(plot).decode(),
+        checks=checks,
+        notes=found.notes,
+        remarks=[remark[:1].upper() + remark[1:] for remark in found.second_opinion[1]],
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,8 @@ class OneRun:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collection:
     """What a report shows. `missing` runs are listed but not finished; `repeat` are the commands that make them all.
-    differences: of run folders, in what their configurations differ, a line for each key; empty for a sweep, whose axes
-    say it."""
+    differing: of run folders, the keys in which their configurations differ, with the value in each of `folders`;
+    empty for a sweep, whose axes say it."""
 
     title: str
     paper: str = ""
@@ -44,13 +45,25 @@ class Collection:
     quantities: tuple[str, ...] = ("test_accuracy", "best_test_accuracy", "epsilon", "uplink_megabytes_total")
     x: str | None = None
     runs: tuple[OneRun, ...]
-    differences: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
     missing: tuple[Listed, ...] = ()
     published: tuple[Published, ...] = ()
     repeat: tuple[str, ...] = ()
     versions: Mapping[str, str]
     commit: str | None = None
     tuned: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """In what run folders differ, a line for each key."""
+        found = []
+        for key, values in self.differing.items():
+            by_value: dict[str, list[str]] = {}
+            for folder, value in zip(self.folders, values, strict=True):
+                by_value.setdefault(value, []).append(folder)
+            found.append(f"{key}: " + "; ".join(f"{value} in {', '.join(some)}" for value, some in by_value.items()))
+        return tuple(found)
 
 
 def collect(folders: Sequence[Path]) -> Collection:
@@ -127,24 +140,22 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
     return Collection(
         title=" on ".join(both),
         runs=tuple(placed),
-        differences=_differences(runs),
+        folders=tuple(str(folder) for folder in folders),
+        differing=_differing(runs),
         repeat=tuple(f"dpfed run {folder / 'config.toml'}" for folder in folders),
         versions={},
     )
 
 
-def _differences(runs: Sequence[OneRun]) -> tuple[str, ...]:
-    """Every key in which configurations differ, with what each folder has; the seed too."""
-    configs = {str(run.folder): flat(run.config) for run in runs}
-    found = []
-    for key in sorted({*chain(*configs.values())}):
-        values = {folder: str(config.get(key, "not set")) for folder, config in configs.items()}
-        if len(set(values.values())) > 1:
-            by_value: dict[str, list[str]] = {}
-            for folder, value in values.items():
-                by_value.setdefault(value, []).append(folder)
-            found.append(f"{key}: " + "; ".join(f"{value} in {', '.join(some)}" for value, some in by_value.items()))
-    return tuple(found)
+def _differing(runs: Sequence[OneRun]) -> dict[str, tuple[str, ...]]:
+    """Every key in which configurations differ, the seed too, and what each has."""
+    configs = [flat(run.config) for run in runs]
+    found = {key: tuple(_shown(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})}
+    return {key: values for key, values in found.items() if len(set(values)) > 1}
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def _read(folder: Path, row: str, at: Mapping[str, str]) -> OneRun:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.report.collection import SEED, Collection, write_results
-from dpfed.report.experiment_figures import draw_figures
+from dpfed.report.experiment_figures import Figure, draw_figures
+from dpfed.report.page import ChartGroup, rendered
+from dpfed.report.privacy_card import Card, card_of
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import Group, Mean, groups_of, mean_of, short, write_table
 from dpfed.run.durable_files import put
@@ -21,6 +19,7 @@ from dpfed.run.quantities import QUANTITIES
 
 _MOST_PLACES = 4
 _MOST_COLUMNS = 9
+_MOST_CARDS = 12
 
 
 def write_experiment_report(collection: Collection, folder: Path) -> Path:
@@ -29,10 +28,9 @@ def write_experiment_report(collection: Collection, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_results(collection.runs, folder / "results.csv")
         write_table(collection, folder / "table.csv")
-        figures = [(one, base64.b64encode(one.path.read_bytes()).decode()) for one in draw_figures(collection, folder)]
-        text = (files(__package__) / "experiment.html").read_text(encoding="utf-8")
-        page = jinja2.Environment(autoescape=True).from_string(text)
-        put(folder / "report.html", page.render(figures=figures, **_content(collection)).encode())
+        figures = [_chart_group(one) for one in draw_figures(collection, folder)]
+        page = rendered("experiment.html", title=collection.title, figures=figures, **_content(collection))
+        put(folder / "report.html", page.encode())
     except OSError as error:
         raise RunError(f"{folder}: the report cannot be written ({error}).") from None
     return folder / "report.html"
@@ -47,6 +45,7 @@ def _content(collection: Collection) -> dict[str, Any]:
     readings = [one for group in groups if (one := readings_of(group)) is not None]
     return {
         "c": collection,
+        "cards": _cards(groups, collection),
         "axes": [short(axis) for axis in axes],
         "headings": [
             (QUANTITIES[key].heading, 1 if decimals is None else 3)
@@ -54,6 +53,9 @@ def _content(collection: Collection) -> dict[str, Any]:
         ],
         "dense": len(axes) + sum(1 if decimals is None else 3 for decimals in beside) > _MOST_COLUMNS,
         "lines": [_line(group, axes, means[id(group)], beside) for group in groups],
+        "beside": any(decimals is not None for decimals in beside),
+        "folders": list(collection.folders),
+        "differing": list(collection.differing.items()),
         "places": _places(collection),
         "missing": ", ".join(dict.fromkeys(one.row for one in collection.missing)),
         "readings": readings,
@@ -67,6 +69,25 @@ def _content(collection: Collection) -> dict[str, Any]:
         "percent": lambda value: "failed" if value is None else f"{value:.2%}",
         "pairs": lambda table: ", ".join(f"{key} {value}" for key, value in table.items() if key != SEED),
     }
+
+
+def _chart_group(figure: Figure) -> ChartGroup:
+    """One legend for its charts, whose series are the same."""
+    legend = {one.name: one for chart in figure.charts for one in chart.series}
+    return ChartGroup(
+        charts=figure.charts,
+        words=figure.caption,
+        legend=tuple(legend.values()),
+        files=f"{figure.path.name}, {figure.path.with_suffix('.pdf').name}",
+    )
+
+
+def _cards(groups: Sequence[Group], collection: Collection) -> list[tuple[str, Card]]:
+    """Of run folders that are few: each row's run with the largest epsilon, which bounds the others'."""
+    if collection.x is not None or not collection.differences or len(groups) > _MOST_CARDS:
+        return []
+    worst = [max(group.runs, key=lambda run: float(run.summary["epsilon"] or 0)) for group in groups]
+    return [(group.name, card_of(run.summary)) for group, run in zip(groups, worst, strict=True)]
 
 
 def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[int | None]) -> dict[str, Any]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from accounting.rounding import upwards
+from dpfed.report.chart import Chart
 from dpfed.report.collection import Collection
+from dpfed.report.experiment_charts import curve_charts, over_chart
 from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over
 from dpfed.report.figures.looks import Look, looks_of
 from dpfed.report.statistics import Group, groups_of, mean_of, short
 from dpfed.run.quantities import QUANTITIES
 
 _MOST_CURVES = 8
-_ACCURACY, _EPSILON = "test_accuracy", "privacy.epsilon"
+_ACCURACY, _UPLINK, _EPSILON = "test_accuracy", "uplink_megabytes_total", "privacy.epsilon"
 _AXES = {
     "method.keep": "entries kept, as a part of all (method.keep)",
     _EPSILON: "epsilon to calibrate for (privacy.epsilon)",
@@ -27,17 +29,18 @@ _AXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A PNG, its PDF beside it, and what it shows."""
+    """A PNG, its PDF beside it, what it shows, and the same for the page."""
 
     path: Path
     caption: str
+    charts: tuple[Chart, ...]
 
 
 def draw_figures(collection: Collection, folder: Path) -> list[Figure]:
     """Write the figures that the runs have data for."""
     groups = groups_of(collection)
-    figures = list(_over_x(collection, groups, folder)) + list(_over_epsilon(collection, groups, folder))
-    return figures + list(_curves(collection, groups, folder))
+    drawn = (_over_x, _over_epsilon, _over_bytes, _curves)
+    return [figure for draw in drawn for figure in draw(collection, groups, folder)]
 
 
 def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
@@ -58,7 +61,7 @@ def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> It
     ]
     path = folder / "axis.png"
     xlabel = _AXES.get(x, short(x))
-    plot_over(
+    yield _over(
         points,
         path,
         xlabel=xlabel,
@@ -66,8 +69,8 @@ def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> It
         logarithmic=x == _EPSILON,
         bounds=x in (_EPSILON, "privacy.noise_multiplier"),
         looks=_looks(collection),
+        caption=f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.",
     )
-    yield Figure(path=path, caption=f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.")
 
 
 def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
@@ -82,7 +85,7 @@ def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path)
         if (one := mean_of(group, _ACCURACY, collection)).mean is not None
     ]
     path = folder / "privacy-utility.png"
-    plot_over(
+    yield _over(
         points,
         path,
         xlabel="epsilon (upper bound for what ran)",
@@ -90,12 +93,49 @@ def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path)
         logarithmic=True,
         bounds=True,
         looks=_looks(collection),
-    )
-    yield Figure(
-        path=path,
         caption="Accuracy against epsilon. Bars: deviation over seeds; dashed across: not private. Points are "
         "comparable where delta, unit and adjacency are the same (table of readings).",
     )
+
+
+def _over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
+    """Accuracy against the uplink of all clients."""
+    sent = {group.name: mean_of(group, _UPLINK, collection).mean for group in groups}
+    different = {f"{megabytes:.4g}" for megabytes in sent.values() if megabytes}
+    if len(different) < 2 or collection.x is not None:
+        return
+    points = [
+        Point(name=group.name, x=sent[group.name], mean=one.mean, std=one.std or 0.0)
+        for group in groups
+        if (one := mean_of(group, _ACCURACY, collection)).mean is not None and sent[group.name]
+    ]
+    yield _over(
+        points,
+        folder / "uplink-utility.png",
+        xlabel="sent by all clients, MB",
+        ylabel="test accuracy, last round, %",
+        logarithmic=True,
+        bounds=False,
+        looks=_looks(collection),
+        caption="Accuracy against what all clients have sent. Bars: deviation over seeds.",
+    )
+
+
+def _over(
+    points: Sequence[Point],
+    path: Path,
+    *,
+    xlabel: str,
+    ylabel: str,
+    logarithmic: bool,
+    bounds: bool,
+    looks: Mapping[str, Look],
+    caption: str,
+) -> Figure:
+    plot_over(points, path, xlabel=xlabel, ylabel=ylabel, logarithmic=logarithmic, bounds=bounds, looks=looks)
+    title = f"{ylabel[:1].upper()}{ylabel[1:]}"
+    chart = over_chart(points, title=title, xlabel=xlabel, logarithmic=logarithmic, bounds=bounds, looks=looks)
+    return Figure(path=path, caption=caption, charts=(chart,))
 
 
 def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
@@ -111,7 +151,11 @@ def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> It
             path = folder / ("curves.png" if len(parts) == 1 else f"curves-{i}.png")
             plot_curves(drawn, path, looks=_looks(collection))
             where = f" at {words}" if words else ""
-            yield Figure(path=path, caption=f"Accuracy over rounds and over the uplink of all clients{where}.")
+            yield Figure(
+                path=path,
+                caption=f"Accuracy over rounds and over the uplink of all clients{where}.",
+                charts=tuple(curve_charts(drawn, _looks(collection))),
+            )
 
 
 def _looks(collection: Collection) -> dict[str, Look]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from dpfed.aggregation.ranks import Ranks
 from dpfed.run.noise_facts import noise_facts
 from dpfed.run.probes import number, probe, probe_of
+from dpfed.run.update_norms import count_norms, no_norms, typical
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip, DropNotFinite, FixedClip, row_norms
 from dpfed.stages.clip_moves import ClipMoves
@@ -27,6 +28,8 @@ class Watch:
     arriving:      clients whose rows come in time
     largest_norm:  of a clipped row, over the clip norm (of coins: over the nearest of their bounds, in their metric);
                    None: only clients have seen rows
+    typical_norm:  the median norm of rows before they are clipped, over the clip norm (`dpfed.run.update_norms`); None:
+                   none was seen
     longest_added: the L2 norm of the longest row where it goes into the sum (or, with noise in rows, where that comes
                    on), in the units it is added in; None: only clients have seen it
     shares, draws: the sum of the noise in the rows that arrive, in their units, and of how many draws; None: no such
@@ -49,10 +52,17 @@ class Watch:
         self.near_the_ends: int | None = None
         self.released: Tensor | None = None
         self.drawn: Tensor | None = None
+        self._norms = no_norms()
         self._before = torch.empty(0)
         self._summed: int | float | None = None
 
+    @property
+    def typical_norm(self) -> float | None:
+        return typical(self._norms)
+
     def entering(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        if isinstance(stage, Clip) and self._bounded and len(rows):
+            self._norms += count_norms(row_norms(rows), self._clip_norm)
         if self._noises_rows(stage):
             self._measure(rows)
             self._before = self._arrived_sum(rows, ids).clone()
@@ -96,6 +106,7 @@ class Watch:
         at = now.reference.device
         self.draws = int(ranks.total(torch.tensor([self.draws])))
         self.largest_norm = ranks.largest(self.largest_norm or 0.0)
+        self._norms = ranks.total(self._norms)
         dtype = self._stages.summed_as
         if self._stages.noise_in_rows:
             none = torch.zeros(self._stages.width, dtype=dtype, device=at)

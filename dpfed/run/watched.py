@@ -75,7 +75,7 @@ class RoundFacts:
     release:               what was charged
     divisor:               what the sum was divided by
     noise:                 of the sum, in the units it was added in (`dpfed.run.noise_facts`)
-    near_the_ends, longest_added, probes: what was added up and what became of it (`dpfed.run.watch`)
+    typical_norm, near_the_ends, longest_added, probes: what was added up and what became of it (`dpfed.run.watch`)
     map:                   the coordinates of the round, where public data chose them (`dpfed.stages.maps.Map.facts`)
     """
 
@@ -88,6 +88,7 @@ class RoundFacts:
     participants: int
     arrived: int
     largest_norm: float | None
+    typical_norm: float | None = None
     aborted: str | None = None
     release: Release | LocalRelease | None = None
     divisor: float | None = None
@@ -114,6 +115,7 @@ def facts_of(ended: EndedRound, watch: Watch, method: Method) -> RoundFacts:
         participants=len(now.task.participants),
         arrived=0,
         largest_norm=watch.largest_norm,
+        typical_norm=watch.typical_norm,
         longest_added=watch.longest_added,
         map=now.projection.facts,
         noise_known=watch.noise_known,
@@ -147,6 +149,7 @@ def facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[
         "participants": facts.participants,
         "arrived": facts.arrived,
         "largest_norm": facts.largest_norm,
+        "typical_norm": facts.typical_norm,
         "longest_added": facts.longest_added,
         "divisor": facts.divisor,
         "probes": facts.probes,

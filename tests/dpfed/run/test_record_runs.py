@@ -15,7 +15,7 @@ from accounting.errors import EditedLedger
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.randomness import Secure
-from dpfed.report.run import statement
+from dpfed.report.privacy_words import statement
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 

@@ -76,7 +76,7 @@ def test_a_file_of_targets_is_learnt_and_reported_without_code(folder, private):
     assert all(done.summary[key] is None for key in ("test_accuracy", "best_test_accuracy", "validation_accuracy"))
     assert all(line["test_accuracy"] is None for line in done.metrics)
     write_report(done)
-    assert "test r2" in (folder / "run" / "report.html").read_text()
+    assert "Test r2" in (folder / "run" / "report.html").read_text()
     assert (folder / "run" / "curves.png").stat().st_size > 1000
     read_finished(folder / "run")
     assert not private or audit_run(folder / "run").verdict != "fail"

@@ -1,0 +1,151 @@
+"""Where else the lines of metrics.jsonl go while a run is under way: a CSV file, TensorBoard, MLflow.
+
+A tracker is given the lines that are safe to publish with the model, and never what diagnostics.jsonl holds. One that
+fails is left aside with a word: it does not end a run.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from dpfed.config.tables import flat
+from dpfed.errors import ConfigError
+from dpfed.run.durable_files import append, put
+from dpfed.run.loop import OnRound
+
+Kind = Literal["csv", "tensorboard", "mlflow"]
+_EXTRAS = {"tensorboard": ("torch.utils.tensorboard", "tensorboard"), "mlflow": ("mlflow", "mlflow")}
+
+
+class Tracker(Protocol):
+    """Somewhere that lines go."""
+
+    def line(self, record: Mapping[str, Any]) -> None:
+        """A line of metrics.jsonl, after it is there."""
+
+    def close(self) -> None:
+        """No more lines come."""
+
+
+@contextmanager
+def tracked(
+    kinds: Sequence[str], folder: Path, config: Mapping[str, Any], *, say: Callable[[str], None]
+) -> Iterator[OnRound]:
+    """What to give each line to. ConfigError for a kind that is unknown, or whose package is not installed; `say` is
+    told of a tracker that fails on the way."""
+    trackers: dict[str, Tracker] = {kind: _made(kind, folder, config) for kind in kinds}
+    with ExitStack() as last:
+
+        def left_aside(kind: str, error: Exception) -> None:
+            trackers.pop(kind, None)
+            say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run goes on without it.")
+
+        def on_round(record: Mapping[str, Any]) -> None:
+            for kind, tracker in list(trackers.items()):
+                try:
+                    tracker.line(record)
+                except Exception as error:  # somebody else's package or server
+                    left_aside(kind, error)
+
+        def close() -> None:
+            for kind, tracker in list(trackers.items()):
+                try:
+                    tracker.close()
+                except Exception as error:  # as above
+                    left_aside(kind, error)
+
+        last.callback(close)
+        yield on_round
+
+
+def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """What of a line is a number, but its round."""
+    return {
+        key: float(value)
+        for key, value in record.items()
+        if key != "round" and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _made(kind: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
+    if kind == "csv":
+        return Csv(folder)
+    if kind not in _EXTRAS:
+        raise ConfigError(f"--track {kind}: must be csv, tensorboard or mlflow.")
+    module, package = _EXTRAS[kind]
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"--track {kind}: {package} is not installed ({error}): pip install 'dpfed[{package}]'."
+        ) from None
+    return TensorBoard(found, folder) if kind == "tensorboard" else Mlflow(found, folder, config)
+
+
+class Csv:
+    """metrics.csv in the run folder. The first line that comes brings those of the rounds before it: a run may have
+    been interrupted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._columns = folder, list[str]()
+
+    def line(self, record: Mapping[str, Any]) -> None:
+        if self._columns:
+            append(self._folder / "metrics.csv", self._written([record]))
+            return
+        lines = [json.loads(line) for line in (self._folder / "metrics.jsonl").read_text().splitlines()]
+        self._columns = list(dict.fromkeys([*(key for line in lines for key in line), "aborted"]))
+        put(self._folder / "metrics.csv", self._written([dict(zip(self._columns, self._columns, strict=True)), *lines]))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _written(self, lines: Sequence[Mapping[str, Any]]) -> bytes:
+        stream = io.StringIO(newline="")
+        csv.writer(stream).writerows(
+            [["" if (v := line.get(k)) is None else v for k in self._columns] for line in lines]
+        )
+        return stream.getvalue().encode()
+
+
+class TensorBoard:
+    """Event files in the folder tensorboard of the run folder, which is there once a round is done."""
+
+    def __init__(self, module: Any, folder: Path) -> None:
+        self._module, self._folder = module, folder / "tensorboard"
+        self._writer: Any = None
+
+    def line(self, record: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            self._writer = self._module.SummaryWriter(log_dir=str(self._folder))
+        for key, value in numbers_of(record).items():
+            self._writer.add_scalar(key, value, record["round"])
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Mlflow:
+    """A run of MLflow, at the server that its environment names: parameters are the configuration's keys."""
+
+    def __init__(self, module: Any, folder: Path, config: Mapping[str, Any]) -> None:
+        self._mlflow, self._name, self._config, self._begun = module, folder.name, config, False
+
+    def line(self, record: Mapping[str, Any]) -> None:
+        if not self._begun:
+            self._mlflow.start_run(run_name=self._name)
+            self._begun = True
+            self._mlflow.log_params({key: str(value) for key, value in flat(self._config).items()})
+        self._mlflow.log_metrics(numbers_of(record), step=record["round"])
+
+    def close(self) -> None:
+        if self._begun:
+            self._mlflow.end_run()

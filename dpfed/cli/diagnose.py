@@ -1,0 +1,67 @@
+"""`dpfed diagnose`: why a run does not learn, from its files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from dpfed.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from dpfed.report.diagnosis import Finding, Measure
+
+
+def diagnose(folder: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """Why a run does not learn: noise, clip norm, learning rate or budget, and the key to change.
+
+    What is marked "operator" was computed from diagnostics.jsonl, which no epsilon covers: do not publish it.
+
+    Example: dpfed diagnose runs/fed-smp-randk-digits
+
+    Parameters
+    ----------
+    folder
+        The folder of a run, finished, interrupted or still running.
+    json
+        Measures and findings as one JSON document on standard output.
+    """
+    from dpfed.report.diagnosis import findings_of, is_learning, measures_of
+    from dpfed.report.evidence import evidence_of
+
+    found = evidence_of(folder)
+    findings, learning = findings_of(found), is_learning(found)
+    if json:
+        print_json(
+            {
+                "folder": str(folder),
+                "learning": learning,
+                "cause": findings[0].cause if findings else None,
+                "findings": [asdict(one) for one in findings],
+                "evidence": asdict(found),
+            }
+        )
+        return
+    _show(measures_of(found), findings, learning)
+
+
+def _show(measures: list[Measure], findings: list[Finding], learning: bool | None) -> None:
+    out = console()
+    table = Table("measure", "value", "who may see it")
+    for measure in measures:
+        table.add_row(measure.name, measure.value, "operator" if measure.operator_only else "everybody")
+    out.print(table)
+    state = {
+        True: "The run learns.",
+        False: "The run hardly learns.",
+        None: "Too few evaluations to say whether it learns.",
+    }
+    out.print(state[learning])
+    if not findings:
+        out.print("No cause stands out: see docs/report.md for what is not looked at (data, network, bugs).")
+    for number, one in enumerate(findings, start=1):
+        out.print(f"{number}. {one.cause}{' (operator)' if one.operator_only else ''}: {one.words}")
+        out.print(f"   change {one.key}: {one.advice}")

@@ -1,0 +1,89 @@
+"""What no run knows of itself and a statement of privacy must say: given in a file, or left marked."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
+from dpfed.config.did_you_mean import did_you_mean
+from dpfed.errors import ConfigError
+
+UNKNOWN_DATE = "1900-01-01"
+SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
+QUESTIONS: Mapping[str, str] = {
+    "name": "the name of the model",
+    "curators": "who publishes it (a list of names)",
+    "authors": "who writes this statement (a list of names)",
+    "description": "what the model does, in a sentence or two",
+    "intended_use": "what it is meant for",
+    "region": "which region the data describe, or whose law applies",
+    "sector": f"one of {', '.join(SECTORS)}",
+    "publication_date": "when it was published, as YYYY-MM-DD",
+    "data_domain": "whose data it was trained on, and which data sets could have been there",
+    "tuning": "how data were prepared and settings chosen, and whether that looked at private data",
+    "justification": "why this unit, this epsilon and this delta",
+    "sources": "where more is written (addresses)",
+    "license": "the licence of the model, as the Hugging Face hub calls it",
+}
+_LISTS = ("curators", "authors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Answers to some of `QUESTIONS`."""
+
+    answers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The keys that nobody has answered."""
+        return tuple(key for key in QUESTIONS if key not in self.answers)
+
+    def words(self, key: str, *, mark: str) -> str:
+        """The answer, or the mark with the question."""
+        return str(self.answers.get(key, mark.format(QUESTIONS[key])))
+
+    def list_of(self, key: str, *, mark: str) -> list[str]:
+        """As `words`, of an answer that is a list."""
+        return list(self.answers.get(key, [mark.format(QUESTIONS[key])]))
+
+
+def read_about(file: Path | None) -> About:
+    """The answers in a TOML file; none where there is no file. ConfigError for what is no answer."""
+    if file is None:
+        return About()
+    try:
+        found = tomllib.loads(read_text(file, at_most=LARGEST_CONFIGURATION))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--about {file}: cannot be read as TOML ({error}).") from None
+    return About(answers={key: _checked(file, key, value) for key, value in found.items()})
+
+
+def _checked(file: Path, key: str, value: Any) -> Any:
+    where = f"--about {file}: {key}"
+    if key not in QUESTIONS:
+        raise ConfigError(f"{where}: is none of {', '.join(QUESTIONS)}.{did_you_mean(key, QUESTIONS)}")
+    if key in _LISTS:
+        if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
+            raise ConfigError(f"{where}: must be a list of names, as in {key} = ['A hospital'].")
+        return value
+    if key == "publication_date":
+        return _date(where, value)
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{where}: must be words ({QUESTIONS[key]}).")
+    if key == "sector" and value not in SECTORS:
+        raise ConfigError(f"{where}={value!r}: must be {QUESTIONS[key]}.")
+    return value
+
+
+def _date(where: str, value: Any) -> str:
+    try:
+        given = value if isinstance(value, datetime.date) else datetime.date.fromisoformat(str(value))
+    except ValueError:
+        raise ConfigError(f"{where}={value!r}: must be a date, as in 2026-01-31.") from None
+    return given.isoformat()[:10]

@@ -1,0 +1,96 @@
+"""A run's ledger in a few lines: what was released, how often, under which noise and sampling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from accounting import Ledger
+from accounting.errors import AccountingError
+from accounting.ledger import Aborted, LocalRelease, Release
+from accounting.rounding import downwards, upwards
+from dpfed.report.privacy_words import sampler_name
+from dpfed.report.units import significant
+
+_MOST_LINES = 6
+_KINDS = {
+    "gaussian": "Gaussian noise",
+    "discrete-gaussian": "discrete Gaussian noise",
+    "skellam": "Skellam noise",
+    "bernoulli-aggregate": "coins under a sum of fixed size",
+    "bernoulli-channel": "noise and coins, each upload",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerWords:
+    """`lines`: releases of one kind each; `head`: the hash of the last entry, which stands for all; `error`: why there
+    is nothing to say."""
+
+    lines: tuple[str, ...] = ()
+    entries: int = 0
+    head: str = ""
+    error: str = ""
+
+
+def ledger_words(file: Path) -> LedgerWords | None:
+    """Of the ledger in this file; None where there is none, as of a run that is not private."""
+    if not file.exists():
+        return None
+    try:
+        ledger = Ledger.read(file)
+    except AccountingError as error:
+        return LedgerWords(error=str(error))
+    lines = tuple(_lines(ledger.entries))
+    if len(lines) > _MOST_LINES:
+        lines = (*lines[: _MOST_LINES - 1], f"and {len(lines) - _MOST_LINES + 1} more kinds of releases")
+    return LedgerWords(lines=lines, entries=len(ledger.entries), head=ledger.head)
+
+
+def _lines(entries: Sequence[Release | LocalRelease | Aborted]) -> Iterator[str]:
+    for words, some in groupby(entries, key=_words):
+        rounds = [entry.round + 1 for entry in some]
+        where = f"Round {rounds[0]:,}" if len(rounds) == 1 else f"Rounds {rounds[0]:,} to {rounds[-1]:,}"
+        yield f"{where}: {words}."
+
+
+def _words(entry: Release | LocalRelease | Aborted) -> str:
+    if isinstance(entry, Aborted):
+        return f"nothing was released ({entry.reason})"
+    if isinstance(entry, LocalRelease):
+        return (
+            f"every client's own steps, noise of standard deviation {significant(entry.noise_std, 4)} on the sum over "
+            f"a batch, clip norm {downwards(entry.clip_norm)}"
+        )
+    record = entry.mechanism.to_dict()
+    parts = [_noise(record), f"clip norm {downwards(entry.clip_norm)}"]
+    if entry.noise_std:
+        parts.append(f"standard deviation {significant(entry.noise_std, 4)} on the sum")
+    if "dimension" in entry.detail:
+        parts.append(f"{entry.detail['dimension']:,} coordinates")
+    return ", ".join([*parts, f"neighbours {entry.mechanism.adjacency}", *_sampling(record)])
+
+
+def _noise(record: Mapping[str, Any]) -> str:
+    inner = record.get("mechanism", record)
+    kind = str(inner.get("kind", "a mechanism"))
+    words = _KINDS.get(kind, kind.replace("-", " "))
+    multiplier = inner.get("noise_multiplier")
+    return words if multiplier is None else f"{words}, multiplier {upwards(multiplier)}"
+
+
+def _sampling(record: Mapping[str, Any]) -> list[str]:
+    sampling = record.get("sampling")
+    if not isinstance(sampling, Mapping):
+        return []
+    name = sampler_name(sampling.get("name"))
+    others = {key: value for key, value in sampling.items() if key != "name"}
+    if set(others) == {"probability"}:
+        return [f"{name} sampling with probability {upwards(others['probability'])}"]
+    if set(others) == {"cohort", "clients"}:
+        return [f"{name} sampling of {others['cohort']:,} out of {others['clients']:,} clients"]
+    return [f"{name} sampling" + (f" ({json.dumps(others)})" if others else "")]

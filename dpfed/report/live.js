@@ -1,0 +1,12 @@
+// While a run goes on: asks its own server for the page again, and puts what has changed in place.
+setInterval(async () => {
+  if (document.hidden) return;
+  try {
+    const text = await (await fetch(location.href, { cache: "no-store" })).text();
+    const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+    const here = document.querySelector("main");
+    if (!fresh || fresh.dataset.state === here.dataset.state) return;
+    here.replaceWith(fresh);
+    document.querySelectorAll("svg[data-marks]").forEach(readable);
+  } catch { /* the server has ended, or will answer again */ }
+}, 2000);

@@ -1,0 +1,180 @@
+"""The privacy card of a run: what it promises, to whom, and what it does not, before anything else is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from accounting.rounding import downwards, upwards
+from dpfed.report.privacy_words import (
+    adversary_words,
+    delta_words,
+    noise_words,
+    sampler_name,
+    sampling_words,
+    statement,
+    unit_words,
+)
+from dpfed.report.units import duration, percent, significant, size
+
+Mood = Literal["good", "bad", "mind"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Badge:
+    """A word or two in a colour."""
+
+    words: str
+    mood: Mood
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """A number in large type, its name, and what must be read with it."""
+
+    name: str
+    value: str
+    beside: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A name, and words or a list of them."""
+
+    name: str
+    words: str = ""
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What stands at the top of a run's page."""
+
+    badges: tuple[Badge, ...]
+    numbers: tuple[Number, ...]
+    facts: tuple[Fact, ...]
+
+
+def card_of(summary: Mapping[str, Any]) -> Card:
+    """The card of a finished run. Epsilon and delta are rounded upwards, what no account can go below downwards."""
+    return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=tuple(_facts(summary)))
+
+
+def _badges(summary: Mapping[str, Any]) -> tuple[Badge, ...]:
+    if summary["epsilon"] is None:
+        return (Badge(words="not private", mood="bad"),)
+    private = Badge(words=f"{summary['unit']}-level differential privacy", mood="good")
+    if summary.get("randomness") == "secure":
+        return private, Badge(words="noise from the operating system", mood="good")
+    return private, Badge(words="experiment: not for release", mood="mind")
+
+
+def _numbers(summary: Mapping[str, Any]) -> list[Number]:
+    if summary["epsilon"] is None:
+        first = Number(name="epsilon", value="none", beside="nothing bounds what the model reveals")
+    else:
+        first = Number(name="epsilon, at most", value=upwards(summary["epsilon"]), beside=delta_words(summary))
+    sent = summary.get("uplink_bytes_per_client_round")
+    return [
+        first,
+        score_of(summary),
+        Number(
+            name="sent by a client in a round",
+            value="–" if sent is None else size(sent),
+            beside=f"{significant(summary['uplink_bits_per_parameter'])} bits a parameter, "
+            f"{size(1e6 * summary['uplink_megabytes_total'])} in all",
+        ),
+        Number(
+            name="time",
+            value=duration(summary["seconds"]),
+            beside=f"{summary['rounds']:,} rounds on {_device(summary)}",
+        ),
+    ]
+
+
+def score_of(summary: Mapping[str, Any]) -> Number:
+    """Accuracy where there are classes, else the loss."""
+    if summary.get("test_accuracy") is not None:
+        best = summary.get("best_test_accuracy")
+        beside = "last round" if best is None else f"last round; best over rounds {percent(best)}, which flatters"
+        return Number(name="test accuracy", value=percent(summary["test_accuracy"]), beside=beside)
+    loss = summary.get("test_loss")
+    name = f"test loss ({summary['loss']})" if summary.get("loss") else "test loss"
+    return Number(name=name, value="–" if loss is None else significant(loss, 4), beside="last round")
+
+
+def _facts(summary: Mapping[str, Any]) -> list[Fact]:
+    facts = [Fact(name="In one sentence", words=statement(summary))]
+    if summary["epsilon"] is not None:
+        facts += [
+            Fact(name="For whom", words=unit_words(summary)),
+            Fact(name="Against whom", words=adversary_words(summary)),
+            Fact(name="Private by", words=_private_by(summary)),
+        ]
+    facts += _other_epsilons(summary)
+    missing = _sentences(summary.get("not_protected", []))
+    if missing:
+        facts.append(Fact(name="Not protected", lines=missing))
+    elif summary["epsilon"] is not None:
+        facts.append(Fact(name="Not protected", words=_ALWAYS))
+    notes = _sentences(summary.get("notes", []))
+    if notes:
+        facts.append(Fact(name="Mind", lines=notes))
+    return [*facts, Fact(name="Release", words=_release_words(summary))]
+
+
+_ALWAYS = (
+    "What the operator's own files say (diagnostics.jsonl, canaries.jsonl), and choices made by looking at the data."
+)
+
+
+def _private_by(summary: Mapping[str, Any]) -> str:
+    words = noise_words(summary)
+    clip = summary.get("clip_norm")
+    if clip is not None:
+        words += f"; clip norm {downwards(clip)}"
+    return f"{words[0].upper()}{words[1:]}; {_sampled(summary)} clients."
+
+
+def _sampled(summary: Mapping[str, Any]) -> str:
+    return sampling_words({**summary, "sampling": sampler_name(summary["sampling"])}) + f" {summary['clients']:,}"
+
+
+def _other_epsilons(summary: Mapping[str, Any]) -> list[Fact]:
+    facts = []
+    if summary.get("server_epsilon") is not None:
+        words = f"Epsilon at most {upwards(summary['server_epsilon'])} against the server, which knows who took part."
+        facts.append(Fact(name="Against the server", words=words))
+    if summary.get("hostile_clients_epsilon") is not None and summary["sampling"] != "all":
+        words = f"Epsilon at most {upwards(summary['hostile_clients_epsilon'])}, whatever other clients send."
+        facts.append(Fact(name="Hostile clients", words=words))
+    if summary.get("project_epsilon") is not None:
+        words = (
+            f"Epsilon at most {upwards(summary['project_epsilon'])} spent by all runs of {summary['project_ledger']}."
+        )
+        facts.append(Fact(name="Whole project", words=words))
+    return facts
+
+
+def _release_words(summary: Mapping[str, Any]) -> str:
+    if summary["epsilon"] is None:
+        return "Do not release the model where its training data are not public: nothing bounds what it reveals."
+    if summary.get("randomness") == "secure":
+        return (
+            "The model, this page, the ledger and metrics.jsonl may be released under this guarantee, if what is said "
+            "above is acceptable to those whose data it was."
+        )
+    return (
+        "Do not release this model: its noise can be worked out from the seed. A run with run.randomness = 'secure' "
+        "takes noise and cohorts from the operating system."
+    )
+
+
+def _sentences(notes: list[str]) -> tuple[str, ...]:
+    return tuple(f"{note.rstrip('.')}." for note in notes)
+
+
+def _device(summary: Mapping[str, Any]) -> str:
+    name = str(summary.get("device") or "an unknown device")
+    return {"cpu": "the CPU", "cuda": "a GPU"}.get(name, name)

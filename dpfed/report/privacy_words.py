@@ -1,0 +1,120 @@
+"""The privacy of a run in words, from its summary: what is promised, for whom, against whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from accounting.rounding import downwards, upwards
+
+
+def statement(summary: Mapping[str, Any]) -> str:
+    """The privacy of the run in one sentence, with everything that must be named; then what makes it unfit."""
+    if summary["epsilon"] is None:
+        return "This run is not private: its weights may reveal anything about the clients' data."
+    words = _statement(summary)
+    if summary.get("interrupted_charges"):
+        words += f" Charged besides: {summary['interrupted_charges']} rounds that were interrupted after their charge."
+    if summary.get("randomness") == "simulated":
+        words += " Simulated: noise and cohorts come from a seed. This is an experiment, not for release."
+    return words
+
+
+def _statement(summary: Mapping[str, Any]) -> str:
+    if summary["unit"] == "record":
+        return (
+            f"Record-level differential privacy: epsilon at most {upwards(summary['epsilon'])} at delta "
+            f"{upwards(summary['delta'])} for {summary['adjacency']} of one record of any one client, whoever sees the "
+            f"uploads; {summary['rounds']} rounds, each client charged for its own, Poisson batches, noise multiplier "
+            f"{upwards(summary['noise_multiplier'])} in every local step; accountant {summary['accountant']}. No "
+            f"account of the worst client's steps can state less than {downwards(summary['lower_bound'])}."
+        )
+    least = summary["lower_bound"]
+    return (
+        f"Client-level differential privacy: epsilon at most {upwards(summary['epsilon'])} at delta "
+        f"{upwards(summary['delta'])} for {summary['adjacency']} neighbours, {sampling_words(summary)} "
+        f"{summary['clients']} clients, {summary['rounds']} rounds, {noise_words(summary)}; accountant "
+        f"{summary['accountant']}."
+        + ("" if least is None else f" No account of the same run can state less than {downwards(least)}.")
+    )
+
+
+def noise_words(summary: Mapping[str, Any]) -> str:
+    """What makes the run private, in words."""
+    z, placement = summary["noise_multiplier"], summary["noise_placement"]
+    if z is None:
+        return (
+            "coins under sums of a fixed number of uploads" if placement == "coins" else "noise and coins, each upload"
+        )
+    law = {"discrete-gaussian": "discrete Gaussian, ", "skellam": "Skellam, "}.get(summary.get("noise") or "", "")
+    where = {
+        "server": "on the sum, added by the server",
+        "clients": "on the sum, in shares of the clients",
+        "uploads": "on every upload, before its compression",
+        "local steps": "in every local step",
+    }
+    return f"{law}noise multiplier {upwards(z)} {where[placement]}"
+
+
+def sampling_words(summary: Mapping[str, Any]) -> str:
+    """The sampling that the account rests on, before "... clients"."""
+    if summary["noise_placement"] == "uploads":
+        return "every upload seen and every round charged to all"
+    return f"{summary['sampling']} sampling of {summary['cohort']} out of"
+
+
+def sampler_name(name: object) -> str:
+    """Poisson was a person."""
+    return "Poisson" if name == "poisson" else str(name)
+
+
+_NEIGHBOURS = {
+    "add-remove": "one {unit} is added or removed",
+    "replace-one": "one {unit} is replaced by another",
+    "zero-out": "one {unit}'s contribution is replaced by zero",
+}
+
+
+def unit_words(summary: Mapping[str, Any]) -> str:
+    """For whom the guarantee holds."""
+    changed = _NEIGHBOURS.get(str(summary["adjacency"]), "{unit}: " + str(summary["adjacency"]))
+    changed = changed.format(unit=summary["unit"])
+    if summary["unit"] == "record":
+        return f"One record of any one client. Neighbouring data sets: {changed}."
+    return f"One client, all of its data together, out of {summary['clients']:,}. Neighbouring data sets: {changed}."
+
+
+def adversary_words(summary: Mapping[str, Any]) -> str:
+    """Against whom the stated epsilon holds, and what it trusts (SECURITY.md has the whole table)."""
+    if summary["unit"] == "record":
+        return "Everybody who sees uploads or models, the server included."
+    if summary["noise_placement"] == "uploads":
+        return "Everybody who sees uploads or models, the server included. Every round is charged to every client."
+    words = "Whoever sees the models of all rounds"
+    if summary["sampling"] != "all":
+        words += " but does not know who took part in which round"
+    return f"{words}. {_server_words(summary)}"
+
+
+def _server_words(summary: Mapping[str, Any]) -> str:
+    if summary.get("aggregation", "plain") == "plain":
+        return "The server is trusted: it sees every upload."
+    if summary["noise_placement"] == "coins":
+        return "The server sees sums of coins and who took part: no epsilon is stated against it."
+    if summary["noise_placement"] == "server":
+        return "The server is trusted with sums before their noise; single uploads are masked."
+    if summary.get("server_epsilon") is None:
+        return "The server sees noisy sums and who took part."
+    return (
+        f"Against the server itself, which sees noisy sums and who took part: epsilon at most "
+        f"{upwards(summary['server_epsilon'])}."
+    )
+
+
+def delta_words(summary: Mapping[str, Any]) -> str:
+    """What delta is, beside the number of those it protects."""
+    delta, clients = summary["delta"], summary["clients"]
+    words = f"at delta {upwards(delta)}"
+    if summary["unit"] == "client" and clients:
+        words += f", {'below' if delta < 1 / clients else 'not below'} 1/{clients:,}"
+    return words

@@ -1,0 +1,128 @@
+"""An entry for OpenDP's registry of deployments (github.com/opendp/deployments-registry-data), by its schema of tier 3.
+
+What the run knows is filled in; what only people know is taken from `About` or marked with TODO. An entry is a draft:
+its authors answer for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accounting.rounding import upwards
+from dpfed import __version__
+from dpfed.errors import RunError
+from dpfed.report.about import UNKNOWN_DATE, About
+from dpfed.report.finished_run import FinishedRun
+from dpfed.report.ledger_words import ledger_words
+from dpfed.report.privacy_words import adversary_words, noise_words, statement, unit_words
+
+_MARK = "TODO: {}"
+
+
+def registry_entry(folder: Path, run: FinishedRun, about: About) -> dict[str, Any]:
+    """The entry as nested tables. Epsilon and delta are rounded upwards. RunError for a run that is not private."""
+    summary = run.summary
+    if summary["epsilon"] is None:
+        raise RunError(f"{folder}: the run is not private, and a registry of private deployments has no place for it.")
+    plain = f"{summary['method']} on {summary['dataset']}"
+    name = about.words("name", mark=f"{_MARK} ({plain})")
+    return {
+        "url_slug": re.sub(r"[^a-z0-9]+", "-", str(about.answers.get("name", plain)).lower()).strip("-")[:80]
+        or "model",
+        "status": "Draft",
+        "tier": 3,
+        "deployment": {
+            "basic": _basic(name, about),
+            "dp_variant": {
+                "variant_name": "Approximate DP",
+                "data_domain": about.words("data_domain", mark=_MARK),
+                "unprotected_quantities": _unprotected(summary),
+            },
+            "privacy_loss": _loss(summary),
+            "deployment_model": _model(summary),
+            "accounting": {
+                "post_processing": "Whatever the server computes from released sums: its step, the models of all "
+                "rounds, their evaluation.",
+                "composition": _composition(summary),
+            },
+            "implementation": {
+                "preprocessing_and_hyperparameter_tuning": about.words("tuning", mark=_MARK),
+                "mechanisms": _mechanisms(folder, summary),
+                "justification": about.words("justification", mark=_MARK),
+            },
+            "administrative": {
+                "sources": about.words("sources", mark=_MARK),
+                "notes": statement(summary),
+                "registry_authors": about.list_of("authors", mark=_MARK),
+            },
+        },
+    }
+
+
+def _basic(name: str, about: About) -> dict[str, Any]:
+    basic = {
+        "name": name,
+        "data_curators": about.list_of("curators", mark=_MARK),
+        "intended_use": about.words("intended_use", mark=_MARK),
+        "data_product_type": "Machine learning model",
+        "data_product_region": about.words("region", mark=_MARK),
+        "description": about.words("description", mark=_MARK),
+        "publication_date": about.answers.get("publication_date", UNKNOWN_DATE),
+    }
+    sector = about.answers.get("sector")
+    return basic if sector is None else basic | {"data_product_sector": sector}
+
+
+def _unprotected(summary: Mapping[str, Any]) -> str:
+    said = "; ".join(summary.get("not_protected", [])) or "None that the run knows of"
+    return f"{said}. The configuration, the number of rounds and the size of the model are public."
+
+
+def _loss(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "privacy_unit": f"{summary['unit']}-level",
+        "privacy_unit_details": unit_words(summary),
+        "privacy_parameters": {
+            "epsilon": float(upwards(summary["epsilon"])),
+            "delta": float(upwards(summary["delta"])),
+        },
+        "privacy_parameters_details": "Upper bounds, rounded upwards, computed from the ledger of what was released.",
+    }
+
+
+def _model(summary: Mapping[str, Any]) -> dict[str, Any]:
+    local = summary["unit"] == "record" or summary.get("noise_placement") == "uploads"
+    shares = summary.get("aggregation", "plain") != "plain" and summary.get("noise_placement") in ("clients", "coins")
+    return {
+        "model_name": "Local" if local else "Federated" if shares else "Central",
+        "model_name_details": noise_words(summary),
+        "actors": adversary_words(summary),
+        "release_type": "One release",
+        "release_type_details": "The final model; the guarantee covers the models of all rounds.",
+        "data_source_type": "Static",
+        "data_source_type_details": "The clients and their data were fixed for the run.",
+        "access_type": "Non-interactive",
+        "access_type_details": "Nobody asks questions of the data; the model is published.",
+    }
+
+
+def _composition(summary: Mapping[str, Any]) -> str:
+    return (
+        f"Composition over {summary['rounds']:,} rounds by the accountant {summary['accountant']}, for "
+        f"{summary['sampling']} sampling and {summary['adjacency']} neighbours. Other releases about the same clients "
+        "are not in it unless a project ledger was charged."
+    )
+
+
+def _mechanisms(folder: Path, summary: Mapping[str, Any]) -> str:
+    ledger = ledger_words(folder / "ledger.jsonl")
+    said = " ".join(ledger.lines) if ledger is not None else noise_words(summary)
+    origin = {
+        "secure": "Noise and cohorts come from the operating system; noise on integers is drawn exactly, without "
+        "floating-point numbers.",
+        "simulated": "Noise and cohorts come from a seed: this is an experiment and not fit for release.",
+    }.get(str(summary.get("randomness")), "")
+    return f"{said} Implemented with dpfed {__version__}. {origin}".strip()

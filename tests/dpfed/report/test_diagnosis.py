@@ -1,0 +1,105 @@
+"""Planted causes are told apart, each named first and with the key that was wrong; a sound run has none."""
+
+import json
+
+import pytest
+import torch
+
+from dpfed.cli import status
+from dpfed.config.tables import override, parse
+from dpfed.report.evidence import evidence_of
+from dpfed.run import loop as federation
+from dpfed.run.experiment import build
+from dpfed.run.update_norms import count_norms, no_norms, typical
+
+TABLES = {
+    "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [16]},
+    "federation": {"clients": 120, "cohort": 60, "rounds": 10},
+    "local": {"learning_rate": 0.3, "epochs": 2, "batch_size": 5},
+    "method": {"name": "dp-fedavg"}, "privacy": {"noise_multiplier": 0.6, "clip_norm": 1.0, "accountant": "rdp"},
+    "run": {"evaluate_every": 1},
+}  # fmt: skip
+PLANTED = {
+    None: (),
+    "noise too large": ("privacy.noise_multiplier=40",),
+    "clip norm too small": ("privacy.clip_norm=0.01",),
+    "clip norm too large": ("privacy.clip_norm=100",),
+    "learning rate too small": ("local.learning_rate=0.00005",),
+    "learning rate too large": ("local.learning_rate=100",),
+    "budget spent": ("privacy.epsilon=8",),
+}
+KEYS = {
+    "noise too large": "federation.cohort",
+    "clip norm too small": "privacy.clip_norm",
+    "clip norm too large": "privacy.clip_norm",
+    "learning rate too small": "local.learning_rate",
+    "learning rate too large": "local.learning_rate",
+    "budget spent": "privacy.noise_multiplier",
+}
+
+
+def planted(cause, folder):
+    federation.run(build(parse(override(TABLES, PLANTED[cause]), source="test")), folder)
+    return folder
+
+
+@pytest.mark.slow_but_one_in(4)
+@pytest.mark.parametrize("cause", list(PLANTED))
+def test_planted_causes_are_told_apart(tmp_path, capsys, cause):
+    folder = planted(cause, tmp_path / "run")
+    assert status(["diagnose", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cause"] == cause
+    assert found["learning"] is (cause in (None, "budget spent"))
+    if cause is not None:
+        assert found["findings"][0]["key"] == KEYS[cause]
+    assert status(["diagnose", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "operator" in shown
+    assert (f"1. {cause}" if cause else "No cause stands out") in shown
+
+
+def test_what_is_public_needs_no_diagnostics(tmp_path, capsys):
+    """Without the operator's file the noise is still named, and nothing is said from it."""
+    folder = planted("noise too large", tmp_path / "run")
+    (folder / "diagnostics.jsonl").unlink()
+    assert status(["diagnose", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cause"] == "noise too large"
+    assert not any(one["operator_only"] for one in found["findings"])
+    for key in ("typical", "move", "clipped", "broken", "reach"):
+        assert found["evidence"][key] is None
+    # by hand: noise of 40 clip norms in every coordinate of a sum that is divided by 60
+    size = 64 * 16 + 16 + 16 * 10 + 10
+    assert found["evidence"]["noise"] == pytest.approx(40 * size**0.5 / 60)
+
+
+def test_typical_norms_are_medians_within_a_quarter_octave():
+    generator = torch.Generator().manual_seed(1)
+    for scale in (1e-3, 1.0, 50.0):
+        norms = scale * torch.rand(1001, generator=generator, dtype=torch.float64)
+        counts = count_norms(norms[:400], 2.0) + count_norms(norms[400:], 2.0)
+        assert typical(counts) == pytest.approx(float(norms.median()) / 2.0, rel=2**0.25 - 1 + 1e-9)
+    ends = torch.tensor([0.0, 1e300, float("nan"), float("inf")], dtype=torch.float64)
+    assert int(count_norms(ends, 1.0).sum()) == 2
+    assert typical(no_norms()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.toml", "[["), ("metrics.jsonl", ""), ("metrics.jsonl", '{"test_accuracy": "x"}\n'),
+     ("metrics.jsonl", "[]\n"), ("diagnostics.jsonl", '{"probes": 3}\n'), ("ledger.jsonl", "{}\n")],
+)  # fmt: skip
+def test_a_folder_that_cannot_be_read_is_refused(tmp_path, capsys, name, content):
+    files = {"config.toml": "", "metrics.jsonl": '{"round": 1, "test_accuracy": 0.5}\n', "diagnostics.jsonl": ""}
+    for file, text in (files | {name: content}).items():
+        (tmp_path / file).write_text(text)
+    assert status(["diagnose", str(tmp_path)]) == 1
+    assert "no folder of a run with a round in it" in capsys.readouterr().err
+
+
+def test_a_running_run_is_read_up_to_its_last_whole_line(tmp_path):
+    (tmp_path / "config.toml").write_text("[federation]\nrounds = 9\n")
+    (tmp_path / "metrics.jsonl").write_text('{"round": 1, "test_accuracy": 0.5}\n{"round": 2, "te')
+    found = evidence_of(tmp_path)
+    assert (found.rounds, found.planned, found.accuracies) == (1, 9, (0.5,))

@@ -1,0 +1,146 @@
+"""Model cards and registry entries: valid by the registry's own schema, rounded safely, and honest about gaps."""
+
+import json
+import re
+import string
+from pathlib import Path
+
+import jsonschema
+import pytest
+from run_folders import PRIVATE, run_folder
+
+from dpfed.cli import status
+from dpfed.report.about import QUESTIONS, About
+from dpfed.report.finished_run import read_finished
+from dpfed.report.registry_entry import registry_entry
+from dpfed.report.yaml_text import to_yaml
+
+SCHEMA = json.loads((Path(__file__).parent / "deployments-schema.json").read_text())
+ANSWERS = """
+name = "Next word of nurses"
+curators = ["A hospital", "Another"]
+authors = ["Ada"]
+description = "Says \\"hello\\"; \\\\ and: more"
+intended_use = "Typing"
+region = "Bavaria"
+sector = "Healthcare"
+publication_date = 2026-01-31
+data_domain = "Nurses' keyboards"
+tuning = "None on private data"
+justification = "Agreed with them"
+sources = "a paper"
+license = "apache-2.0"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return run_folder(tmp_path / "run", **(PRIVATE | {"dataset": "mnist", "model": "mlp", "epsilon": 1.00001}))
+
+
+def validated(entry):
+    jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker()).validate(entry)
+    return entry
+
+
+def read_yaml(text):
+    """What our YAML says, read without our writer: block mappings of quoted words, and lists of them."""
+    lines = [(len(line) - len(line.lstrip()), line.strip()) for line in text.splitlines()]
+
+    def block(at, depth):
+        found = [] if lines[at][1].startswith("- ") else {}
+        while at < len(lines) and lines[at][0] >= depth:
+            line = lines[at][1]
+            if isinstance(found, list):
+                found.append(json.loads(line[2:]))
+                at += 1
+                continue
+            key, _, value = line.partition(":")
+            assert set(key) <= set(string.ascii_letters + "_")
+            if value.strip():
+                found[key], at = json.loads(value), at + 1
+            else:
+                found[key], at = block(at + 1, lines[at + 1][0])
+        return found, at
+
+    return block(0, 0)[0]
+
+
+def test_an_entry_without_answers_is_valid_and_marked(folder):
+    entry = validated(registry_entry(folder, read_finished(folder), About()))
+    assert json.dumps(entry).count("TODO: ") == len(QUESTIONS) - len({"sector", "publication_date", "license"})
+    assert (entry["status"], entry["url_slug"]) == ("Draft", "dp-fedavg-on-mnist")
+    assert entry["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] == 1.0001
+
+
+def test_answers_fill_every_gap_and_the_file_says_what_the_entry_does(folder, tmp_path, capsys):
+    (tmp_path / "about.toml").write_text(ANSWERS)
+    files = {name: tmp_path / name for name in ("entry.yaml", "card.md")}
+    given = ["--registry", str(files["entry.yaml"]), "--card", str(files["card.md"])]
+    assert status(["report", str(folder), *given, "--about", str(tmp_path / "about.toml"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["missing"] == []
+    entry = validated(read_yaml(files["entry.yaml"].read_text()))
+    assert "TODO" not in json.dumps(entry)
+    assert entry["deployment"]["basic"]["description"] == 'Says "hello"; \\ and: more'
+    assert entry["deployment"]["basic"]["publication_date"] == "2026-01-31"
+    assert entry["url_slug"] == "next-word-of-nurses"
+    card = files["card.md"].read_text()
+    assert card.startswith('---\nlibrary_name: "pytorch"\n')
+    for words in (
+        "# Next word of nurses",
+        "epsilon at most 1.0001",
+        "- **For whom.** One client",
+        'license: "apache-2.0"',
+    ):
+        assert words in card, words
+    assert "\n- **Against whom.**" in card
+    assert card.count("[More Information Needed]") == 2  # risks, energy: nobody was asked
+
+
+@pytest.mark.parametrize(
+    ("summary", "model"),
+    [
+        ({"noise_placement": "uploads"}, "Local"),
+        ({"unit": "record", "noise_placement": "local steps", "adjacency": "add-remove"}, "Local"),
+        ({"aggregation": "protocol", "noise_placement": "clients"}, "Federated"),
+        ({"aggregation": "masked", "noise_placement": "server"}, "Central"),
+    ],
+)
+def test_who_is_trusted(tmp_path, summary, model):
+    folder = run_folder(tmp_path / "run", **(PRIVATE | summary))
+    entry = validated(registry_entry(folder, read_finished(folder), About()))
+    assert entry["deployment"]["deployment_model"]["model_name"] == model
+
+
+@pytest.mark.parametrize(
+    ("arguments", "about", "code", "words"),
+    [
+        (["{run}", "{run}", "--card", "{here}/card.md"], "", 2, "one run; 2 folders"),
+        (["{run}", "--about", "{here}/about.toml"], "", 2, "--about without --card"),
+        (["{run}", "--card", "{here}/card.md", "--about", "{here}/about.toml"], "curator = ['A']", 2, "curators"),
+        (["{run}", "--card", "{here}/card.md", "--about", "{here}/about.toml"], "authors = 'Ada'", 2, "list of names"),
+        (["{run}", "--card", "{here}/card.md", "--about", "{here}/about.toml"], "sector = 'Law'", 2, "Healthcare"),
+        (
+            ["{run}", "--card", "{here}/card.md", "--about", "{here}/about.toml"],
+            "publication_date = 'soon'",
+            2,
+            "a date",
+        ),
+        (["{run}", "--card", "{here}/card.md", "--about", "{here}/none.toml"], "", 2, "cannot be read"),
+        (["{run}", "--card", "{here}/none/card.md"], "", 1, "cannot be written"),
+        (["{plain}", "--registry", "{here}/entry.yaml"], "", 1, "is not private"),
+    ],
+)
+def test_what_cannot_be_stated(folder, tmp_path, capsys, arguments, about, code, words):
+    (tmp_path / "about.toml").write_text(about)
+    names = {"run": folder, "plain": run_folder(tmp_path / "plain"), "here": tmp_path}
+    assert status(["report", *(one.format(**names) for one in arguments)]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_the_writer_quotes_what_yaml_would_read_otherwise():
+    words = ["yes", "1", "a: b", "- c", "# d", "'", '"', "\\n", "\n", "é", "null", ""]
+    assert read_yaml(to_yaml({"list": words, "table": {"inner": {"x": words[2]}}, "n": 1.5})) == {
+        "list": words, "table": {"inner": {"x": words[2]}}, "n": 1.5,
+    }  # fmt: skip
+    assert not re.search(r"^\s*- yes$", to_yaml({"list": words}), re.MULTILINE)
