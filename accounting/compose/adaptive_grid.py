@@ -83,6 +83,8 @@ _NEAR = 5.0
 _COARSEST = 1.0
 """Largest spacing of the grid, in spreads."""
 _LONGEST = 200_000
+_FEW = 90
+"""With fewer rounds than these more points are cheap, up to four times as many."""
 
 
 def grid_of(game: Game, delta: float, fineness: Fineness) -> Grid | None:
@@ -101,18 +103,20 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> Grid | None:
     spread = loss_grid.spread(game.fixed)
     length = states + 2 * reach
     of = fineness if game.symmetric else fineness.of_arcs()
-    finest = min(spread / of.per_spread, length / max(of.points, 1))
+    few = min(max(_FEW / rounds, 1.0), 4.0)
+    finest = min(spread / of.per_spread, length / max(of.points * few, 1.0))
     spacing = max(finest, rounds * length / of.work, length / _LONGEST)
     if spacing > spread * _COARSEST:
         return None
-    return Grid(spacing=spacing, states=math.ceil(states / spacing) + 1, reach=math.ceil(reach / spacing))
+    near = math.ceil(_NEAR * spread / spacing)
+    return Grid(spacing=spacing, states=math.ceil(states / spacing) + 1, reach=math.ceil(reach / spacing), near=near)
 
 
 def nodes_of(kind: Kind, grid: Grid, fineness: Fineness) -> Indices:
     """Losses at which profiles are computed, in steps: all of the near ones, then ever fewer; between them, chords."""
-    found, place, near = [0], 0, _NEAR * fineness.per_spread
+    found, place = [0], 0
     widest = max(1, int(fineness.widest * 2 * kind.s / grid.spacing))
     while place < grid.reach:
-        place = min(grid.reach, place + min(widest, max(1, int((place - near) * fineness.growth))))
+        place = min(grid.reach, place + min(widest, max(1, int((place - grid.near) * fineness.growth))))
         found.append(place)
     return np.array(found)

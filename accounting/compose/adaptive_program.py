@@ -31,11 +31,15 @@ most 1; measured: a hundredth of it."""
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """States gamma = e^(i spacing), i = 0..states; losses -reach..reach of the same spacing."""
+    """States gamma = e^(i spacing), i = 0..states; losses -reach..reach of the same spacing.
+
+    Most losses of a round are within -near..near: there profiles are wanted at all of them.
+    """
 
     spacing: float
     states: int
     reach: int
+    near: int = 0
 
     @property
     def gammas(self) -> Floats:
