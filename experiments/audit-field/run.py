@@ -46,7 +46,8 @@ def table(names):
         repository, number = bug.THREAD.split("#")
         print(
             f"| {bug.__doc__.rstrip('.')} | [{bug.THREAD}](https://github.com/{repository}/issues/{number}) | "
-            f"{broken.trials:,} | {upwards(broken.claim.epsilon, digits=3)} | {shown:.2f} | {broken.verdict} | {sound.verdict} |",
+            f"{broken.trials:,} | {upwards(broken.claim.epsilon, digits=3)} | {shown:.2f} | "
+            f"{broken.verdict} | {sound.verdict} |",
             flush=True,
         )
 
