@@ -15,7 +15,7 @@ from accounting.compose.rdp import Conversion
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.exceeded import no_round_fits
-from accounting.mechanisms import Composed
+from accounting.mechanisms import Composed, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,12 @@ class Budget:
             "notes": list(self.notes),
             **plan.rounds_of.details(self.noise_multiplier),
         }
+        if plan.correlated is not None and self.noise_multiplier is not None:
+            record["noise"], record["bands"] = plan.noise, plan.bands
+            record["prefix_error_in_clips"] = plan.correlated.prefix_error(self.noise_multiplier, self.rounds)
+        if isinstance(plan.sampler, Schedule):
+            record["participations"] = plan.sampler.most_participations(self.rounds)
+            record["separation"] = plan.separation
         if self.second_opinion is not None:
             record["second_opinion"] = self.second_opinion.epsilon
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
@@ -147,6 +153,8 @@ class _How:
 
         @cache
         def cost(count: int) -> float:
+            if plan.most_rounds is not None and count > plan.most_rounds:
+                return math.inf
             return self.epsilon(plan, noise_multiplier, count)
 
         @cache

@@ -12,6 +12,7 @@ from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.errors import AccountingError, InvalidParameter
 from accounting.mechanisms import FixedSizeSampling
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.schedules import SCHEDULES
 
 
 def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]:
@@ -20,34 +21,55 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     The plan's own sampler comes first. Rows of the Fed-SMP paper keep its sensitivity C beside the 2C that its
     sampling needs; a row that is not a guarantee says so in `valid` and `notes`. Noise in shares that may be missing
     is counted as noise added centrally, so much less: each row's noise multiplier is what is left; rows in whose
-    setting shares have no account are no guarantees.
+    setting shares have no account are no guarantees. Rows of participation schedules stand for the same cohort drawn by
+    balls-and-bins, or taking part in a public order.
     """
     if plan.mechanism not in ("gaussian", "distributed-gaussian"):
         raise InvalidParameter(f"mechanism={plan.mechanism!r}: comparisons are for Gaussian noise.")
+    if plan.correlated is not None:
+        raise InvalidParameter(f"noise={plan.noise!r}: comparisons are for noise that is independent over rounds.")
     kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(plan.noise_kept)
     missing = plan.notes(noise_multiplier, rounds)
     in_shares = plan.mechanism == "distributed-gaussian"
     order = sorted(SAMPLINGS, key=lambda name: (name != plan.sampling, SAMPLINGS.index(name)))
-    rows: list[Budget] = []
+    scheduled = _schedule_rows(plan, kept, rounds)
+    rows: list[Budget] = [row for row in scheduled if row.plan.sampling == plan.sampling]
     for sampling in order:
         for adjacency in Adjacency:
             if sampling == "fixed" and adjacency is Adjacency.ADD_REMOVE:
                 continue
             if adjacency is Adjacency.ZERO_OUT and sampling != "fixed" and not (in_shares and sampling == "all"):
                 continue  # the same numbers as add-remove there
-            other = replace(plan, sampling=sampling, adjacency=adjacency, mechanism="gaussian", dropout=0.0)
+            other = _by_itself(plan, sampling, adjacency)
             against = _no_account_of_shares(plan, sampling, adjacency)
             rows += [
                 replace(row, valid=row.valid and not against, notes=(*row.notes, *missing, *against))
                 for row in _rows(other, kept, rounds)
             ]
-    return rows
+    return rows + [row for row in scheduled if row.plan.sampling != plan.sampling]
+
+
+def _by_itself(plan: Plan, sampling: str, adjacency: Adjacency, **schedule: Any) -> Plan:
+    """The plan with another sampling and central noise."""
+    other: dict[str, Any] = {"participations": None, "separation": None, "dropout": 0.0, **schedule}
+    return replace(plan, sampling=sampling, adjacency=adjacency, mechanism="gaussian", **other)
+
+
+def _schedule_rows(plan: Plan, z: float, rounds: int) -> list[Budget]:
+    """What the same noise costs where every client takes part once in clients / cohort rounds; the plan's own schedule,
+    if it has one. Nothing where noise is in shares, or every client takes part in every round."""
+    if plan.mechanism != "gaussian" or plan.period < 2:
+        return []
+    adjacency = plan.adjacency if plan.adjacency is Adjacency.ZERO_OUT else Adjacency.ADD_REMOVE
+    others = [_by_itself(plan, name, adjacency) for name in ("balls-and-bins", "cyclic") if name != plan.sampling]
+    own = [plan] if plan.sampling in SCHEDULES else []
+    return [solve(one, noise_multiplier=z, rounds=rounds) for one in (*own, *others)]
 
 
 def _no_account_of_shares(plan: Plan, sampling: str, adjacency: Adjacency) -> tuple[str, ...]:
     """Why the plan's noise has no account in this setting, as `Plan` says it; nothing if it has one."""
     try:
-        replace(plan, sampling=sampling, adjacency=adjacency)
+        replace(plan, sampling=sampling, adjacency=adjacency, participations=None, separation=None)
     except AccountingError as refusal:
         return (f"not a guarantee: {refusal}",)
     return ()

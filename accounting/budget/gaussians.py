@@ -11,6 +11,7 @@ from accounting import require
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Gaussian, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from accounting.budget.plan import Plan
@@ -19,6 +20,7 @@ _DEFAULT_ADJACENCY = {
     "poisson": Adjacency.ADD_REMOVE,
     "fixed": Adjacency.REPLACE_ONE,
     "all": Adjacency.ADD_REMOVE,
+    **dict.fromkeys(SCHEDULES, Adjacency.ADD_REMOVE),
 }
 
 
@@ -49,10 +51,10 @@ class GaussianRounds:
                 f"dropout={plan.dropout} with mechanism='gaussian': centrally added noise does not drop out. "
                 "Use mechanism 'distributed-gaussian' where the clients add noise shares."
             )
-        if in_shares and plan.sampling == "poisson":
+        if in_shares and plan.sampling not in ("fixed", "all"):
             raise InvalidParameter(
-                "mechanism='distributed-gaussian' with sampling='poisson': the noise of the sum would depend on the "
-                "secret cohort size. Use sampling 'fixed' or 'all', or let the server add the noise."
+                f"mechanism='distributed-gaussian' with sampling={plan.sampling!r}: the noise of the sum would "
+                "depend on the secret cohort size. Use sampling 'fixed' or 'all', or let the server add the noise."
             )
         if in_shares and adjacency is Adjacency.ADD_REMOVE:
             raise InvalidParameter(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from accounting import require
 from accounting.compose.accountant import overflow
 from accounting.compose.twins import continuous
-from accounting.errors import InvalidParameter
+from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.mechanisms import NoisyIntegers, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import KINDS, account_of
+from accounting.mechanisms.schedules import SCHEDULES
 from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
 
@@ -73,6 +74,12 @@ class IntegerRounds:
 
     def _check_shares(self) -> None:
         plan = self.plan
+        if plan.sampling in SCHEDULES and (plan.placement == "clients" or plan.secure):
+            raise UnsupportedMechanism(
+                f"mechanism={plan.mechanism!r} with sampling={plan.sampling!r}, placement={plan.placement!r}: shares "
+                "of noise and secure sums need a fixed number of uploads, which is proven for sampling 'poisson' and "
+                "'fixed' alone. Use placement 'server' with a plain sum."
+            )
         if not 0 <= require.real("a fraction in [0, 1)", dropout=plan.dropout) < 1:
             raise InvalidParameter(f"dropout={plan.dropout}: must be a fraction in [0, 1).")
         if plan.placement == "server" and plan.dropout:
@@ -118,7 +125,7 @@ class IntegerRounds:
 
     def _slots_under(self, adjacency: Adjacency | None) -> tuple[int, float]:
         plan = self.plan
-        if plan.sampling != "poisson":
+        if plan.sampling in ("fixed", "all"):
             return (plan.clients if plan.sampling == "all" else plan.cohort), 0.0
         return default_slots(
             plan.cohort, plan.clients, delta=float(plan.delta or 0), adjacency=adjacency, slots=plan.slots

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from accounting import require
 from accounting.budget.coins import CoinRounds
+from accounting.budget.correlated import NOISES, Banded
 from accounting.budget.gaussians import GaussianRounds
 from accounting.budget.integers import IntegerRounds
 from accounting.budget.rounds_of import RoundsOf
@@ -20,8 +21,10 @@ from accounting.mechanisms import (
     repeated,
 )
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.schedules import SCHEDULES, Allocation, BallsAndBins, Cyclic, MinSeparation
 
 SAMPLINGS = ("poisson", "fixed", "all")
+"""Every round drawn by itself; besides them the schedules of `mechanisms.schedules`, over many rounds."""
 
 Placement = Literal["clients", "server"]
 
@@ -45,6 +48,13 @@ class Plan:
     zero-out where a client more or less would be an upload, or a share of noise, more or less. `before` is what was
     released on the same clients already: every epsilon is then of that and the plan together.
 
+    A schedule (balls-and-bins, allocation, min-separation, cyclic) lets a client take part once in clients / cohort
+    rounds, which is rounded to whole rounds for all but min-separation. participations: of a client, at most
+    (balls-and-bins), or exactly in participations clients / cohort rounds (allocation). separation: min-separation's B,
+    a client that took part rests for B - 1 rounds.
+
+    noise "banded": correlated over rounds in `bands` bands (`budget.correlated`), to plan with.
+
     Of Gaussian noise (`gaussian`, `distributed-gaussian`): `budget.gaussians` says what dropout is.
     Of integer noise (`discrete-gaussian`, `skellam`): dimension, scale, rotate, placement, dropout, slots, secure,
     wrap_probability, as `budget.integers` says.
@@ -62,6 +72,10 @@ class Plan:
     adjacency: Adjacency | None = None
     delta: float | None = None
     before: Composed | None = None
+    noise: str = "independent"
+    bands: int | None = None
+    participations: int | None = None
+    separation: int | None = None
     dropout: float = 0.0
     dimension: int | None = None
     scale: float | None = None
@@ -83,8 +97,9 @@ class Plan:
         if cohort > clients:
             raise InvalidParameter(f"cohort={cohort} of clients={clients}: must be at most the number of clients.")
         for name, value, allowed in (
-            ("sampling", self.sampling, SAMPLINGS),
+            ("sampling", self.sampling, (*SAMPLINGS, *SCHEDULES)),
             ("mechanism", self.mechanism, MECHANISMS),
+            ("noise", self.noise, NOISES),
         ):
             if value not in allowed:
                 raise InvalidParameter(f"{name}={value!r}: must be one of {', '.join(allowed)}.")
@@ -92,6 +107,11 @@ class Plan:
             raise InvalidParameter("clients=1: the default delta n^-1.1 would be 1. Give --delta.")
         object.__setattr__(self, "delta", clients**-1.1 if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
+        self._check_schedule()
+        if self.correlated is not None:
+            self.correlated.check()
+        elif self.bands is not None:
+            raise InvalidParameter(f"bands={require.shown(self.bands)} with noise='independent': is for 'banded'.")
         self._refuse_foreign_fields()
         for name, value in self.rounds_of.resolved().items():
             object.__setattr__(self, name, value)
@@ -107,6 +127,42 @@ class Plan:
                     f"{field.name}={require.shown(value)} with mechanism={self.mechanism!r}: is for "
                     f"{', '.join(takers)}. Remove it."
                 )
+
+    def _check_schedule(self) -> None:
+        """Refuse what the sampling does not look at, and what it lacks."""
+        for name, takers in (("participations", ("allocation", "balls-and-bins")), ("separation", ("min-separation",))):
+            value = getattr(self, name)
+            if value is None and takers[0] == self.sampling:
+                raise InvalidParameter(f"{name} is missing: sampling={self.sampling!r} needs it.")
+            public = self.noise == "banded" and self.sampling in ("cyclic", "min-separation")
+            if value is not None and self.sampling not in takers and not public:
+                raise InvalidParameter(
+                    f"{name}={require.shown(value)} with sampling={self.sampling!r}: is for {', '.join(takers)}. "
+                    "Remove it."
+                )
+            if value is not None:
+                require.count(**{name: value})
+
+    @property
+    def correlated(self) -> Banded | None:
+        """The rounds where their noise is correlated; None where it is independent."""
+        return Banded(plan=self) if self.noise == "banded" else None
+
+    @property
+    def period(self) -> int:
+        """Rounds from one participation of a client to the next, on average: clients / cohort, rounded."""
+        return max(round(self.clients / self.cohort), 1)
+
+    @property
+    def most_rounds(self) -> int | None:
+        """Rounds after which the schedule is over; None where it goes on."""
+        if self.participations is None or self.correlated is not None:
+            return None
+        return self.participations * self.period if self.sampling == "balls-and-bins" else self._allocated
+
+    @property
+    def _allocated(self) -> int:
+        return round((self.participations or 1) * self.clients / self.cohort)
 
     @property
     def rounds_of(self) -> RoundsOf:
@@ -127,6 +183,14 @@ class Plan:
             return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
         if self.sampling == "all":
             return FullParticipation()
+        if self.sampling == "balls-and-bins":
+            return BallsAndBins(bins=self.period)
+        if self.sampling == "allocation":
+            return Allocation(participations=self.participations or 1, rounds=self._allocated)
+        if self.sampling == "min-separation":
+            return MinSeparation(separation=self.separation or 1, probability=self.cohort / self.clients)
+        if self.sampling == "cyclic":
+            return Cyclic(period=self.period)
         return PoissonSampling(probability=self.cohort / self.clients)
 
     @property
@@ -142,12 +206,24 @@ class Plan:
                 f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.mechanism!r}: its coins are "
                 "the noise. Remove it."
             )
+        if self.correlated is not None:
+            return self.correlated.round(require.noise_multiplier(noise_multiplier))
         return self.rounds_of.round(noise_multiplier)
 
     def run(self, noise_multiplier: float | None, rounds: int) -> Composed:
-        """The mechanism of all rounds, and of what was released before."""
+        """The mechanism of all rounds, and of what was released before. InvalidParameter for more rounds than the
+        participations of a client allow."""
+        if self.most_rounds is not None and rounds > self.most_rounds:
+            raise InvalidParameter(
+                f"rounds={rounds} with participations={self.participations} of cohort={self.cohort} of "
+                f"clients={self.clients}: that is {self.most_rounds} rounds. Change one of them."
+            )
+        if self.correlated is not None:
+            return self.correlated.run(require.noise_multiplier(noise_multiplier), rounds)
         return repeated(self.round(noise_multiplier), rounds, before=self.before)
 
     def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """What a reader of the epsilon should know."""
+        if self.correlated is not None:
+            return self.correlated.notes(require.noise_multiplier(noise_multiplier), rounds)
         return self.rounds_of.notes(noise_multiplier, rounds)

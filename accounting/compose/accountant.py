@@ -28,6 +28,7 @@ from accounting.mechanisms import (
     parts_of,
     plain_gaussian,
     sampling_of,
+    schedule_of,
     subsample,
     unsampled,
 )
@@ -169,7 +170,15 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
 
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
     fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
-    return (adaptive.HYPOTHESIS,) if fixed else ()
+    secret = {one.name for part, _ in parts_of(mechanism) if (one := schedule_of(part)) is not None and one.secret}
+    return (
+        *((adaptive.HYPOTHESIS,) if fixed else ()),
+        *(
+            f"{name}: holds where clients are drawn independently of each other, where nobody learns who takes part "
+            "when, and where what a client sends does not depend on the rounds it was drawn in before"
+            for name in sorted(secret)
+        ),
+    )
 
 
 def sampling_name(mechanism: Mechanism) -> str:
@@ -470,8 +479,18 @@ def _analytic_epsilons(mechanism: Gaussian, delta: float, lost: float) -> Iterat
         yield smallest_epsilon(target, mu=mechanism.mu * math.sqrt(count)) if target > 0 else math.inf
 
 
+def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
+    """By Renyi curves, of its first `count` rounds; infinite where it has not as many."""
+    schedule = schedule_of(mechanism)
+    if schedule is not None and schedule.ends_after is not None and count > schedule.ends_after:
+        return math.inf
+    return _rdp_improved(Composed(parts=((mechanism, count),)), delta).epsilon
+
+
 def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
     at, silent = orders(mechanism), overflow(mechanism)
+    if schedule_of(mechanism) is not None:  # rounds that belong together
+        return (_of_schedule(mechanism, count, delta) for count in itertools.count(1))
     curve = rdp.curve(Composed(parts=((mechanism, rounds),)), at) / rounds
     return (
         rdp.epsilon_from_curve(at, count * curve, delta=delta - count * silent).epsilon

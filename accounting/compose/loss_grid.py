@@ -9,7 +9,9 @@ import scipy
 from accounting.compose.loss_law import LossLaw
 from accounting.gaussian.attacks import attack_pairs
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms import Mechanism, gaussian_of, parts_of, plain_gaussian, sampling_of
+from accounting.mechanisms import Gaussian, Mechanism, gaussian_of, parts_of, plain_gaussian, sampling_of, schedule_of
+from accounting.participation import ratio_law
+from accounting.participation.blocks import Blocks, blocks_of
 
 # Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
 _TAIL_MASS = 1e-19
@@ -30,7 +32,7 @@ def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
     drift = sum(mean for _, mean, _ in moments)
     variance = sum(variance for _, _, variance in moments)
     spread = math.sqrt(variance / sum(releases for releases, _, _ in moments))
-    largest = max(largest_loss(part) for part, _ in parts)
+    largest = max(_largest(part, count) for part, count in parts)
     widest = max(drift + 20 * math.sqrt(variance), 2 * largest)
     return max(min(_COARSEST, spread / 60) / finer, widest / _LARGEST_GRID, 1e-14)
 
@@ -43,10 +45,37 @@ def spread(mechanism: Mechanism) -> float:
 
 def _moments(part: Any, count: int) -> tuple[int, float, float]:
     """Releases, and the mean and variance of their summed loss: the larger of the two orders."""
-    if plain := plain_gaussian(part):  # composed in closed form, so one release
-        return 1, count * plain.mu**2 / 2, count * plain.mu**2
+    if plain := plain_gaussian(part) or public_order(part):  # composed in closed form, so one release
+        schedule = schedule_of(part)
+        times = count if schedule is None else schedule.most_participations(count)
+        return 1, times * plain.mu**2 / 2, times * plain.mu**2
+    if found := blocks(part, count):
+        each = [(ratio_law.moments(block, found[1]), times) for block, times in found[0].repeated]
+        sums = [sum(times * moments[place] for moments, times in each) for place in (0, 1)]
+        return sum(times for _, times in each), sums[0], sums[1]
     orders = [pair.loss_moments() for pair in attack_pairs(part)]
     return count, count * max(mean for mean, _ in orders), count * max(variance for _, variance in orders)
+
+
+def public_order(part: Any) -> Gaussian | None:
+    """The noise of a schedule whose order is public, so that a participation is a release without sampling."""
+    schedule = schedule_of(part)
+    return None if schedule is None or schedule.secret else gaussian_of(part)
+
+
+def blocks(part: Any, count: int) -> tuple[Blocks, float] | None:
+    """The first `count` rounds of a secret schedule as blocks, and the shift s; None for anything else."""
+    schedule, noise = schedule_of(part), gaussian_of(part)
+    if schedule is None or noise is None or not schedule.secret:
+        return None
+    return blocks_of(schedule, count), noise.mu
+
+
+def _largest(part: Any, count: int) -> float:
+    found = blocks(part, count)
+    if found is None:
+        return largest_loss(part)
+    return max(ratio_law.largest_loss(block, found[1], _TAIL_MASS) for block, _ in found[0].repeated)
 
 
 def _sampling_and_mu(part: Any) -> tuple[float, float]:

@@ -173,7 +173,7 @@ def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossL
     """
     from scipy import fft
 
-    first, last = _ends(parts, cut)
+    first, last = ends_of(parts, cut)
     length = fft.next_fast_len(max(last - first + 1, *(len(law.masses) for law, _ in parts)), real=True)
     transform = np.ones(length // 2 + 1, dtype=complex)
     for law, count in parts:
@@ -194,7 +194,7 @@ def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossL
     )
 
 
-def _ends(parts: Sequence[tuple[LossLaw, int]], cut: float) -> tuple[int, int]:
+def ends_of(parts: Sequence[tuple[LossLaw, int]], cut: float) -> tuple[int, int]:
     """Steps above the lowest sum between which all but `cut` of it lies: Chernoff's bound."""
     laws = [_Centred.of(law, count) for law, count in parts]
     middle = sum(law.count * law.mean for law in laws)

@@ -12,14 +12,23 @@ from dataclasses import replace
 import numpy as np
 
 from accounting import require
-from accounting.compose import loss_grid
+from accounting.compose import loss_grid, shown_schedules
 from accounting.compose.adaptive_shown import shown_epsilon
 from accounting.compose.loss_law import CUT, LITTLE, LossLaw, composed, tilted_for
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
-from accounting.compose.quantised import quantised
+from accounting.compose.quantised import quantised, rounded_down
 from accounting.gaussian import smallest_epsilon
-from accounting.gaussian.attacks import AttackPair, attack_pairs
-from accounting.mechanisms import Composed, Mechanism, SingleRelease, gaussian_of, parts_of, plain_gaussian, sampling_of
+from accounting.gaussian.attacks import attack_pairs
+from accounting.mechanisms import (
+    Composed,
+    Mechanism,
+    SingleRelease,
+    gaussian_of,
+    parts_of,
+    plain_gaussian,
+    sampling_of,
+    schedule_of,
+)
 
 # Share of delta from which on rounding is worth a second, tilted composition.
 _NOTICED = 1e-4
@@ -41,10 +50,14 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     target = require.open_probability(delta=delta)
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
+    shift_squared += sum(_of_public_order(part, count) for part, _, count in parts)
     sampled: list[tuple[SingleRelease, int]] = [
         (part, min(count, MOST_ROUNDS))  # fewer rounds show less
         for part, noise, count in parts
-        if noise is None and gaussian_of(part) is not None and sampling_of(part).probability > 0
+        if noise is None
+        and gaussian_of(part) is not None
+        and sampling_of(part).probability > 0
+        and loss_grid.public_order(part) is None
     ]
     plain = 0.0
     if shift_squared:  # below by more than `smallest_epsilon` is rounded upwards
@@ -59,15 +72,36 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     finer = max(1.0, _FINER / len(sampled))  # each distinct part is a convolution of its own
     interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=finer)
     bounds = [
-        _composed_epsilon([(attack_pairs(part)[choice], count) for part, count in sampled], interval, target)
-        for choice in range(min(len(attack_pairs(part)) for part, _ in sampled))
+        _composed_epsilon([_shown(part, count, choice, interval) for part, count in sampled], interval, target)
+        for choice in range(min(2 if schedule_of(part) else len(attack_pairs(part)) for part, _ in sampled))
     ]
     return max(0.0, plain, shown, *bounds)
 
 
-def _composed_epsilon(pairs: Sequence[tuple[AttackPair, int]], interval: float, delta: float) -> float:
+def _of_public_order(part: SingleRelease, count: int) -> float:
+    """mu^2 of the client that takes part most often, where the order of participation is public."""
+    schedule, noise = schedule_of(part), loss_grid.public_order(part)
+    return 0.0 if schedule is None or noise is None else schedule.most_participations(count) * noise.mu**2
+
+
+_Quantised = tuple[LossLaw, float, int, float]
+"""As `quantised`: law, offset of its grid in steps, how often it comes, misplaced mass."""
+
+
+def _shown(part: SingleRelease, count: int, choice: int, interval: float) -> _Quantised:
+    """What a fixed attack shows in one order of the worlds; of a schedule, its first `count` rounds together."""
+    schedule, noise = schedule_of(part), gaussian_of(part)
+    if schedule is None or noise is None:
+        return quantised(attack_pairs(part)[choice], interval, count)
+    masses = shown_schedules.shown_pair(schedule, noise.mu, count)
+    first, second = masses if choice == 0 else masses[::-1]
+    kept = first > 2 * shown_schedules.MASS_ERROR
+    p = np.log(first[kept] - shown_schedules.MASS_ERROR)
+    return (*rounded_down(p, np.log(second[kept] + shown_schedules.MASS_ERROR), 0.0, interval), 1, 0.0)
+
+
+def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float) -> float:
     """Epsilon of the composed quantised pairs; each pair's losses sit on the grid plus its own offset."""
-    parts = [quantised(pair, interval, count) for pair, count in pairs]
     offset = sum(count * shift for _, shift, count, _ in parts)
     # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.
     steps = math.floor(offset)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import require
-from accounting.compose import loss_grid
+from accounting.compose import loss_grid, schedules
 from accounting.compose.loss_law import LossLaw, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import fixed_size, poisson, privacy_profile
@@ -26,6 +26,7 @@ from accounting.mechanisms import (
     parts_of,
     plain_gaussian,
     sampling_of,
+    schedule_of,
     unsampled,
 )
 from accounting.mechanisms.adjacency import Adjacency
@@ -145,6 +146,10 @@ def _of_part(part: SingleRelease, count: int, interval: float) -> tuple[LossLaws
         raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
     if sampling_of(part).probability == 0:
         return LossLaws(orders=(certain(0, spacing=interval),)), 1
+    if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
+        return _plain(public.mu * math.sqrt(schedule.most_participations(count)), interval), 1
+    if found := loss_grid.blocks(part, count):
+        return LossLaws(orders=schedules.laws(*found, interval)), 1
     return LossLaws(orders=tuple(_orders(part, interval))), count
 
 
@@ -188,9 +193,25 @@ def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float
     beyond `rounds`. Domain and direction of error: those of `epsilon`.
     """
     require.open_probability(delta=delta)
-    one = distribution(mechanism, loss_grid.interval(Composed(parts=((mechanism, rounds),))))
+    interval = loss_grid.interval(Composed(parts=((mechanism, rounds),)))
+    if schedule_of(mechanism) is not None:
+        yield from _of_schedule(mechanism, interval, delta, lost)
+        return
+    one = distribution(mechanism, interval)
     total = one
     for count in itertools.count(1):
         target = delta - count * lost - 2 * composition_slack(count)
         yield total.smallest_epsilon(target) if target > 0 else math.inf
         total = total.plus(one)
+
+
+def _of_schedule(mechanism: SingleRelease, interval: float, delta: float, lost: float) -> Iterator[float]:
+    """Rounds of a schedule belong together: after each the law of all so far. Infinite beyond its end."""
+    for count in itertools.count(1):
+        target = delta - count * lost - 2 * composition_slack(count)
+        schedule = schedule_of(mechanism)
+        over = schedule is not None and schedule.ends_after is not None and count > schedule.ends_after
+        if over or target <= 0:
+            yield math.inf
+        else:
+            yield distribution(Composed(parts=((mechanism, count),)), interval).smallest_epsilon(target)

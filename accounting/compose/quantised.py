@@ -56,17 +56,17 @@ def _merged(law: LossLaw, offset: float, interval: float) -> tuple[LossLaw, floa
     starts = np.arange(0, len(masses), _MERGED)
     mass, other = np.add.reduceat(masses, starts), np.add.reduceat(masses * np.exp(-losses), starts)
     kept = (mass > 0) & (other > 0)
-    return _rounded_down(np.log(mass[kept]), np.log(other[kept]), _LOG_ROUNDING, interval)
+    return rounded_down(np.log(mass[kept]), np.log(other[kept]), _LOG_ROUNDING, interval)
 
 
 def _of_one(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
     """The pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
     (p, one), (q, two) = _cells(pair, interval)
     kept = (p > -700) & (q > -np.inf) & (one + two < 0.5)
-    return _rounded_down(p[kept], q[kept], (one + two)[kept], interval)
+    return rounded_down(p[kept], q[kept], (one + two)[kept], interval)
 
 
-def _rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float) -> tuple[LossLaw, float]:
+def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float) -> tuple[LossLaw, float]:
     """Of cells with these logarithms of both masses, good to `rounding`. What was dropped goes to the lowest loss."""
     steps = (p - q - rounding) / interval
     mass = np.exp(p)

@@ -11,7 +11,7 @@ from accounting import require
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian.closeness import penalty
-from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, sampling_of, unsampled
+from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, sampling_of, schedule_of, unsampled
 from accounting.mechanisms.kinds import account_of
 
 Floats = NDArray[np.float64]
@@ -54,6 +54,7 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     is infinite, which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7).
     Poisson: `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output laws).
     Fixed size: `gaussian.fixed_size_rdp` (replace-one, shift 2C; zero-out is a special case).
+    Schedules: without their secrecy, alpha k mu^2 / 2 with k the most participations (divergences are quasi-convex).
     Other kinds: their accounts (`mechanisms.kinds`); sampled, one that has a twin is a Gaussian nearly. Composition:
     the sum.
     """
@@ -77,6 +78,10 @@ def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
     given = checked_orders(orders)
     if unsampled(part) is part:
         return np.asarray(count * account_of(part).renyi(given, part))
+    if schedule := schedule_of(part):
+        return np.asarray(
+            schedule.most_participations(count) * account_of(unsampled(part)).renyi(given, unsampled(part))
+        )
     near = continuous(Composed(parts=((part, count),)))
     twin: Any
     ((twin, _),) = parts_of(near.mechanism)

@@ -1,6 +1,7 @@
 """Epsilon while a run goes on whose rounds are not all alike: one convolution for each, instead of all over again."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from accounting.compose.pld import LossLaws
 from accounting.compose.rdp import Floats
 from accounting.compose.twins import Continuous, continuous
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import Composed, SingleRelease, parts_of
+from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
 
 
 class Running:
@@ -23,11 +24,15 @@ class Running:
     typical: a release like those to come, of which about `rounds` are planned: it sets grid and orders. Every value is
     an upper bound, equal to that of `compose.accountant.epsilon` within the tolerance of the grid. "best" takes the
     smallest of the privacy loss distribution, the adaptive account of fixed-size sampling and the Renyi account; the
-    first two where noise is Gaussian or nearly.
+    first two where noise is Gaussian or nearly. Rounds of a participation schedule belong together: they are accounted
+    anew for every epsilon, an epoch in progress as its rounds so far.
     """
 
     def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
+        schedule = schedule_of(typical)
+        rounds = rounds if schedule is None or schedule.ends_after is None else min(rounds, schedule.ends_after)
         self._delta, self._rounds = require.open_probability(delta=delta), require.count(rounds=rounds)
+        self._scheduled: Counter[SingleRelease] = Counter()
         self._lost = 0.0
         self._curve: Floats | None = None
         self._losses: _Losses | None = None
@@ -47,6 +52,9 @@ class Running:
     def add(self, release: SingleRelease, count: int = 1) -> None:
         """`count` releases more, all like this."""
         self._count += require.count(count=count)
+        if schedule_of(release) is not None:
+            self._scheduled[release] += count
+            return
         self._lost += count * accountants.overflow(release)
         if self._losses is not None:
             try:
@@ -62,18 +70,23 @@ class Running:
         """Of everything added so far, and of `also` on top."""
         if also is None and not self._count:
             return 0.0
+        scheduled = self._scheduled
+        if also is not None and schedule_of(also) is not None:
+            scheduled, also = self._scheduled + Counter([also]), None
+        together = Composed(parts=tuple(scheduled.items())) if scheduled else None
         target = self._delta - self._lost - (accountants.overflow(also) if also is not None else 0.0)
         if target <= 0:
             return math.inf
         bounds = []
         if self._losses is not None:
             try:
-                bounds.append(self._losses.epsilon(target, also))
+                bounds.append(self._losses.epsilon(target, also, together))
             except UnsupportedMechanism:
                 if self._curve is None:
                     raise
         if self._curve is not None:
             curve = self._curve + (self._of_orders(also) if also is not None else 0.0)
+            curve = curve + (rdp.curve(together, self._orders) if together is not None else 0.0)
             bounds.append(rdp.epsilon_from_curve(self._orders, curve, delta=target).epsilon)
         return min(bounds)
 
@@ -126,18 +139,31 @@ class _Losses:
         # The ends that a self-composition cuts may wrap around, too: 1e-15, twice the slack of five.
         self._count += count + (5 if count > 1 else 0)
 
-    def epsilon(self, delta: float, also: SingleRelease | None) -> float:
+    def epsilon(self, delta: float, also: SingleRelease | None, scheduled: Composed | None) -> float:
         total = self._total if also is None else self._with(also)
         count = self._count + (also is not None)
+        if scheduled is not None:
+            total = self._with_schedules(total, scheduled)
+            count += sum(rounds for _, rounds in scheduled.parts)
         if total is None:
             return 0.0
         left = (delta - total.lost) * math.exp(-total.closeness)
         target = left - 2 * pld.composition_slack(count)
         bounds = [total.laws.smallest_epsilon(target) if target > 0 and "pld" in self._accountants else math.inf]
         last = None if also is None else self._one(also)
-        if self._adding is not None and left > 0 and not (last is not None and last.pairwise):
+        if self._adding is not None and scheduled is None and left > 0 and not (last is not None and last.pairwise):
             bounds.append(self._adding.epsilon(left, None if last is None else last.near))
         return min(bounds) + 2 * total.closeness
+
+    def _with_schedules(self, total: "_One | None", scheduled: Composed) -> "_One":
+        """Everything else, and the rounds of schedules together."""
+        near = continuous(scheduled)
+        laws = pld.distribution(near.mechanism, self._interval)
+        (first, _), *_ = parts_of(near.mechanism)
+        if total is None:
+            return _One(laws=laws, near=first, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise)
+        closeness, lost = total.closeness + near.closeness, total.lost + near.lost
+        return replace(total, laws=total.laws.plus(laws), closeness=closeness, lost=lost)
 
     def _with(self, release: SingleRelease, count: int = 1) -> _One:
         one = self._one(release)

@@ -11,7 +11,15 @@ import numpy as np
 from accounting import require
 from accounting.compose import loss_grid
 from accounting.compose.pld import SMALLEST_DELTA
-from accounting.mechanisms import FixedSizeSampling, Mechanism, gaussian_of, parts_of, sampling_of, unsampled
+from accounting.mechanisms import (
+    FixedSizeSampling,
+    Mechanism,
+    gaussian_of,
+    parts_of,
+    sampling_of,
+    schedule_of,
+    unsampled,
+)
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import downwards, upwards
 
@@ -118,6 +126,9 @@ def _why_none(parts: Sequence[tuple[Any, int]], delta: float) -> str:
     others = sorted({unsampled(part).kind for part, _ in parts if gaussian_of(part) is None})
     if others:
         return f"dp-accounting has no account of {', '.join(others)}"
+    schedules = sorted({one.name for part, _ in parts if (one := schedule_of(part)) is not None})
+    if schedules:
+        return f"dp-accounting has no account of {', '.join(schedules)} over rounds"
     if len(parts) > _MOST_PARTS:
         return (
             f"{len(parts)} different releases, of which dp-accounting would compose at most {_MOST_PARTS} in good time"

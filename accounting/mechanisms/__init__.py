@@ -14,6 +14,7 @@ from accounting.mechanisms.descriptions import (
     plain_gaussian,
     repeated,
     sampling_of,
+    schedule_of,
     subsample,
     unsampled,
 )
@@ -21,20 +22,26 @@ from accounting.mechanisms.gaussian import Gaussian, simultaneous
 from accounting.mechanisms.integers import DiscreteGaussian, NoisyIntegers, Skellam
 from accounting.mechanisms.reading import from_dict
 from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
+from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule
 
 __all__ = [
     "Adjacency",
+    "Allocation",
+    "BallsAndBins",
     "BernoulliAggregate",
     "BernoulliChannel",
     "Composed",
+    "Cyclic",
     "DiscreteGaussian",
     "FixedSizeSampling",
     "FullParticipation",
     "Gaussian",
     "Mechanism",
+    "MinSeparation",
     "NoisyIntegers",
     "PoissonSampling",
     "Sampling",
+    "Schedule",
     "SingleRelease",
     "Skellam",
     "Subsampled",
@@ -46,6 +53,7 @@ __all__ = [
     "plain_gaussian",
     "repeated",
     "sampling_of",
+    "schedule_of",
     "simultaneous",
     "subsample",
     "unsampled",

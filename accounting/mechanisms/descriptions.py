@@ -17,6 +17,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.samplings import FullParticipation, Sampling
+from accounting.mechanisms.schedules import Schedule
 
 
 class Mechanism(Protocol):
@@ -61,6 +62,9 @@ class Subsampled:
     A sum of coins keeps its number of coins whatever the cohort: under Poisson sampling the server pads to K slots with
     coins of the public probabilities (zero-out), under fixed-size sampling K is the cohort. So does integer noise in
     shares: under Poisson sampling, clients that were not drawn send noise alone until K uploads are together.
+
+    Of a schedule (`mechanisms.schedules`) this is one round of many that belong together: `count` equal ones in a
+    composition are its first `count` rounds.
     """
 
     mechanism: Unsampled
@@ -70,9 +74,12 @@ class Subsampled:
         if not (_is_release(self.mechanism) and self.mechanism.sums) or not isinstance(self.sampling, Sampling):
             raise InvalidParameter(
                 f"mechanism={reprlib.repr(self.mechanism)}, sampling={reprlib.repr(self.sampling)}: must be a Gaussian "
-                "or another sum over a cohort, and one of PoissonSampling, FixedSizeSampling, FullParticipation."
+                "or another sum over a cohort, and one of PoissonSampling, FixedSizeSampling, FullParticipation or a "
+                "schedule (BallsAndBins, Allocation, MinSeparation, Cyclic)."
             )
         self.mechanism.check_sampling(self.sampling.name, getattr(self.sampling, "cohort", None))
+        if isinstance(self.sampling, Schedule):
+            _check_schedule(self.mechanism, self.sampling)
         if self.sampling.name == "fixed" and self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
                 "adjacency='add-remove' with fixed-size sampling: adding a client changes every client's chance to "
@@ -199,6 +206,12 @@ def sampling_of(release: SingleRelease) -> Sampling:
     return release.sampling if isinstance(release, Subsampled) else FullParticipation()
 
 
+def schedule_of(release: SingleRelease) -> Schedule | None:
+    """The schedule that a release is one round of; None where rounds are drawn each by itself."""
+    sampling = sampling_of(release)
+    return sampling if isinstance(sampling, Schedule) else None
+
+
 def gaussian_of(release: SingleRelease) -> Gaussian | None:
     """The Gaussian noise of a release, sampled or not; None where it has other noise."""
     noise = unsampled(release)
@@ -216,6 +229,25 @@ def repeated(release: SingleRelease, rounds: int, *, before: Composed | None = N
     return run if before is None else before.then(release, rounds)
 
 
+def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
+    """Refuse what the theorem on participation (`accounting.participation`) does not cover."""
+    if schedule.secret and mechanism.adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedMechanism(
+            f"adjacency='replace-one' with sampling={schedule.name!r}: no account of it is known. Use 'add-remove' or "
+            "'zero-out', or a public order (cyclic)."
+        )
+    if mechanism.kind not in ("gaussian", "discrete-gaussian"):
+        raise UnsupportedMechanism(
+            f"mechanism={mechanism.kind!r} with sampling={schedule.name!r}: schedules are accounted with Gaussian and "
+            "discrete Gaussian noise. For other noise use sampling 'poisson' or 'fixed'."
+        )
+    if mechanism.overflow or getattr(mechanism, "shares", 1) > 1:
+        raise UnsupportedMechanism(
+            f"mechanism={mechanism.kind!r} in shares or slots with sampling={schedule.name!r}: the number of uploads "
+            "would depend on who takes part. Let the server add the noise to a plain sum."
+        )
+
+
 def _sequence(parts: Any) -> tuple[Any, ...]:
     if not isinstance(parts, tuple | list):
         raise InvalidParameter(f"parts={reprlib.repr(parts)}: must be a sequence of (mechanism, count).")
@@ -225,11 +257,22 @@ def _sequence(parts: Any) -> tuple[Any, ...]:
 def _part(part: Any) -> tuple[SingleRelease, int]:
     match part:
         case (mechanism, count) if isinstance(mechanism, Subsampled) or _is_release(mechanism):
-            return mechanism, require.count(count=count)
+            return mechanism, _count_of(mechanism, count)
     raise InvalidParameter(
         f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, coins or integer noise, "
         "sampled or not."
     )
+
+
+def _count_of(mechanism: SingleRelease, count: int) -> int:
+    schedule = schedule_of(mechanism)
+    last = None if schedule is None else schedule.ends_after
+    if require.count(count=count) > (last or count):
+        raise InvalidParameter(
+            f"count={count} of an allocation of {last} rounds: it ends with them. Plan more rounds, or give a further "
+            "allocation a stream of its own."
+        )
+    return int(count)
 
 
 def _order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:

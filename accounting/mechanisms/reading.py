@@ -8,6 +8,7 @@ from accounting.errors import InvalidParameter
 from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled, Unsampled
 from accounting.mechanisms.kinds import KINDS
 from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
+from accounting.mechanisms.schedules import SCHEDULES
 
 
 def _unknown(name: str, record: object) -> InvalidParameter:
@@ -22,6 +23,12 @@ def _sampling_from(record: Any) -> Sampling:
             return FixedSizeSampling(cohort=cohort, clients=clients)
         case {"name": "all", **rest} if not rest:
             return FullParticipation()
+        case {"name": str(name), **rest} if name in SCHEDULES:
+            fields: Any = rest
+            try:
+                return SCHEDULES[name](**fields)
+            except TypeError:
+                raise _unknown("sampling", record) from None
     raise _unknown("sampling", record)
 
 

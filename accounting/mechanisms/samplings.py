@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from accounting import require
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.schedules import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,4 +76,4 @@ class FullParticipation:
         return {"name": self.name}
 
 
-Sampling = PoissonSampling | FixedSizeSampling | FullParticipation
+Sampling = PoissonSampling | FixedSizeSampling | FullParticipation | Schedule

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 from scipy.stats import binom
 
-from dpfed.audit.promise import sampler_of
+from accounting.mechanisms import Cyclic, Schedule
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
+from dpfed.participation.of_run import sampler_of
 from dpfed.participation.sampling import Sampler
 
 Floats = NDArray[np.float64]
@@ -32,6 +33,8 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     who, sizes = sampler_of(files.config), [one.cohort for one in files.rounds]
     if not sizes:
         return None, "there are no rounds."
+    if isinstance(who.law, Schedule):
+        return sizes_follow_schedule(who.law, who, sizes, alpha)
     if who.law.name == "poisson":
         law = size_law(who, room_of(files))
         return poisson_finding(law, round(who.expected), sizes[: most_rounds(law)], alpha)
@@ -40,6 +43,23 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
         taken, due = sizes[wrong[0] - 1], int(who.expected)
         return False, f"{rounds_in_words(wrong)}: {taken} clients, {who.law.name} sampling takes {due}."
     return True, f"{int(who.expected)} clients in each of {len(sizes)} rounds, as {who.law.name} sampling says."
+
+
+def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: float) -> Finding:
+    """Each cohort's size against its own law, binomial, two-sided, by a union over rounds; a public order exactly."""
+    if isinstance(law, Cyclic):
+        due = [len(range(number % law.period, who.clients, law.period)) for number in range(len(sizes))]
+        wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
+        words = f"{rounds_in_words(wrong)}: not as many clients as the public order has."
+        return (False, words) if wrong else (True, f"{len(sizes)} cohorts, as large as the public order has them.")
+    sized = binom(who.clients, law.probability)
+    chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
+    worst = int(np.argmin(chances))
+    words = f"{len(sizes)} cohorts, {who.expected:.1f} clients expected in each; farthest is round {worst + 1} with "
+    words += f"{sizes[worst]} (p = {chances[worst]:.2g})"
+    if chances[worst] < alpha / len(sizes):
+        return False, f"{words}: not as {law.name} has it. {chance_in_words(alpha)}"
+    return True, f"{words}, as {law.name} has it."
 
 
 def room_of(files: RunFiles) -> int:

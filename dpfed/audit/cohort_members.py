@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, ndtri
 from scipy.stats import binom
 
+from accounting.mechanisms import Schedule
 from dpfed.audit.cohort_law import convolved, two_sided
-from dpfed.audit.promise import sampler_of
+from dpfed.audit.kept_schedule import schedule_kept
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import RoundLine, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
 from dpfed.participation import members
+from dpfed.participation.of_run import sampler_of
 
 Floats = NDArray[np.float64]
 Finding = tuple[bool | None, str]
@@ -57,6 +59,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     has in common with those up to five rounds before, a third for how often each client came, a third for cohorts that
     are drawn again."""
     seen = SeenCohorts(clients=files.config.federation.clients)
+    cohorts: list[NDArray[np.int64]] = []
     if sampler_of(files.config).law.probability >= 1 and all(
         one.members == members.ALL_CLIENTS for one in files.rounds
     ):
@@ -67,8 +70,12 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
         if len(ids) and (int(np.diff(ids).min(initial=1)) < 1 or int(ids[-1]) >= seen.clients):
             return False, f"round {one.round}: a client is in the cohort twice, or is none of the {seen.clients}."
         seen.take(one.round, ids)
+        cohorts.append(ids)
     if not seen.sizes:
         return None, "there are no rounds."
+    law = sampler_of(files.config).law
+    if isinstance(law, Schedule):
+        return schedule_kept(law, cohorts, seen.clients, alpha=alpha)
     if sampler_of(files.config).law.probability >= 1:
         return False, f"all {seen.clients} clients take part in every round; others are named."
     return seen.finding(alpha)

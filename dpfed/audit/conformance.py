@@ -10,7 +10,6 @@ from accounting.compose import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
 from accounting.rounding import downwards, upwards
-from dpfed.audit.promise import sampler_of
 from dpfed.audit.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import RoundLine, Unavailable
@@ -19,6 +18,7 @@ from dpfed.audit.verdict import rounds_in_words
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
 from dpfed.methods.choices import tolerance_of
+from dpfed.participation.of_run import sampler_of
 
 _SAME = 1e-6
 """Two computations of one epsilon, perhaps by other versions of numpy and scipy."""

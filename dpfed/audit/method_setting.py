@@ -64,6 +64,11 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     tables["privacy"] |= {"clip_norm": _SHORT[name]} if name in _SHORT else {}
     tables = override(tables, [*_SETTING, *settings])
     federation = tables["federation"]
+    if federation["sampling"] not in ("poisson", "fixed", "all"):
+        raise ConfigError(
+            f"federation.sampling={federation['sampling']!r} in `dpfed audit upload`: it tests single rounds, which a "
+            "schedule has none of. Use 'poisson', 'fixed' or 'all' here; `dpfed audit run` checks who took part."
+        )
     if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
         federation["cohort"] = max(1, federation["clients"] // 2)
     config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")

@@ -17,7 +17,7 @@ from dpfed.methods.private_stages import gaussian_noise, integer_noise_on, priva
 from dpfed.methods.refusals import refuse
 from dpfed.methods.sums import filled_to, integers_of
 from dpfed.participation.canaries import Canaries
-from dpfed.participation.sampling import Sampler, sampler
+from dpfed.participation.of_run import sampler_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
@@ -91,12 +91,6 @@ def _private(config: Config, goal: PrivacyGoal, integers: Integers | None, rando
     if goal.noise_multiplier is not None:
         return gaussian_noise(config, goal, sampler_of(config), randomness)
     return private_coins(config, goal, randomness)
-
-
-def sampler_of(config: Config) -> Sampler:
-    """Who takes part in a round."""
-    federation = config.federation
-    return sampler(federation.sampling, clients=federation.clients, cohort=federation.cohort)
 
 
 def canaries_of(config: Config) -> Canaries:

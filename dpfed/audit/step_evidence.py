@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
+from accounting.factorisation.toeplitz import inverse, square_root
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.noise_evidence import unsampled
 from dpfed.audit.run_files import RunFiles, clip_norm_before
@@ -156,8 +157,24 @@ def _released_alone(files: RunFiles, one: RoundLine, probes: Probes) -> bool:
     if release.noise_placement == "server" and one.noise is not None:
         if one.noise.probe is None:
             raise Unavailable(f"diagnostics.jsonl, line {one.round}: has no probe of the noise.")
-        own = one.noise.probe
+        own = one.noise.probe + _taken_back(files, one)
     return abs(probes.released - probes.summed - own) <= _OF_SUMS * _longest_sum(files, one)
+
+
+def _taken_back(files: RunFiles, one: RoundLine) -> float:
+    """The probe of what comes back of earlier rounds' noise, where noise is correlated: linear in theirs."""
+    bands = files.config.privacy.bands if files.config.privacy is not None else None
+    if bands is None:
+        return 0.0
+    fresh = {earlier.round: earlier.noise for earlier in files.results}
+    returned = inverse(square_root(bands), rounds=one.round)
+    total = 0.0
+    for lag in range(1, one.round):
+        noise = fresh.get(one.round - lag)
+        if noise is None or noise.probe is None:
+            raise Unavailable(f"diagnostics.jsonl, line {one.round - lag}: has no probe of the noise.")
+        total += float(returned[lag]) * noise.probe
+    return total
 
 
 def _longest_sum(files: RunFiles, one: RoundLine) -> float:

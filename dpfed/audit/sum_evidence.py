@@ -6,10 +6,11 @@ import math
 
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed.audit.noise_evidence import charged_noise, unsampled
-from dpfed.audit.promise import canaries_present, sampler_of
+from dpfed.audit.promise import canaries_present
 from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import RoundLine
 from dpfed.audit.verdict import rounds_in_words
+from dpfed.participation.of_run import sampler_of
 
 Finding = tuple[bool | None, str]
 

@@ -9,7 +9,7 @@ from accounting import budget as budgets
 from accounting.budget import Budget, Plan
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
-from dpfed.cli.budget_plans import Mechanism, PlanOptions, refuse
+from dpfed.cli.budget_plans import Mechanism, PlanOptions, Sampling, refuse
 from dpfed.cli.budget_tables import show, show_group
 from dpfed.cli.output import print_json
 from dpfed.cli.solve_budget import solve
@@ -24,7 +24,11 @@ def budget(
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
-    sampling: Literal["poisson", "fixed", "all"] = "poisson",
+    sampling: Sampling = "poisson",
+    noise: Literal["independent", "banded"] = "independent",
+    bands: int | None = None,
+    participations: int | None = None,
+    separation: int | None = None,
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
@@ -73,7 +77,19 @@ def budget(
     delta
         Default: clients^-1.1, or the ledger's.
     sampling
-        How a cohort is drawn: each client independently, a fixed number without replacement, all.
+        How a cohort is drawn: each client independently, a fixed number without replacement, all; or a schedule over
+        rounds, in which each client takes part once in an epoch of clients / cohort rounds (balls-and-bins), in so many
+        of all rounds (allocation), at most once in so many rounds by its own coin (min-separation), or in a public
+        order (cyclic). docs/participation.md says which is for whom.
+    noise
+        Independent over rounds, or correlated in so many --bands, so that it cancels in the model: to plan with. With
+        --separation alone clients take part in a public order; under poisson in as many groups as bands.
+    bands
+        banded: rounds over which noise is taken back; 1 is independent noise.
+    participations
+        balls-and-bins, allocation: in how many rounds a client takes part. With it the cohort follows from the rounds.
+    separation
+        min-separation, banded: a client that took part stays away from the next separation - 1 rounds.
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.
     accountant
@@ -140,7 +156,8 @@ def budget(
     if json and group != 1:
         raise ConfigError("--group with --json: is printed for people only. Remove one.")
     options = PlanOptions(
-        clients=clients or 0, cohort=cohort, sampling=sampling, adjacency=adjacency, delta=delta, mechanism=mechanism,
+        clients=clients or 0, cohort=cohort, sampling=sampling, participations=participations, separation=separation,
+        noise=noise, bands=bands, rounds=rounds, adjacency=adjacency, delta=delta, mechanism=mechanism,
         dropout=dropout, dimension=dimension, scale=scale, rotate=rotate, placement=placement, edge=edge,
         clip_norm=clip_norm, l2_sensitivity=l2_sensitivity, linf_clip=linf_clip, noise_std=noise_std,
         clip_metric=clip_metric, others=others, slots=slots,

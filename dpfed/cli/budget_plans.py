@@ -15,6 +15,8 @@ Mechanism = Literal[
     "gaussian", "distributed-gaussian", "discrete-gaussian", "skellam", "bernoulli-channel", "bernoulli-aggregate"
 ]
 
+Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
@@ -23,6 +25,11 @@ class PlanOptions:
     clients: int
     cohort: int | None
     sampling: str
+    noise: str
+    bands: int | None
+    participations: int | None
+    separation: int | None
+    rounds: int | None
     adjacency: str | None
     delta: float | None
     mechanism: Mechanism
@@ -43,6 +50,11 @@ class PlanOptions:
 
     def plan(self) -> Plan:
         """ConfigError for an option that has no meaning for this mechanism, or that it needs."""
+        if self.noise == "banded" and self.sampling == "poisson" and self.separation is not None:
+            public = replace(self, sampling="cyclic", cohort=self.cohort or round(self.clients / self.separation))
+            return public.plan()
+        if self.cohort is None and self.participations is not None and self.rounds is not None:
+            return replace(self, cohort=self._cohort_of(self.participations, self.rounds)).plan()
         if self.cohort is None and self.sampling != "all":
             raise ConfigError("--cohort is missing: how many clients take part in a round.")
         if self.mechanism in ("bernoulli-channel", "bernoulli-aggregate"):
@@ -65,8 +77,21 @@ class PlanOptions:
             sampling=self.sampling,
             delta=self.delta,
             before=self.before,
+            noise=self.noise,
+            bands=self.bands,
+            participations=self.participations,
+            separation=self.separation,
             **{"adjacency": Adjacency(self.adjacency) if self.adjacency else None, **more},
         )
+
+    def _cohort_of(self, participations: int, rounds: int) -> int:
+        """The cohort, to whole clients, that so many participations in so many rounds come to."""
+        if participations < 1 or rounds % participations or self.clients * participations < rounds:
+            raise ConfigError(
+                f"--participations {participations} in --rounds {rounds} of --clients {self.clients}: rounds must be a "
+                "multiple of it, and every round needs a client. Change one of them, or give --cohort."
+            )
+        return round(self.clients * participations / rounds)
 
     @property
     def _integer_options(self) -> dict[str, object]:

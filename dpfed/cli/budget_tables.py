@@ -9,6 +9,7 @@ from rich.table import Table
 from accounting.budget import Budget, Plan
 from accounting.compose import profiles, readings
 from accounting.compose.adaptive import HYPOTHESIS
+from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
 
@@ -67,7 +68,23 @@ def sampler_words(plan: Plan) -> str:
         )
     if plan.sampling == "fixed":
         return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
-    return f"all {plan.clients} clients in every round"
+    if plan.sampling == "all":
+        return f"all {plan.clients} clients in every round"
+    return _schedule_words(plan)
+
+
+def _schedule_words(plan: Plan) -> str:
+    """Who takes part over many rounds."""
+    each = f"each of {plan.clients} clients"
+    match plan.sampler:
+        case BallsAndBins(bins=bins):
+            return f"balls-and-bins, {each} in one secret round of every {bins}, drawn anew each time"
+        case Allocation(participations=times, rounds=rounds):
+            return f"allocation, {each} in {times} secret rounds of {rounds}"
+        case MinSeparation(separation=separation, probability=rate):
+            return f"min-separation, {each} with probability {rate:.6g} a round, at most once in {separation} rounds"
+        case _:
+            return f"a public order, {each} in every {plan.period}th round"
 
 
 def _strength(answer: Budget) -> str:

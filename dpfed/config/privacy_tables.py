@@ -72,6 +72,10 @@ class PrivacyTable(Table):
     noise_multiplier: Positive | None = None
     """z: the sum's noise has standard deviation z times clip_norm."""
 
+    bands: Annotated[int, Field(ge=1)] | None = None
+    """Rounds over which noise is taken back, so that it cancels in the model: dp-fedavg with federation.sampling
+    'cyclic', at most clients / cohort. noise_multiplier is then that of the fresh noise of a round."""
+
     epsilon: Positive | None = None
     """The budget of the run."""
 

@@ -96,6 +96,11 @@ class Federation(Table):
     rounds: Rounds
     """T, at most: a budget can end a run sooner."""
 
-    sampling: Literal["poisson", "fixed", "all"] = "poisson"
+    sampling: Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"] = "poisson"
     """How a round's cohort is drawn: every client by itself with probability cohort / clients; exactly `cohort`
-    without replacement; or all clients."""
+    without replacement; or all clients. Or over many rounds: one secret round of every clients / cohort for each client
+    (balls-and-bins); so many secret rounds of all (allocation); by the client's own coin with a rest after every
+    participation (min-separation); in a public order (cyclic). docs/participation.md says which is for whom."""
+
+    separation: Annotated[int, Field(ge=1)] | None = None
+    """min-separation: a client that took part stays away from the next separation - 1 rounds."""

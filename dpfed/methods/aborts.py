@@ -52,12 +52,12 @@ def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tol
         )
     if not may_end(config, tolerance):
         return
-    if federation.sampling == "poisson" and slots is None:
+    if federation.sampling not in ("fixed", "all") and slots is None:
         raise ConfigError(
-            f"federation.sampling='poisson' with privacy.placement={privacy.placement!r} and privacy.noise="
-            f"{privacy.noise or 'gaussian'!r}: whether the sum comes about, and its noise, would depend on the secret "
-            "cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', or "
-            "privacy.noise='discrete-gaussian', whose sums always have as many uploads."
+            f"federation.sampling={federation.sampling!r} with privacy.placement={privacy.placement!r} and "
+            f"privacy.noise={privacy.noise or 'gaussian'!r}: whether the sum comes about, and its noise, would "
+            "depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', "
+            "or privacy.noise='discrete-gaussian', whose sums always have as many uploads."
         )
     if adjacency is Adjacency.ADD_REMOVE and privacy.placement == "clients":
         raise ConfigError(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from accounting import budget
 from accounting.budget import Plan
 from accounting.budget.integers import IntegerRounds
 from accounting.compose.accountant import Accountant, epsilons, overflow
 from accounting.integers.fixed_point import NoiseLaw
-from accounting.mechanisms import SingleRelease, Subsampled, subsample
+from accounting.mechanisms import SingleRelease, Subsampled, schedule_of, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.rounding import upwards
@@ -22,6 +22,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
 from dpfed.methods.choices import edge_of, integer_noise, others_of, seen, signs_are_coins, tolerance_of
 from dpfed.methods.facts import MethodFacts
+from dpfed.participation.of_run import allocated, sampler_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
         least = least_uploads(uploads, tolerance_of(config) or 0.0)
         worst = z * math.sqrt(least / uploads)
     return PrivacyGoal(
-        mechanism=plan.round(worst),
+        mechanism=_as_drawn(plan.round(worst), config),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,
@@ -132,6 +133,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         slots=table.slots,
         secure=sums.kind != "plain",
         wrap_probability=sums.wrap_probability,
+        **_schedule(config),
     )
     made = IntegerRounds(plan=plan)
     slots = made.uploads if made.filled or table.placement == "clients" else None
@@ -145,7 +147,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
     noise = made.noise(z)
     least = least_uploads(made.uploads, tolerance) if charged else None
     return PrivacyGoal(
-        mechanism=subsample(noise if least is None else replace(noise, shares=least), plan.sampler),
+        mechanism=_as_drawn(subsample(noise if least is None else replace(noise, shares=least), plan.sampler), config),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,
@@ -236,4 +238,22 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
         sampling="all" if all_take_part else federation.sampling,
         adjacency=Adjacency(table.adjacency) if table.adjacency else default,
         delta=table.delta,
+        noise="independent" if table.bands is None else "banded",
+        bands=table.bands,
+        **({} if all_take_part else _schedule(config)),
     )
+
+
+def _as_drawn(release: SingleRelease, config: Config) -> SingleRelease:
+    """The same, with the name of the stream that a schedule is drawn from."""
+    if not isinstance(release, Subsampled) or schedule_of(release) is None:
+        return release
+    return replace(release, sampling=sampler_of(config).law)
+
+
+def _schedule(config: Config) -> dict[str, Any]:
+    """What a plan needs to know of a participation schedule."""
+    federation = config.federation
+    if federation.sampling == "allocation":
+        return {"participations": allocated(federation.clients, federation.cohort, federation.rounds)}
+    return {"separation": federation.separation} if federation.sampling == "min-separation" else {}

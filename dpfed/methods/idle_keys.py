@@ -33,6 +33,11 @@ def _numbers(config: Config, facts: MethodFacts) -> bool:
 
 RULES = (
     Needs(
+        ("federation.separation",),
+        "federation.sampling='min-separation'",
+        lambda config, facts: config.federation.sampling == "min-separation",
+    ),
+    Needs(
         ("server.learning_rate",),
         "server.rule='step'",
         lambda config, facts: config.server.rule != "posterior",

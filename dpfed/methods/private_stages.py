@@ -15,6 +15,7 @@ from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.adaptive_clip import AdaptiveClip
 from dpfed.stages.coins import PrivateCoins
+from dpfed.stages.correlated import Correlated
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
@@ -46,6 +47,7 @@ def gaussian_noise(config: Config, goal: PrivacyGoal, sampler: Sampler, randomne
         adaptive=adaptive,
         shares=shares if table.placement == "clients" and not goal.varies else None,
         charged=goal.varies,
+        correlated=None if table.bands is None else Correlated(bands=table.bands, rounds=config.federation.rounds),
     )
 
 

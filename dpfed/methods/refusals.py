@@ -44,6 +44,8 @@ def refuse(config: Config, facts: MethodFacts) -> None:
         _noise(config, facts),
         _coins(config, facts),
         _randomness(config, facts),
+        _schedules(config),
+        _bands(config, facts),
     ):
         raise ConfigError(message)
 
@@ -295,6 +297,55 @@ def _randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield (
             "run.randomness='secure' with Gaussian noise: as floating-point numbers its last bits leak what it hides. "
             "Use privacy.noise 'discrete-gaussian' or 'skellam' (release 'sum'), or 'simulated' for an experiment."
+        )
+
+
+def _schedules(config: Config) -> Iterator[str]:
+    """Participation over many rounds that has no account, or cannot be carried out."""
+    name = config.federation.sampling
+    if name in ("poisson", "fixed", "all"):
+        return
+    if config.privacy is not None and config.run.randomness == "secure":
+        yield (
+            f"run.randomness='secure' with federation.sampling={name!r}: a run that is interrupted would have to keep "
+            "on disk who is still to take part, and to repeat no round; that is not built. Use 'poisson' or 'fixed', "
+            "or 'simulated' for an experiment."
+        )
+    if config.audit.canaries:
+        yield (
+            f"audit.canaries={config.audit.canaries} with federation.sampling={name!r}: canaries take part in rounds "
+            "drawn by themselves, which a schedule does not have. Remove them, or use 'poisson'."
+        )
+    if config.aggregation.kind != "plain" and config.privacy is not None:
+        yield (
+            f"aggregation.kind={config.aggregation.kind!r} with federation.sampling={name!r} and [privacy]: a secure "
+            "sum needs a number of uploads that does not depend on who takes part. Use kind 'plain', or "
+            "sampling 'poisson'."
+        )
+
+
+def _bands(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Noise that is taken back over rounds, where it would not cancel or has no account."""
+    table, federation = config.privacy, config.federation
+    if table is None or table.bands is None:
+        return
+    period = max(round(federation.clients / federation.cohort), 1)
+    if federation.sampling != "cyclic" or table.bands > period:
+        yield (
+            f"privacy.bands={table.bands} with federation.sampling={federation.sampling!r} and clients / cohort = "
+            f"{period}: a client may take part again only when the noise of its last round is spent. Use sampling "
+            f"'cyclic' and at most {period} bands."
+        )
+    if facts.name != "dp-fedavg" or integer_noise(config) is not None:
+        yield (
+            f"privacy.bands={table.bands} with method.name={facts.name!r} and privacy.noise="
+            f"{table.noise or 'gaussian'!r}: noise cancels where every round has the same coordinates and sums of "
+            "floats. Use dp-fedavg with Gaussian noise."
+        )
+    if table.placement != "server" or table.adaptive is not None or seen(config) != "sum":
+        yield (
+            f"privacy.bands={table.bands}: the noise is the server's, on a sum, at one clip norm. Use "
+            "privacy.placement='server', release='sum', and no privacy.adaptive."
         )
 
 

@@ -55,7 +55,7 @@ def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: See
 def _named(config: Config, goal: PrivacyGoal | None) -> int | None:
     """How many clients, at least, take part in every secure sum; None: as many as are drawn."""
     federation = config.federation
-    if federation.sampling != "poisson":
+    if federation.sampling in ("fixed", "all"):
         return federation.clients if federation.sampling == "all" else federation.cohort
     return filled_to(config, goal)
 
@@ -87,7 +87,7 @@ def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
     """The most rows that a sum holds, canaries' too; under Poisson sampling without [privacy], that of all clients."""
     federation = config.federation
     canaries = -(-config.audit.canaries // federation.rounds)
-    if federation.sampling != "poisson":
+    if federation.sampling in ("fixed", "all"):
         return canaries + (federation.clients if federation.sampling == "all" else federation.cohort)
     return canaries + (filled_to(config, goal) or federation.clients)
 

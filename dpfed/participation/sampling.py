@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
 from dpfed.errors import ConfigError
+from dpfed.participation.blocks import in_blocks
 from dpfed.randomness import Randomness
-
-_BLOCK = 1 << 17
-"""Clients that are drawn from at a time."""
 
 
 class Sampler(Protocol):
@@ -49,15 +47,11 @@ class PoissonCohorts:
         return float(self.cohort)
 
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
-        blocks = range(-(-self.clients // _BLOCK))
-        return np.concatenate([self._of_block(randomness, number, block) for block in blocks])
+        def drawn(count: int, block: int) -> NDArray[np.bool_]:
+            path = (number, block) if block else (number,)
+            return randomness.uniform(count, "cohort", *path) < self.law.probability
 
-    def _of_block(self, randomness: Randomness, number: int, block: int) -> NDArray[np.int64]:
-        """Who is drawn of one block of clients: the coins of a large population need no memory for all of it."""
-        first = block * _BLOCK
-        name = ("cohort", number, block) if block else ("cohort", number)
-        uniforms = randomness.uniform(min(_BLOCK, self.clients - first), *name)
-        return first + np.flatnonzero(uniforms < self.law.probability)
+        return in_blocks(self.clients, drawn)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from dpfed.methods.sums import filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.models.mask_file import Recipe
-from dpfed.participation.sampling import sampler
+from dpfed.participation.of_run import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
 from dpfed.run.evaluate import Objective
@@ -126,7 +126,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         config=config,
         facts=facts,
         clients=clients,
-        sampler=sampler(config.federation.sampling, clients=config.federation.clients, cohort=config.federation.cohort),
+        sampler=sampler_of(config),
         randomness=randomness,
         seeds=seeds,
         model=model,

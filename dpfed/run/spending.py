@@ -13,7 +13,7 @@ from accounting.compose import accountant
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
 from accounting.ledger import LocalRelease, Release
-from accounting.mechanisms import SingleRelease
+from accounting.mechanisms import SingleRelease, schedule_of
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
 from dpfed.run.book import Book
@@ -39,7 +39,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
     if isinstance(goal, RecordGoal):
         return OfRecords(experiment, goal, before)
     mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
-    if goal.varies:
+    if goal.varies or schedule_of(goal.mechanism) is not None:
         return OfVariousRounds(goal, experiment.config.federation.rounds, mechanisms)
     return OfEqualRounds(goal, experiment.config.federation.rounds, len(mechanisms))
 
@@ -78,7 +78,8 @@ class OfEqualRounds:
 
 
 class OfVariousRounds:
-    """Rounds that are charged with the noise that arrived; the next one may be as bad as `goal.mechanism`."""
+    """Rounds that are charged with the noise that arrived, the next one as bad as `goal.mechanism` at most; or rounds
+    of a participation schedule, which are accounted together."""
 
     def __init__(self, goal: PrivacyGoal, rounds: int, before: list[SingleRelease]) -> None:
         self._worst = goal.mechanism

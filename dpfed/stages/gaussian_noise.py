@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Release
-from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, simultaneous, subsample
+from accounting.mechanisms import Gaussian, PoissonSampling, Schedule, SingleRelease, simultaneous, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.correlated import Correlated
 from dpfed.stages.stage import Round
 
 Placement = Literal["server", "clients", "uploads"]
@@ -40,6 +41,9 @@ class GaussianNoise:
 
     shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
                (more of it is post-processing). The caller releases no sum of fewer.
+    correlated: the noise of a round is taken back in later ones. Then `noise_multiplier` is that of the fresh noise, a
+               participation moves the run by |c| clip norms (`accounting.factorisation`), and clients that take part at
+               least `bands` rounds apart are charged for Gaussians of z / |c|. The ledger states the fresh noise.
     charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
                is lost does not depend on data, and every released round is charged. The number that arrived then is
                in the ledger, as a part of the charge: of a number that is fixed, and so a count of dropouts alone.
@@ -53,13 +57,14 @@ class GaussianNoise:
     adaptive: AdaptiveClip | None = None
     shares: int | None = None
     charged: bool = False
+    correlated: Correlated | None = None
 
     def __post_init__(self) -> None:
-        if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling):
+        if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling | Schedule):
             raise ConfigError(
-                "privacy.placement='clients' with federation.sampling='poisson': the noise of the sum would depend on "
-                "the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', or "
-                "privacy.noise='discrete-gaussian', whose sums always hold as many shares."
+                f"privacy.placement='clients' with federation.sampling={self.sampler.law.name!r}: the noise of the sum "
+                "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "
+                "or 'all', or privacy.noise='discrete-gaussian', whose sums always hold as many shares."
             )
         if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
             raise ConfigError(
@@ -70,6 +75,11 @@ class GaussianNoise:
             raise ConfigError(
                 "privacy.release='uploads': who sends is seen, so adjacency is zero-out or replace-one, and there is "
                 "no secret count for privacy.adaptive. Change them, or use release='sum'."
+            )
+        if self.correlated is not None and not (self.placement == "server" and self.adaptive is None):
+            raise ConfigError(
+                "privacy.bands: noise that is taken back over rounds is the server's, at one clip norm. Use "
+                "privacy.placement='server' without privacy.adaptive."
             )
         self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
 
@@ -94,7 +104,8 @@ class GaussianNoise:
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
         joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
-        plain = Gaussian(noise_multiplier=noise * self.noise_multiplier, adjacency=self.adjacency)
+        once = 1.0 if self.correlated is None else self.correlated.norm
+        plain = Gaussian(noise_multiplier=noise * self.noise_multiplier / once, adjacency=self.adjacency)
         if self.placement == "uploads":
             return plain
         return subsample(joint or plain, self.sampler.law)
@@ -117,16 +128,24 @@ class GaussianNoise:
     def server(self, total: Tensor, now: Round) -> Tensor:
         if self.placement != "server":
             return total
-        noise = self._normal(total, "noise.sum", now.number).mul_(self.update_noise_multiplier * now.clip_norm)
+        noise = self._fresh(total, now.number, now)
         if now.observer is not None:
             now.observer.noise(noise)
-        return total + noise
+        if self.correlated is None:
+            return total + noise
+        return total + self.correlated.noise(noise, now.number, lambda earlier: self._fresh(total, earlier, now))
+
+    def _fresh(self, like: Tensor, number: int, now: Round) -> Tensor:
+        """The fresh noise of a round, on its sum."""
+        return self._normal(like, "noise.sum", number).mul_(self.update_noise_multiplier * now.clip_norm)
 
     def release(self, now: Round) -> Release:
         norm, uploads = now.clip_norm, now.uploads
         detail: dict[str, float] = {"dimension": now.projection.sent, "divided_by": self.sampler.expected}
         if self.adaptive is not None:
             detail["count_noise_std"] = self.adaptive.count_noise_std
+        if self.correlated is not None:
+            detail["bands"] = self.correlated.bands
         if self.placement == "clients":
             shares = uploads if self.charged else self._shares
             detail |= {"shares": shares, "share_std": self._share_std(norm)}

@@ -121,7 +121,7 @@ def _on_a_grid(plan: Plan) -> bool:
     """Whether `accounting.compose.grid` has the plan's account."""
     poisson = plan.sampling == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
     gaussian = plan.mechanism in ("gaussian", "distributed-gaussian")
-    return gaussian and plan.before is None and (poisson or plan.sampling == "fixed")
+    return gaussian and plan.before is None and plan.correlated is None and (poisson or plan.sampling == "fixed")
 
 
 def _cell(plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion) -> float:

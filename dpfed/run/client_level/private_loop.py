@@ -19,10 +19,12 @@ from torch import Tensor
 
 from accounting import Guarantee, Ledger
 from accounting.ledger import Aborted, Header
+from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import PrivacyGoal
-from dpfed.participation.sampling import draw_cohort, sampler
+from dpfed.participation.of_run import sampler_of
+from dpfed.participation.sampling import draw_cohort
 from dpfed.randomness import randomness_of
 from dpfed.round import begin_round, end_round
 from dpfed.run import exceeded
@@ -36,6 +38,8 @@ from dpfed.run.watched import facts_of, facts_record, open_watched
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.stage import Round, Tally
+
+Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
 
 SKIPPED = "skipped: nothing of the round was released"
 """What the ledger says of a round that the loop went past without a release."""
@@ -54,6 +58,8 @@ class ClientLevel:
 
     clients:   how many, or their names, which then are fingerprinted (`names`): the ledger is of these clients
     cohort:    expected number of clients in a round under "poisson", exact one under "fixed"
+    sampling:  as federation.sampling of `dpfed run`; schedules ("balls-and-bins", ...) with randomness="simulated"
+               only, and every round must then be released. separation: that of "min-separation"
     rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`
     epsilon:   what may be spent; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend it
     noise_multiplier: noise over clip norm on the sum
@@ -90,7 +96,8 @@ class ClientLevel:
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         delta: float | None = None,
-        sampling: Literal["poisson", "fixed", "all"] = "poisson",
+        sampling: Sampling = "poisson",
+        separation: int | None = None,
         adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
         ledger: str | os.PathLike[str] | None = None,
         noise: Noise | None = None,
@@ -109,7 +116,8 @@ class ClientLevel:
             "noise": noise or ("discrete-gaussian" if randomness == "secure" else "gaussian"),
         }
         plan: dict[str, dict[str, Any]] = {
-            "federation": {"clients": count, "cohort": cohort, "rounds": rounds, "sampling": sampling},
+            "federation": {"clients": count, "cohort": cohort, "rounds": rounds, "sampling": sampling}
+            | ({} if separation is None else {"separation": separation}),
             "privacy": {key: value for key, value in privacy.items() if value is not None},
             "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
         }
@@ -150,6 +158,11 @@ class ClientLevel:
         while (step := self._next()) is not None:
             yield step
             if self._step is step:
+                if isinstance(self._parts.sampler.law, Schedule):
+                    raise RunError(
+                        f"round {step.round} was not released: under {self._parts.sampler.law.name!r} rounds belong "
+                        "together, and none may be left out. Release every step, an empty cohort by release([])."
+                    )
                 self._book.record(Aborted(round=step.round, reason=SKIPPED))
                 self._step = None
 
@@ -285,13 +298,13 @@ def _gone_with(owner: ClientLevel) -> Path:
 
 def _parts(plan: dict[str, dict[str, Any]], dimension: int | None) -> Parts:
     config = config_of(plan, source="dpfed.ClientLevel")
-    federation, seeds = config.federation, Seeds(root=config.run.seed)
+    seeds = Seeds(root=config.run.seed)
     if dimension is not None and dimension < 1:
         raise ConfigError(f"dimension={dimension}: must be at least 1, the numbers in an update.")
     return Parts(
         config=config,
         size=dimension or 0,
-        sampler=sampler(federation.sampling, clients=federation.clients, cohort=federation.cohort),
+        sampler=sampler_of(config),
         randomness=randomness_of(config.run.randomness, seeds),
         seeds=seeds,
     )

@@ -160,7 +160,7 @@ def test_rounding_down_costs_little_even_of_a_coarse_grid(adjacency, interval, e
     """Cells are cut at the grid, so a grid shifted by half a step loses next to nothing. The shift is given back."""
     pair = attack_pairs(poisson(0.3, 1.0, adjacency))[0]
     delta = hockey_stick(list(pair.p), list(pair.q), math.exp(epsilon))
-    found = lower_bound._composed_epsilon([(pair, 1)], interval, delta)
+    found = lower_bound._composed_epsilon([quantised.quantised(pair, interval, 1)], interval, delta)
     assert epsilon - 0.2 * interval <= found <= epsilon
 
 
@@ -179,7 +179,7 @@ def test_the_offset_that_loses_least(centre):
 def of_shifts(mu, count, interval, delta):
     """Epsilon of `count` plain shifts by mu through merged cells; in truth it is that of one of mu sqrt(count)."""
     pair = AttackPair(p=((1.0, mu),), q=((1.0, 0.0),))
-    return lower_bound._composed_epsilon([(pair, count)], interval, delta)
+    return lower_bound._composed_epsilon([quantised.quantised(pair, interval, count)], interval, delta)
 
 
 @pytest.mark.parametrize(("mu", "count", "interval"), [(1e-3, 10**6, 1e-5), (3e-4, 10**7, 1e-5), (0.05, 3000, 2e-3)])

@@ -28,6 +28,12 @@ METHODS = {
         (),
         {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"},
     ),
+    "balls-and-bins": ("dp-fedavg", ("federation.sampling=balls-and-bins",), PRIVATE),
+    "rests, with integer noise": (
+        "dp-fedavg",
+        ("federation.sampling=min-separation", "federation.separation=2"),
+        {**PRIVATE, "noise": "discrete-gaussian"},
+    ),
     "skellam at the server": ("dp-fedavg", (), {**PRIVATE, "noise": "skellam"}),
     "fedpm": ("fedpm", (), None),
     "fedpm by its sum": ("fedpm", (), {**COINS, "slots": 15}),

@@ -15,10 +15,11 @@ from accounting.compose import accountant
 from accounting.errors import AccountingError
 from accounting.mechanisms import Composed
 from accounting.mechanisms.slots import default_slots
-from dpfed.audit.promise import promise_of, sampler_of
+from dpfed.audit.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import aborts, goals
 from dpfed.methods.choices import tolerance_of
+from dpfed.participation.of_run import sampler_of
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
 from dpfed.round import NO_RESULT, begin_round, cohort_of

@@ -21,7 +21,7 @@ COMMON = (
     "privacy.noise_multiplier=1.0", "local.epochs=1",
 )  # fmt: skip
 RUNS = {
-    "fed-smp-randk-digits": ("privacy.adaptive.quantile=0.5",),
+    "fed-smp-randk-digits": ("privacy.adaptive.quantile=0.5", "federation.sampling=balls-and-bins"),
     "dp-fedavg-digits": (
         "privacy.noise=discrete-gaussian", "privacy.placement=clients", "privacy.adjacency=zero-out",
         "aggregation.dropout=0.1", "audit.canaries=6",

@@ -6,12 +6,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from dpfed.audit.upload import claimed
 
 from dpfed.audit.clip_check import norm_check
 from dpfed.audit.method_setting import configured, round_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.sum_evidence import rows_are_bounded
-from dpfed.audit.round_audit import claimed
 from dpfed.audit.window_check import window_check
 from dpfed.errors import ConfigError
 from dpfed.run import loop

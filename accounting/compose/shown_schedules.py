@@ -1,0 +1,67 @@
+"""What no account of a participation schedule can deny: a test of its rounds whose errors are known exactly.
+
+The attack of `accounting.participation`: nobody else sends anything, the differing client sends C u whenever it takes
+part. Whoever sees the rounds x_t adds up phi(x_t), phi the loss of one round at the client's chance p to take part,
+rounded down to a grid. The sum depends on the number K of participations alone, not on which rounds they were: given
+K its law is a convolution of K laws of phi(x), x ~ N(s, 1), and the rest with x ~ N(0, 1). Post-processing, so the two
+laws of the sum are a true pair of lower divergence.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import scipy
+
+from accounting.compose.loss_law import LossLaw, ends_of
+from accounting.gaussian.half_lines import Floats
+from accounting.mechanisms.schedules import Schedule
+from accounting.participation.counts import counts_law
+
+_PER_SPREAD = 25.0
+_FARTHEST = 12.0
+MASS_ERROR = 1e-14
+"""What rounding of the transform and wrapped tails can misplace in a group of cells."""
+_GROUP = 1e-9
+"""Cells of less mass than this are seen together."""
+_CUT = 1e-15
+
+
+@lru_cache(maxsize=64)
+def shown_pair(schedule: Schedule, shift: float, count: int) -> tuple[Floats, Floats]:
+    """Masses of the sum's cells with the client and without it. shift: s. Error of a mass: at most MASS_ERROR."""
+    without, with_ = _one_round(schedule.probability, shift)
+    law = counts_law(schedule, count)
+    numbers = np.flatnonzero(law > 1e-18)
+    spread = [ends_of([(without, count)], _CUT)]
+    spread += [ends_of([(without, count - k), (with_, k)], _CUT) for k in {int(numbers[0]), int(numbers[-1])}]
+    first, last = min(low for low, _ in spread), max(high for _, high in spread)
+    length = scipy.fft.next_fast_len(max(last - first + 1, len(with_.masses)), real=True)
+    quiet, loud = scipy.fft.rfft(without.masses, length), scipy.fft.rfft(with_.masses, length)
+    mixed = sum(law[k] * loud**k * quiet ** (count - k) for k in numbers)
+    q, p = (np.roll(scipy.fft.irfft(part, length), -(first % length)) for part in (quiet**count, mixed))
+    return _grouped(np.maximum(p, 0.0), np.maximum(q, 0.0))
+
+
+def _one_round(chance: float, shift: float) -> tuple[LossLaw, LossLaw]:
+    """The laws of phi on one grid, without and with the client."""
+    spread = chance * math.sqrt(math.expm1(min(shift * shift, 50.0)))
+    spacing = min(max(spread, 1e-6), 0.5) / _PER_SPREAD
+    x = np.linspace(-_FARTHEST, _FARTHEST + shift, 400_001)
+    phi = np.logaddexp(math.log1p(-chance), math.log(chance) + shift * x - shift * shift / 2)
+    cells = np.floor(phi / spacing).astype(np.int64)
+    lowest, edges = int(cells[0]), np.concatenate([[-np.inf], x[1:], [np.inf]])
+    laws = []
+    for mean in (0.0, shift):
+        z = edges - mean
+        masses = np.where(z[1:] > 0, -np.diff(scipy.special.ndtr(-z)), np.diff(scipy.special.ndtr(z)))
+        summed = np.bincount(cells - lowest, weights=masses)
+        laws.append(LossLaw(spacing=spacing, lowest=lowest, masses=np.asarray(summed / summed.sum()), infinite=0.0))
+    return laws[0], laws[1]
+
+
+def _grouped(p: Floats, q: Floats) -> tuple[Floats, Floats]:
+    """Cells in a row, joined until they hold enough."""
+    group = np.floor(np.cumsum(np.minimum(p, q)) / _GROUP).astype(np.int64)
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    return np.add.reduceat(p, starts), np.add.reduceat(q, starts)

@@ -1,0 +1,140 @@
+"""Cohorts of schedules over many rounds, each client's drawn by itself from counter streams.
+
+Who takes part in a round is computed anew from the streams, block by block of clients: no table of all clients is kept
+nor saved, a run resumes at any round, and every process and engine draws the same. Memory: one block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.mechanisms import Allocation, BallsAndBins, Cyclic, MinSeparation
+from dpfed.participation.blocks import in_blocks
+from dpfed.randomness import Randomness
+
+
+@dataclass(frozen=True, kw_only=True)
+class BallsAndBinsCohorts:
+    """Every client in one uniform round of each epoch of `bins` rounds, drawn anew for every epoch."""
+
+    clients: int
+    bins: int
+    stream: str
+
+    @cached_property
+    def law(self) -> BallsAndBins:
+        return BallsAndBins(bins=self.bins, stream=self.stream)
+
+    @cached_property
+    def expected(self) -> float:
+        return self.clients / self.bins
+
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
+        epoch, place = divmod(number, self.bins)
+
+        def takes_part(count: int, block: int) -> NDArray[np.bool_]:
+            drawn = _whole(randomness.uniform(count, "participation.bin", epoch, block), self.bins)
+            return np.asarray(drawn == place)
+
+        return in_blocks(self.clients, takes_part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocationCohorts:
+    """Every client in `participations` of `rounds` rounds, a uniform subset (Floyd's algorithm)."""
+
+    clients: int
+    participations: int
+    rounds: int
+    stream: str
+
+    @cached_property
+    def law(self) -> Allocation:
+        return Allocation(participations=self.participations, rounds=self.rounds, stream=self.stream)
+
+    @cached_property
+    def expected(self) -> float:
+        return self.clients * self.participations / self.rounds
+
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
+        def takes_part(count: int, block: int) -> NDArray[np.bool_]:
+            chosen = np.full((self.participations, count), -1, dtype=np.int64)
+            for place, last in enumerate(range(self.rounds - self.participations, self.rounds)):
+                drawn = _whole(randomness.uniform(count, "participation.allocation", place, block), last + 1)
+                chosen[place] = np.where((chosen[:place] == drawn).any(axis=0), last, drawn)
+            return np.asarray((chosen == number).any(axis=0))
+
+        return in_blocks(self.clients, takes_part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinSeparationCohorts:
+    """A client that takes part rests for `separation` - 1 rounds, then tosses a coin every round; stationary."""
+
+    clients: int
+    cohort: int
+    separation: int
+    stream: str
+
+    @cached_property
+    def law(self) -> MinSeparation:
+        return MinSeparation(separation=self.separation, probability=self.cohort / self.clients, stream=self.stream)
+
+    @cached_property
+    def expected(self) -> float:
+        return float(self.cohort)
+
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
+        rate, coin = self.law.probability, self.law.coin
+
+        def takes_part(count: int, block: int) -> NDArray[np.bool_]:
+            begun = randomness.uniform(count, "participation.rest", block)
+            resting = begun < rate * (self.separation - 1)
+            at = np.where(resting, np.floor(begun / rate) + 1, 0.0)
+            at += _failures(randomness.uniform(count, "participation.gap", 0, block), coin)
+            times = 1
+            while (at < number).any():
+                gap = self.separation + _failures(randomness.uniform(count, "participation.gap", times, block), coin)
+                at, times = np.where(at < number, at + gap, at), times + 1
+            return np.asarray(at == number)
+
+        return in_blocks(self.clients, takes_part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CyclicCohorts:
+    """Client i in the rounds i, i + period, i + 2 period, ...: a public order, that anybody can compute."""
+
+    clients: int
+    period: int
+    stream: str
+
+    @cached_property
+    def law(self) -> Cyclic:
+        return Cyclic(period=self.period, stream=self.stream)
+
+    @cached_property
+    def expected(self) -> float:
+        return self.clients / self.period
+
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
+        return np.arange(number % self.period, self.clients, self.period)
+
+
+ScheduledCohorts = BallsAndBinsCohorts | AllocationCohorts | MinSeparationCohorts | CyclicCohorts
+
+
+def _whole(uniforms: NDArray[np.float64], below: int) -> NDArray[np.int64]:
+    """Uniform whole numbers from 0 to below - 1."""
+    return np.minimum((uniforms * below).astype(np.int64), below - 1)
+
+
+def _failures(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
+    """How often a coin shows tails before heads: geometric, by inversion."""
+    if coin >= 1:
+        return np.zeros(len(uniforms))
+    return np.asarray(np.floor(np.log1p(-uniforms) / np.log1p(-coin)))

@@ -1,0 +1,85 @@
+"""Plans whose clients take part by a schedule over rounds."""
+
+import pytest
+
+from accounting import Plan, budget
+from accounting.errors import AccountingError, CalibrationError, InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation
+
+GOLDEN = {"clients": 6000, "cohort": 100}
+
+
+def test_samplers_of_plans():
+    assert Plan(**GOLDEN, sampling="balls-and-bins").sampler == BallsAndBins(bins=60)
+    assert Plan(**GOLDEN, sampling="allocation", participations=3).sampler == Allocation(participations=3, rounds=180)
+    assert Plan(**GOLDEN, sampling="cyclic").sampler == Cyclic(period=60)
+    resting = Plan(**GOLDEN, sampling="min-separation", separation=30).sampler
+    assert resting == MinSeparation(separation=30, probability=1 / 60)
+    assert Plan(clients=6007, cohort=100, sampling="balls-and-bins").sampler == BallsAndBins(bins=60)
+
+
+def test_golden_numbers_of_every_schedule():
+    """Monte Carlo has 0.594 at separation 30, whose account is certified and loose."""
+    of = {"noise_multiplier": 1.4, "rounds": 180}
+    assert budget.epsilon(Plan(**GOLDEN, sampling="balls-and-bins"), **of) <= 0.5738 * 1.005
+    assert 0.5625 < budget.epsilon(Plan(**GOLDEN, sampling="allocation", participations=3), **of) < 0.5872
+    assert budget.epsilon(Plan(**GOLDEN, sampling="cyclic"), **of) == pytest.approx(5.0238, rel=1e-3)
+    assert 0.594 < budget.epsilon(Plan(**GOLDEN, sampling="min-separation", separation=30), **of) < 0.81
+
+
+def test_noise_and_rounds_are_solved_for():
+    plan = Plan(**GOLDEN, sampling="balls-and-bins")
+    z = budget.noise_multiplier(plan, epsilon=1.0, rounds=180)
+    assert budget.epsilon(plan, noise_multiplier=z, rounds=180) == pytest.approx(1.0, rel=1e-4)
+    assert z < budget.noise_multiplier(Plan(**GOLDEN), epsilon=1.0, rounds=180)
+    most = budget.rounds(plan, epsilon=0.8, noise_multiplier=1.4)
+    assert budget.epsilon(plan, noise_multiplier=1.4, rounds=most) <= 0.8
+    assert budget.epsilon(plan, noise_multiplier=1.4, rounds=most + 1) > 0.8
+
+
+def test_participations_are_the_most_that_a_client_has():
+    plan = Plan(**GOLDEN, sampling="balls-and-bins", participations=2)
+    assert budget.rounds(plan, epsilon=5.0, noise_multiplier=1.4) == 120
+    with pytest.raises(InvalidParameter, match="120 rounds"):
+        budget.epsilon(plan, noise_multiplier=1.4, rounds=121)
+
+
+def test_a_comparison_has_the_same_cohort_by_schedules():
+    rows = budget.compare(Plan(clients=600, cohort=100), noise_multiplier=1.4, rounds=12)
+    found = {row.plan.sampling: row for row in rows}
+    assert {"balls-and-bins", "cyclic", "poisson", "fixed", "all"} == set(found)
+    assert found["balls-and-bins"].epsilon < rows[2].epsilon < found["cyclic"].epsilon
+    assert found["balls-and-bins"].to_dict()["participations"] == 2
+    own = budget.compare(
+        Plan(clients=600, cohort=100, sampling="allocation", participations=2), noise_multiplier=1.4, rounds=12
+    )
+    assert own[0].plan.sampling == "allocation"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sampling": "allocation"}, "participations is missing"),
+        ({"sampling": "min-separation"}, "separation is missing"),
+        ({"sampling": "poisson", "participations": 3}, "participations=3"),
+        ({"sampling": "cyclic", "separation": 3}, "separation=3"),
+        ({"sampling": "min-separation", "separation": 61}, "rest that long"),
+        ({"sampling": "balls-and-bins", "adjacency": "replace-one"}, "replace-one"),
+        ({"sampling": "balls-and-bins", "mechanism": "distributed-gaussian", "adjacency": "zero-out"}, "cohort size"),
+        ({"sampling": "balls-and-bins", "mechanism": "discrete-gaussian", "dimension": 9}, "placement"),
+        ({"sampling": "balls-and-bins", "mechanism": "discrete-gaussian", "dimension": 9, "placement": "server",
+          "secure": True}, "secure"),
+        ({"sampling": "balls-and-bins", "mechanism": "bernoulli-aggregate", "dimension": 9, "edge": 0.1,
+          "clip_norm": 0.5}, "balls-and-bins"),
+    ],
+)  # fmt: skip
+def test_what_has_no_account_is_refused(fields, words):
+    with pytest.raises((InvalidParameter, UnsupportedMechanism, CalibrationError, AccountingError), match=words):
+        Plan(**GOLDEN, **fields)
+
+
+def test_integer_noise_of_the_server_on_a_plain_sum():
+    plan = Plan(**GOLDEN, sampling="balls-and-bins", mechanism="discrete-gaussian", dimension=1000, placement="server")
+    gaussian = Plan(**GOLDEN, sampling="balls-and-bins")
+    found = budget.epsilon(plan, noise_multiplier=1.4, rounds=60)
+    assert found == pytest.approx(budget.epsilon(gaussian, noise_multiplier=1.4, rounds=60), rel=0.02)

@@ -1,0 +1,59 @@
+"""The numbers of docs/participation.md."""
+
+from pathlib import Path
+
+import pytest
+
+from accounting import Plan, budget
+from accounting.rounding import downwards, upwards
+
+PAGE = (Path(__file__).parents[3] / "docs" / "participation.md").read_text()
+ROWS = {
+    "poisson": {},
+    "balls-and-bins": {},
+    "allocation": {"participations": 3},
+    "min-separation": {"separation": 30},
+    "cyclic": {},
+}
+
+
+def cells(name: str) -> list[str]:
+    line = next(line for line in PAGE.splitlines() if line.startswith(f"| `{name}`"))
+    return [cell.strip(" *") for cell in line.split("|")]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_table_is_what_budgets_print(name):
+    plan = Plan(clients=6000, cohort=100, sampling=name, **ROWS[name])
+    found = budget.solve(plan, noise_multiplier=1.4, rounds=180)
+    assert (upwards(found.epsilon), downwards(found.lower_bound)) == (cells(name)[3], cells(name)[4])
+
+
+@pytest.mark.parametrize(("rounds", "printed"), [(30, "0.2450"), (60, "0.3181"), (90, "0.4040")])
+def test_beginnings_of_an_epoch(rounds, printed):
+    plan = Plan(clients=6000, cohort=100, sampling="balls-and-bins")
+    assert upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=rounds)) == printed
+    assert printed in PAGE
+
+
+@pytest.mark.parametrize(("separation", "printed"), [(5, "0.6501"), (15, "0.7042")])
+def test_rests(separation, printed):
+    plan = Plan(clients=6000, cohort=100, sampling="min-separation", separation=separation)
+    assert upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=180)) == printed
+    assert printed in PAGE
+
+
+@pytest.mark.parametrize(
+    ("fields", "printed"),
+    [
+        ({"sampling": "cyclic", "bands": 1}, "29.28"),
+        ({"sampling": "cyclic", "bands": 60}, "**8.02**"),
+        ({"bands": 6}, "6.31"),
+    ],
+)
+def test_errors_of_correlated_noise(fields, printed):
+    plan = Plan(clients=6000, cohort=100, noise="banded", **fields)
+    z = budget.noise_multiplier(plan, epsilon=2.0, rounds=180)
+    error = plan.correlated.prefix_error(z, 180)
+    assert 0 <= float(printed.strip("*")) - error < 0.011
+    assert f"| {printed} |" in PAGE

@@ -1,0 +1,36 @@
+"""`dpfed budget --sampling` with schedules over rounds."""
+
+import json
+
+import pytest
+
+from dpfed.cli.budget import budget
+from dpfed.errors import ConfigError
+
+
+def printed(capsys, **options):
+    budget(clients=6000, noise_multiplier=1.4, json=True, **options)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_participations_give_the_cohort(capsys):
+    found = printed(capsys, rounds=180, sampling="balls-and-bins", participations=3)
+    assert found["epsilon"] <= 0.5738 * 1.005
+    assert (found["cohort"], found["participations"], found["sampling"]) == (100, 3, "balls-and-bins")
+    assert found["sampling_probability"] == pytest.approx(1 / 60)
+
+
+def test_words_of_every_schedule(capsys):
+    for options, words in (
+        ({"sampling": "balls-and-bins"}, "one secret round of every 60"),
+        ({"sampling": "allocation", "participations": 1}, "in 1 secret rounds of 60"),
+        ({"sampling": "min-separation", "separation": 5}, "at most once in 5 rounds"),
+        ({"sampling": "cyclic"}, "every 60th round"),
+    ):
+        budget(clients=6000, cohort=100, rounds=60, noise_multiplier=1.4, **options)
+        assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_rounds_that_participations_do_not_divide():
+    with pytest.raises(ConfigError, match="multiple"):
+        budget(clients=6000, rounds=181, noise_multiplier=1.4, sampling="balls-and-bins", participations=3)

@@ -1,0 +1,150 @@
+"""Cohorts of schedules: drawn as their law says, the same whenever they are drawn; planted faults are found."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom, chi2
+
+from accounting.participation.counts import counts_law
+from dpfed.audit.cohort_law import sizes_follow_schedule
+from dpfed.audit.kept_schedule import schedule_kept, times_of
+from dpfed.errors import ConfigError
+from dpfed.participation import blocks
+from dpfed.participation.of_run import allocated
+from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
+from dpfed.randomness import Simulated
+from dpfed.seeds import Seeds
+
+SEEDED = Simulated(seeds=Seeds(root=5))
+BINS = BallsAndBinsCohorts(clients=3000, bins=6, stream="s")
+ALLOCATED = AllocationCohorts(clients=3000, participations=3, rounds=12, stream="s")
+RESTED = MinSeparationCohorts(clients=3000, cohort=500, separation=4, stream="s")
+CYCLIC = CyclicCohorts(clients=3000, period=6, stream="s")
+ALL = [BINS, ALLOCATED, RESTED, CYCLIC]
+
+
+def drawn(who, rounds=12):
+    return [who.sample(SEEDED, number) for number in range(rounds)]
+
+
+@pytest.mark.parametrize("who", ALL, ids=lambda who: who.law.name)
+def test_cohorts_keep_to_their_schedule_and_sizes(who):
+    """False alarm: 1e-6 of each check."""
+    cohorts = drawn(who)
+    assert schedule_kept(who.law, cohorts, who.clients, alpha=1e-6)[0] is True
+    assert sizes_follow_schedule(who.law, who, [len(ids) for ids in cohorts], 1e-6)[0] is True
+    assert all(np.all(np.diff(ids) > 0) for ids in cohorts)
+    assert who.expected == pytest.approx(500 if who is not ALLOCATED else 750)
+
+
+@pytest.mark.parametrize("who", ALL, ids=lambda who: who.law.name)
+def test_a_round_is_the_same_whenever_it_is_drawn(who):
+    assert np.array_equal(who.sample(SEEDED, 7), drawn(who)[7])
+
+
+@pytest.mark.parametrize("who", [BINS, ALLOCATED, RESTED], ids=lambda who: who.law.name)
+@pytest.mark.parametrize("rounds", [4, 9, 12])
+def test_numbers_of_participations_have_the_accounted_law(who, rounds):
+    """Chi-square against the law that accounts rest on; a wrong alarm with probability 1e-6 a case."""
+    times = np.bincount(times_of(drawn(who, rounds), who.clients))
+    law = counts_law(who.law, rounds)
+    expected = who.clients * law
+    assert not times[len(law) :].any()
+    times = np.pad(times, (0, max(len(law) - len(times), 0)))
+    assert not times[expected == 0].any()
+    some = expected > 5
+    statistic = float(((times[some] - expected[some]) ** 2 / expected[some]).sum())
+    assert statistic < chi2.isf(1e-6, max(int(some.sum()) - 1, 1)) + 1e-9
+
+
+def test_subsets_of_an_allocation_are_uniform():
+    """All 66 pairs of 12 rounds alike, of 60,000 clients; a wrong alarm with probability 1e-6."""
+    who = AllocationCohorts(clients=60_000, participations=2, rounds=12, stream="s")
+    first = np.full(who.clients, -1)
+    pairs = np.zeros((12, 12))
+    for number, ids in enumerate(drawn(who)):
+        again = ids[first[ids] >= 0]
+        np.add.at(pairs, (first[again], number), 1)
+        first[ids] = np.where(first[ids] < 0, number, first[ids])
+    counts = pairs[np.triu_indices(12, 1)]
+    assert counts.sum() == who.clients
+    expected = who.clients / 66
+    assert float(((counts - expected) ** 2 / expected).sum()) < chi2.isf(1e-6, 65)
+
+
+def test_rests_end_by_a_fair_coin():
+    """Of free clients each takes part with the coin's probability: 5 standard errors."""
+    last = np.full(RESTED.clients, -RESTED.separation)
+    free = came = 0
+    for number, ids in enumerate(drawn(RESTED, 30)):
+        if number >= RESTED.separation:
+            free += int((number - last >= RESTED.separation).sum())
+            came += len(ids)
+        last[ids] = number
+    coin = RESTED.law.coin
+    assert abs(came - free * coin) < 5 * math.sqrt(free * coin * (1 - coin))
+
+
+def test_blocks_of_clients_are_drawn_apart(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 100)
+    for who in ALL:
+        cohorts = drawn(who)
+        assert schedule_kept(who.law, cohorts, who.clients, alpha=1e-6)[0] is True
+        first, second = ([ids[(ids >= low) & (ids < low + 100)] - low for ids in cohorts] for low in (0, 100))
+        same = all(np.array_equal(one, two) for one, two in zip(first, second, strict=True))
+        assert same == (who is CYCLIC and 100 % who.period == 0)
+
+
+# planted faults
+
+
+def test_a_reused_bin_is_found():
+    epoch = drawn(BINS, 6)
+    passed, words = schedule_kept(BINS.law, epoch * 2, BINS.clients, alpha=1e-6)
+    assert passed is False
+    assert "not drawn anew" in words
+
+
+def test_a_tenth_of_reused_bins_is_found():
+    """Of 3,000 clients a tenth keep their bin: 500 + 250 have the same one, 12 standard deviations off."""
+    cohorts = drawn(BINS)
+    for place in range(6):
+        keeps = np.concatenate([ids[ids < 300] for ids in (cohorts[place],)])
+        cohorts[6 + place] = np.sort(np.concatenate([cohorts[6 + place][cohorts[6 + place] >= 300], keeps]))
+    assert binom(3000, 1 / 6).sf(740) < 1e-20
+    assert schedule_kept(BINS.law, cohorts, BINS.clients, alpha=1e-6)[0] is False
+
+
+def test_an_epoch_that_is_skipped_is_found():
+    cohorts = drawn(BINS)
+    cohorts[3] = np.zeros(0, dtype=np.int64)
+    passed, words = schedule_kept(BINS.law, cohorts, BINS.clients, alpha=1e-6)
+    assert passed is False
+    assert "in none" in words
+    assert sizes_follow_schedule(BINS.law, BINS, [len(ids) for ids in cohorts], 1e-6)[0] is False
+
+
+@pytest.mark.parametrize("who", [BINS, ALLOCATED, RESTED], ids=lambda who: who.law.name)
+def test_too_many_participations_are_found(who):
+    cohorts = drawn(who)
+    for number in range(6):
+        cohorts[number] = np.union1d(cohorts[number], [17])
+    assert schedule_kept(who.law, cohorts, who.clients, alpha=1e-6)[0] is False
+
+
+def test_another_order_than_the_public_one_is_found():
+    cohorts = drawn(CYCLIC)
+    assert schedule_kept(CYCLIC.law, cohorts[1:] + cohorts[:1], CYCLIC.clients, alpha=1e-6)[0] is False
+
+
+def test_a_coin_a_round_is_not_balls_and_bins():
+    rng = np.random.default_rng(3)
+    cohorts = [np.flatnonzero(rng.random(3000) < 1 / 6) for _ in range(6)]
+    assert schedule_kept(BINS.law, cohorts, BINS.clients, alpha=1e-6)[0] is False
+
+
+def test_an_allocation_needs_whole_participations():
+    assert allocated(6000, 100, 180) == 3
+    with pytest.raises(ConfigError, match="180 rounds"):
+        allocated(6000, 100, 181)
