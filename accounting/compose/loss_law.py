@@ -41,7 +41,7 @@ class LossLaw:
         with np.errstate(divide="ignore"):
             logs = tilt * self.losses + np.log(np.maximum(self.masses, 0.0))
         top = float(logs.max())
-        weighted = np.exp(logs - top)
+        weighted = np.where(logs - top > -650, np.exp(np.maximum(logs - top, -650.0)), 0.0)  # denormal numbers are slow
         total = float(weighted.sum())
         return replace(self, masses=weighted / total, tilt=tilt, scale=top + math.log(total))
 
@@ -59,6 +59,8 @@ class LossLaw:
 
         Misplaced mass at losses above epsilon adds at most slack e^(scale - tilt epsilon) to delta(epsilon).
         """
+        if delta <= 0:
+            return math.inf
         if not self.tilt:
             return self.smallest_epsilon(delta - slack) if slack < delta else math.inf
         found = self.smallest_epsilon(delta * (1 - LITTLE))
@@ -84,7 +86,7 @@ class LossLaw:
             spacing=self.spacing,
             lowest=self.lowest + other.lowest,
             masses=sums,
-            infinite=1 - (1 - self.infinite) * (1 - other.infinite),
+            infinite=self.infinite + other.infinite - self.infinite * other.infinite,
             tilt=self.tilt,
             scale=self.scale + other.scale,
         )._without_ends(cut)

@@ -67,9 +67,8 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
             "Use accountant='rdp'."
         )
     slack, interval = composition_slack(rounds), loss_grid.interval(mechanism)
-    found = distribution(mechanism, interval).smallest_epsilon(target - slack) if slack < target / 2 else math.inf
-    if slack > _NOTICED * target:
-        found = min(found, distribution(mechanism, interval, held_for=target).charged_epsilon(target, slack))
+    held = distribution(mechanism, interval, held_for=target) if slack > _NOTICED * target else None
+    found = distribution(mechanism, interval).charged_epsilon(target, slack, held)
     if found == math.inf and slack > target / 2:
         raise InvalidParameter(
             f"delta={target} with accountant='pld': too small for this many rounds, whose numerical convolution is "
@@ -109,9 +108,17 @@ class LossLaws:
         """The least epsilon >= 0 that both orders have at `delta`."""
         return max(law.smallest_epsilon(delta) for law in self.orders) * (1 + 1e-12)
 
-    def charged_epsilon(self, delta: float, slack: float) -> float:
-        """The same where transforms may have misplaced `slack`."""
-        return max(law.charged_epsilon(delta, slack) for law in self.orders) * (1 + 1e-12)
+    def tilted(self, tilt: float) -> "LossLaws":
+        """The same laws, held tilted."""
+        return LossLaws(orders=tuple(law.tilted(tilt) for law in self.orders))
+
+    def charged_epsilon(self, delta: float, slack: float, held: "LossLaws | None" = None) -> float:
+        """The same where transforms may have misplaced `slack`: of each order by its law, or by that law held tilted,
+        whichever shows less. Direction of error: upper bound."""
+        both = (self,) if held is None else (self, held)
+        choices = list(zip(*(laws.orders for laws in both), strict=True))
+        epsilons = [min(law.charged_epsilon(delta, slack) for law in some) for some in choices]
+        return float(max(epsilons)) * (1 + 1e-12)
 
     def delta(self, epsilon: ArrayLike) -> Floats:
         """The larger delta of the two orders, elementwise."""
@@ -121,6 +128,14 @@ class LossLaws:
 def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tuple[LossLaw, LossLaw]]:
     for k in range(max(len(ours), len(others))):
         yield ours[min(k, len(ours) - 1)], others[min(k, len(others) - 1)]
+
+
+def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -> float:
+    """With which tilt laws of about so many rounds are held; 0 where rounding is little of delta as it is."""
+    if 2 * composition_slack(rounds) <= _NOTICED * delta:
+        return 0.0
+    held = [tilted_for([(law, rounds)], delta)[0][0] for law in distribution(mechanism, interval).orders]
+    return max(held, key=lambda law: (rounds * law.scale - math.log(delta)) / law.tilt).tilt
 
 
 def distribution(mechanism: Mechanism, interval: float, *, held_for: float | None = None) -> LossLaws:

@@ -126,10 +126,14 @@ class _Losses:
         adapts = "adaptive" in accountants and not near.pairwise
         self._adding = adaptive.Adding(planned, rounds=rounds, delta=delta) if adapts else None
         self._known: dict[SingleRelease, _One] = {}
+        self._tilt = pld.tilt(planned, rounds, self._interval, delta)
         self._total: _One | None = None
+        self._held: LossLaws | None = None
         self._count = 0
 
     def add(self, release: SingleRelease, count: int) -> None:
+        if self._tilt:
+            self._held = self._tilted_with(release, count)
         self._total = self._with(release, count)
         one = self._one(release)
         if one.pairwise:  # a Gaussian that a pair stays below says nothing of three worlds (docs/theory.md, section 4)
@@ -148,8 +152,9 @@ class _Losses:
         if total is None:
             return 0.0
         left = (delta - total.lost) * math.exp(-total.closeness)
-        target = left - 2 * pld.composition_slack(count)
-        bounds = [total.laws.smallest_epsilon(target) if target > 0 and "pld" in self._accountants else math.inf]
+        held = self._held if also is None or not self._tilt else self._tilted_with(also)
+        slack = 2 * pld.composition_slack(count)
+        bounds = [total.laws.charged_epsilon(left, slack, held) if "pld" in self._accountants else math.inf]
         last = None if also is None else self._one(also)
         if self._adding is not None and scheduled is None and left > 0 and not (last is not None and last.pairwise):
             bounds.append(self._adding.epsilon(left, None if last is None else last.near))
@@ -175,6 +180,12 @@ class _Losses:
             closeness=count * one.closeness + (before.closeness if before else 0.0),
             lost=count * one.lost + (before.lost if before else 0.0),
         )
+
+    def _tilted_with(self, release: SingleRelease, count: int = 1) -> LossLaws:
+        """The sum so far and these, held so that rounding is little of a small delta."""
+        laws = self._one(release).laws.tilted(self._tilt)
+        laws = laws.repeated(count) if count > 1 else laws
+        return laws if self._held is None else self._held.plus(laws)
 
     def _one(self, release: SingleRelease) -> _One:
         """Its loss laws, the release that stands for it, how near that is and what it loses of delta."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -128,6 +128,7 @@ def audit_upload(
     confidence: float = 0.95,
     seed: int = 0,
     draws: int = 300_000,
+    progress: Callable[[str], None] | None = None,
 ) -> UploadAudit:
     """Audit one round of a method; see `round_audit.audit_round`. ConfigError for a method that is never private."""
     config = configured(name, settings, noise_multiplier)
@@ -143,6 +144,7 @@ def audit_upload(
         delta=config.privacy.delta or 1e-5,
         draws=draws,
         checks=(_sampler(name, experiment, seed), _secure()),
+        progress=progress,
     )
 
 

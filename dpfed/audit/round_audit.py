@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -159,6 +159,7 @@ def audit_round(
     delta: float = 1e-5,
     draws: int = 300_000,
     checks: Sequence[Check] = (),
+    progress: Callable[[str], None] | None = None,
 ) -> UploadAudit:
     """Audit whole rounds of `one` against what its own stages would write in the ledger.
 
@@ -166,7 +167,7 @@ def audit_round(
     rest over the other pairs, in which a pair of neighbours that would get fewer than two gets none. confidence: of the
     test of the claim and of the lower bounds, each, over all pairs together (Bonferroni; half of the error probability
     for the pair with the largest gap). draws: of noise, for its law. checks: further ones that were made elsewhere.
-    Checks have a false-alarm probability of `verdict.FALSE_ALARM` each.
+    Checks have a false-alarm probability of `verdict.FALSE_ALARM` each. progress: is told what is being done.
 
     Claim: a round that keeps what its ledger states is failed with probability at most 1 - confidence + 2e-5. A "pass"
     proves nothing: its `power` says which faults these trials would have seen.
@@ -176,13 +177,17 @@ def audit_round(
     claim = claimed(one, delta)
     fresh = one.with_randomness(OneStream(seed))
     size = one.method.clients.course.size
+    say = progress or (lambda words: None)
+    say("preparing pairs of neighbours")
     worlds = [TwoWorlds.of(fresh, claim, pair) for pair in pairs_of(one, claim, layout)]
     shares = shares_of(worlds, trials=number, alpha=alpha, seed=seed)
     tests, seen = [], []
-    for share in shares:
+    for k, share in enumerate(shares, 1):
+        say(f"pair {k} of {len(shares)}, {share.world.pair.name}: {share.trials:,} trials")
         found, shown = share.tested()
         tests += found
         seen += shown
+    say("checks of noise, bounds, seeds and samplers")
     return UploadAudit(
         method=method,
         claim=claim,

@@ -137,14 +137,16 @@ def upload(
         )
     log, audits = console(to_stderr=True), []
     for name in audited_methods() if method is None else [method]:
-        done = audit_upload(
-            name,
-            settings=settings or [],
-            noise_multiplier=noise_multiplier,
-            trials=trials,
-            confidence=confidence,
-            seed=seed,
-        )
+        with log.status(f"{name}: starting") as status:
+            done = audit_upload(
+                name,
+                settings=settings or [],
+                noise_multiplier=noise_multiplier,
+                trials=trials,
+                confidence=confidence,
+                seed=seed,
+                progress=status.update,
+            )
         audits.append(done)
         if every:
             log.print(f"{name}: {done.verdict}, {done.seconds:.0f} s")

@@ -10,7 +10,7 @@ from accounting.budget import Budget, Plan
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_plans import Mechanism, PlanOptions, Sampling, refuse
-from dpfed.cli.budget_tables import show, show_group
+from dpfed.cli.budget_tables import pairs, show, show_group, show_pairs
 from dpfed.cli.output import print_json
 from dpfed.cli.solve_budget import solve
 from dpfed.errors import ConfigError
@@ -53,6 +53,7 @@ def budget(
     second_opinion: Annotated[bool, Parameter(negative="")] = False,
     precision: Annotated[bool, Parameter(negative="")] = False,
     group: int = 1,
+    table: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Epsilon, noise multiplier or rounds: give two of the three, get the third.
@@ -132,7 +133,8 @@ def budget(
     compare
         One row for every accountant and reading, each with the sampler it belongs to.
     plot
-        Write epsilon over rounds, one line for each accountant, to this PNG; with --over, a heat map.
+        Write epsilon over rounds, one line for each accountant, to this PNG, and what epsilon says in other words
+        (profile, trade-off curve, groups, an observer's belief) to NAME-readings.png; with --over, a heat map.
     over
         Twice, with --plot: the axes of a heat map of epsilon, as in --over noise-multiplier=.5:4 --over rounds=10:1000;
         also cohort=LOW:HIGH. Give what is no axis of --noise-multiplier and --rounds. --accountant rdp is the quickest.
@@ -144,6 +146,8 @@ def budget(
         Fixed-size sampling with Gaussian noise: to 0.05% instead of 0.3%, in up to some minutes.
     group
         State epsilon at the same delta for this many clients who act as one, too.
+    table
+        The pairs (epsilon, delta) that hold together, both rounded upwards.
     json
         One JSON document on standard output.
     """
@@ -195,18 +199,26 @@ def budget(
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     if second_opinion:
         answer, *rows = budgets.with_second_opinion([answer, *rows])
-    _report(plan, answer, rows, plot=plot, json=json, compare=compare)
+    _report(plan, answer, rows, plot=plot, json=json, compare=compare, table=table)
     if group != 1 and not json:
         show_group(answer, group)
 
 
-def _report(plan: Plan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool) -> None:
+def _report(
+    plan: Plan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool, table: bool
+) -> None:
+    plots = []
     if plot is not None:
         from dpfed.report.figures.budget import plot_budget
+        from dpfed.report.figures.readings import plot_readings, readings_path
 
         plot_budget(plan, answer, plot)
+        plots = [plot, *([readings_path(plot)] if plot_readings(answer, readings_path(plot)) else [])]
     if json:
         results = [row.to_dict() for row in rows]
-        print_json({"results": results} if compare else results[0])
-    else:
-        show(plan, answer, rows if compare else [], plot)
+        more = {"profile": pairs(answer)} if table else {}
+        print_json({"results": results, **more} if compare else {**results[0], **more})
+        return
+    show(plan, answer, rows if compare else [], plots)
+    if table:
+        show_pairs(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -13,11 +14,12 @@ from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
 
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _NO_GUARANTEE = "not a guarantee: "
 _SECOND = "second opinion "  # what agrees or is looser shows in the column
 
 
-def show(plan: Plan, answer: Budget, rows: list[Budget], plot: Path | None) -> None:
+def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] = ()) -> None:
     """On standard output, for people; `rows` as a table, if there are any."""
     out = console()
     together = "  of everything together" if plan.before is not None else ""
@@ -45,8 +47,25 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plot: Path | None) -> N
             "sampling\nsays nothing about fixed-size cohorts. Rows marked 'no' are no guarantees; "
             "the notes say why."
         )
-    if plot is not None:
+    for plot in plots:
         out.print(f"plot: {plot}")
+
+
+def pairs(answer: Budget) -> list[dict[str, float]]:
+    """(epsilon, delta) that hold together, around the answer. Both are rounded upwards."""
+    claim = profiles.profile(answer.mechanism)
+    at = [float(upwards(share * answer.epsilon)) for share in _SHARES]
+    return [{"epsilon": one, "delta": min(float(upwards(claim(one))), 1.0)} for one in at]
+
+
+def show_pairs(answer: Budget) -> None:
+    """The same as a table: whoever fears another delta reads the epsilon beside it."""
+    table = Table()
+    for heading in ("epsilon", "delta"):
+        table.add_column(heading, justify="right")
+    for pair in pairs(answer):
+        table.add_row(upwards(pair["epsilon"]), upwards(pair["delta"]))
+    console().print(table)
 
 
 def show_group(answer: Budget, size: int) -> None:

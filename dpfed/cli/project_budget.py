@@ -90,7 +90,7 @@ def _show_project(record: dict[str, Any]) -> None:
 
 
 def _show_answer(plan: Plan, answer: Budget, record: dict[str, Any], plot: Path | None) -> None:
-    show(plan, answer, [], plot)
+    show(plan, answer, [], [plot] if plot is not None else [])
     fits = answer.epsilon <= record["epsilon"]
     console().print(
         f"{answer.rounds} such rounds on top "

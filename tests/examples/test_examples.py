@@ -134,3 +134,18 @@ def test_own_compressor_as_its_docstring_says(tmp_path):
     for words in (["audit", "scheme", "three-levels"], ["methods"]):
         run = [sys.executable, "-m", "dpfed", *words, "--load", str(file)]
         subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, timeout=600)
+
+
+@pytest.mark.slow
+def test_training_steps_keep_what_they_claim(tmp_path):
+    said = output("audit_training_step.py", tmp_path)
+    assert said.count(": pass. ") == 2
+
+
+@pytest.mark.slow
+def test_a_function_of_ones_own_is_found_right_and_wrong(tmp_path):
+    verdicts = {}
+    for name in ("clipped_sum", "forgotten_layers"):
+        command = [sys.executable, "-m", "dpfed", "audit", "upload", name, "--load", str(EXAMPLES / "own_upload.py")]
+        verdicts[name] = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600).returncode
+    assert verdicts == {"clipped_sum": 0, "forgotten_layers": 1}

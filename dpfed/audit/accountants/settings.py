@@ -123,6 +123,8 @@ def _all() -> list[Setting]:
     for k in range(20):  # an even cover of what people train with
         q, z, rounds = (0.001, 0.004, 0.02, 0.1)[k % 4], 0.6 + 0.25 * (k % 7), (10, 100, 1000, 5000)[(k // 4) % 4]
         add("poisson", "add-remove", 10_000, int(10_000 * q), round(z, 2), rounds, 1e-5)
+    for n, r, z in ((1000, 100, 0.02), (1000, 10, 0.03), (1000, 100, 0.025)):  # e^epsilon is beyond floats
+        add("poisson", "add-remove", n, r, z, 1, 1e-5)
     return found
 
 

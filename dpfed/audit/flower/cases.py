@@ -10,6 +10,7 @@ from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.flower.rounds import StrategyRound
 from dpfed.audit.functions.audit import FunctionAudit, audit_function
+from dpfed.audit.functions.worlds import pairs_of_updates
 from dpfed.errors import ConfigError
 
 CLIP_NORM = 1.0
@@ -41,7 +42,9 @@ _REPLACE = "replace-one neighbours with twice the noise multiplier: one client m
 
 def _cases() -> list[FlowerCase]:
     def gaussian(adjacency: str) -> Gaussian:
-        return Gaussian(noise_multiplier=NOISE_MULTIPLIER, adjacency=Adjacency.of(adjacency))
+        """The epsilon that noise_multiplier stands for, a move by one clipping_norm, whoever neighbours are."""
+        moves = Adjacency.of(adjacency).sensitivity_in_clips
+        return Gaussian(noise_multiplier=moves * NOISE_MULTIPLIER, adjacency=Adjacency.of(adjacency))
 
     def fixed(name: str, make: Callable[[], StrategyRound], adjacency: str, sound: bool, where: str) -> FlowerCase:
         return FlowerCase(
@@ -80,22 +83,26 @@ def _cases() -> list[FlowerCase]:
 
 
 def audit_flower(
-    case: FlowerCase, *, trials: int | None = None, seed: int = 0, progress: Callable[[str], None] | None = None
+    case: FlowerCase,
+    *,
+    trials: int | None = None,
+    only: str | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
 ) -> FunctionAudit:
-    """Audit one case. ConfigError where flwr is missing."""
+    """Audit one case. only: this pair of neighbours (`functions.worlds`). ConfigError where flwr is missing."""
     try:
         import flwr  # noqa: F401
     except ImportError:
         raise ConfigError(
             "flwr is not installed: pip install 'dpfed[flower]', or run `make test-flower` once and use .venv-flower."
         ) from None
+    pairs = pairs_of_updates(Adjacency.of(case.adjacency), clients=4, dimension=16, clip_norm=CLIP_NORM)
     return audit_function(
         case.make(),
         claim=case.claim,
         adjacency=case.adjacency,
-        clip_norm=CLIP_NORM,
-        clients=4,
-        dimension=16,
+        worlds=[pair for pair in pairs if only in (None, pair.name)],
         trials=trials or case.trials,
         arrays="numpy",
         seed=seed,

@@ -304,7 +304,7 @@ def _pilot(trial: _Trials, pair: Worlds, trials: int) -> list[LearntScore]:
     if not follows:
         count = max(_LEARN, trials // 10)
         other, one = (trial.table(given, count, words) for given in sides)
-    fresh = [trial.table(given, max(150, count // 4), words) for given in sides]
+    fresh = [trial.table(given, max(60, min(150, trials // 8), count // 4), words) for given in sides]
     return learnt((one, fresh[1]), (other, fresh[0]), shared=follows)
 
 

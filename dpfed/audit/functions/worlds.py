@@ -69,7 +69,8 @@ def pairs_of_updates(
         pair("just inside the clip norm", 0.9999 * clip_norm * signs / dimension**0.5, nothing),
     ]
     if adjacency is Adjacency.REPLACE_ONE:
-        found.append(pair("other entries on top", values[0], values[0], values[1]))
+        return [*found, pair("other entries on top", values[0], values[0], values[1])]
+    found.append(pair("other entries on top", values[0], values[1] / (2 * (clients - 1))))
     return found
 
 

@@ -14,8 +14,8 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 @contextmanager
-def figure(path: Path, *, columns: int = 1, beside: float = 0.0, pdf: bool = False) -> Iterator[Any]:
-    """Axes to draw on (one, or an array of `columns`); the PNG is written to `path` at the end.
+def figure(path: Path, *, columns: int = 1, rows: int = 1, beside: float = 0.0, pdf: bool = False) -> Iterator[Any]:
+    """Axes to draw on (one, or an array of `columns` times `rows`); the PNG is written to `path` at the end.
 
     `beside`: inches of room for a legend to the right (`legend_beside`). `pdf`: the same as PDF next to it, too.
     """
@@ -25,24 +25,28 @@ def figure(path: Path, *, columns: int = 1, beside: float = 0.0, pdf: bool = Fal
     except ImportError:
         raise ConfigError("plots need matplotlib: pip install 'dpfed[plots]'.") from None
     drawing = Figure(
-        figsize=((6.4 if columns == 1 else 4.7 * columns) + beside, 4.2 if columns == 1 else 3.8),
+        figsize=((6.4 if columns == 1 else (4.7 if rows == 1 else 3.6) * columns) + beside, _height(columns, rows)),
         dpi=150,
         layout="constrained",
     )
     FigureCanvasAgg(drawing)
-    axes = drawing.subplots(1, columns, squeeze=False)[0]
+    axes = drawing.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes:
         axis.set_prop_cycle(color=COLOURS)
         axis.grid(alpha=0.3, linewidth=0.6)
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
-    yield axes if columns > 1 else axes[0]
+    yield axes if len(axes) > 1 else axes[0]
     try:
         _write(drawing, path)
         if pdf:
             _write(drawing, path.with_suffix(".pdf"), metadata={"CreationDate": None})
     except OSError as error:
         raise RunError(f"{path}: the plot cannot be written ({error}).") from error
+
+
+def _height(columns: int, rows: int) -> float:
+    return 3.1 * rows if rows > 1 else (4.2 if columns == 1 else 3.8)
 
 
 def _write(drawing: Any, path: Path, **how: Any) -> None:

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from accounting import Composed, Gaussian, PoissonSampling, Subsampled
-from accounting.compose import accountant
+from accounting.compose import accountant, pld
 from accounting.compose.running import Running
 from accounting.compose.twins import continuous
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import BernoulliChannel
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 
 SAMPLING = PoissonSampling(probability=0.1)
@@ -125,3 +126,13 @@ def test_noise_that_is_felt_to_be_discrete():
     expected = accountant.epsilon(composed, delta=1e-5, accountant="pld")
     assert expected > 1.001 * smooth
     assert running.epsilon() == pytest.approx(expected, rel=1e-4)
+
+
+def test_keeps_its_digits_at_the_smallest_delta():
+    """One convolution after the other misplaces 1e-15 each, not little of 1e-12: charged, by tilted laws."""
+    noise = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE)
+    release = Subsampled(mechanism=noise, sampling=PoissonSampling(probability=0.01))
+    running = Running(delta=1e-12, typical=release, rounds=40)
+    for _ in range(40):
+        running.add(release)
+    assert running.epsilon() == pytest.approx(pld.epsilon(Composed(parts=((release, 40),)), delta=1e-12), rel=1e-5)

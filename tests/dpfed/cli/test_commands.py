@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from accounting import gaussian
 from accounting.rounding import upwards
 from dpfed.cli import status
 from dpfed.methods.catalogue import METHODS
@@ -275,3 +276,33 @@ def test_brackets_are_text(capsys):
 
     console().print("set [audit] canaries in runs/[0.1]")
     assert capsys.readouterr().out.strip() == "set [audit] canaries in runs/[0.1]"
+
+
+def test_the_readings_are_a_png_beside_the_plot(capsys, tmp_path):
+    arguments = ["budget", "--clients", "600", "--cohort", "60", "--rounds", "9", "--noise-multiplier", "2"]
+    assert status([*arguments, "--plot", str(tmp_path / "plot.png")]) == 0
+    assert "plot-readings.png" in capsys.readouterr().out.replace("\n", "")
+    assert (tmp_path / "plot-readings.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_of_pairs_that_hold_together(capsys):
+    """A plain Gaussian's are known in closed form; what is stated is above it, and not by more than its last digit."""
+    arguments = [
+        "budget",
+        "--clients",
+        "600",
+        "--sampling",
+        "all",
+        "--rounds",
+        "9",
+        "--noise-multiplier",
+        "9",
+        "--table",
+    ]
+    pairs = json_of(capsys, *arguments)["profile"]
+    assert len(pairs) == 9
+    for pair in pairs:
+        exact = float(gaussian.privacy_profile(pair["epsilon"], mu=1 / 3))
+        assert exact <= pair["delta"] <= exact * 1.001
+    assert status(arguments) == 0
+    assert upwards(pairs[3]["delta"]) in capsys.readouterr().out

@@ -8,7 +8,12 @@ from dpfed.audit.flower.cases import CASES, audit_flower
 pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
 
 CASE = {case.name: case for case in CASES}
-GROSS = ["server-fixed, replace-one", "server-fixed, unequal examples", "client-fixed, mod forgotten"]
+GROSS = {
+    "server-fixed, unequal examples": "far beyond the clip norm",
+    "client-fixed, mod forgotten": "far beyond the clip norm",
+    "server-fixed, replace-one": "far beyond the clip norm",
+    "server-fixed, add-remove": "others opposite, at the clip norm",
+}
 
 
 def rows(*norms, size=16):
@@ -25,9 +30,10 @@ def test_a_round_is_the_mean_of_clipped_updates_with_the_noise_of_its_seed(name)
     assert np.abs(np.concatenate(run(given, 4)) - seen).max() > 0.01
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", GROSS)
 def test_a_claim_that_is_easily_lost_is_refuted(name):
-    done = audit_flower(CASE[name], trials=600)
+    done = audit_flower(CASE[name], trials=400, only=GROSS[name])
     assert not CASE[name].sound
     assert done.verdict == "fail"
 
@@ -40,7 +46,9 @@ def test_every_case_is_as_its_code_says(case):
 
 
 def test_sound_use_is_not_refuted():
-    assert audit_flower(CASE["server-fixed"], trials=400).verdict == "inconclusive"
+    done = audit_flower(CASE["server-fixed"], trials=200, only="far beyond the clip norm")
+    assert done.verdict == "inconclusive"
+    assert done.gap == pytest.approx(1.0, abs=0.25)
 
 
 def test_an_update_of_zeros_divides_by_zero():
@@ -54,9 +62,9 @@ def test_an_update_of_zeros_divides_by_zero():
 def test_noise_of_adaptive_clipping_has_the_size_of_the_next_norm():
     """All clipped: the norm falls by e^-(1 - 1/2) at a learning rate of 1, and with it the noise of this very round."""
     run = CASE["server-adaptive"].make()
-    seen = np.array([np.concatenate(run(rows(*[50.0] * 4), seed)) for seed in range(400)])
+    seen = np.array([np.concatenate(run(rows(*[50.0] * 4), seed)) for seed in range(150)])
     norm, noise = seen[:, -1], seen[:, :-1] - rows(1.0)[0]
     claimed = (1 - (2 * 2.0) ** -2) ** -0.5 / 4
-    ratio = noise.std(axis=1) / (claimed * norm)
-    assert ratio.mean() == pytest.approx(1.0, abs=0.02)
+    ratio = np.sqrt((noise**2).mean(axis=1)) / (claimed * norm)
+    assert ratio.mean() == pytest.approx(1.0, abs=0.05)
     assert norm.mean() < 0.8

@@ -10,6 +10,7 @@ from dpfed.audit.upload import claimed
 
 from dpfed.audit.clip_check import norm_check
 from dpfed.audit.method_setting import configured, round_of
+from dpfed.audit.round_audit import claimed
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.sum_evidence import rows_are_bounded
 from dpfed.audit.window_check import window_check
