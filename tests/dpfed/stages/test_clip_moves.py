@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from dpfed.audit.upload import claimed
 
 from dpfed.audit.clip_check import norm_check
 from dpfed.audit.method_setting import configured, round_of
