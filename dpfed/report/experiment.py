@@ -11,7 +11,7 @@ from dpfed.errors import RunError
 from dpfed.report.collection import SEED, Collection, write_results
 from dpfed.report.experiment_figures import Figure, draw_figures
 from dpfed.report.page import ChartGroup, rendered
-from dpfed.report.privacy_card import Card, card_of
+from dpfed.report.privacy_card import Card, short_card_of
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import Group, Mean, groups_of, mean_of, short, write_table
 from dpfed.run.durable_files import put
@@ -86,8 +86,8 @@ def _cards(groups: Sequence[Group], collection: Collection) -> list[tuple[str, C
     """Of run folders that are few: each row's run with the largest epsilon, which bounds the others'."""
     if collection.x is not None or not collection.differences or len(groups) > _MOST_CARDS:
         return []
-    worst = [max(group.runs, key=lambda run: float(run.summary["epsilon"] or 0)) for group in groups]
-    return [(group.name, card_of(run.summary)) for group, run in zip(groups, worst, strict=True)]
+    worst = [max(group.runs, key=lambda run: float(run.summary.get("epsilon") or 0)) for group in groups]
+    return [(group.name, short_card_of(run.summary)) for group, run in zip(groups, worst, strict=True)]
 
 
 def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[int | None]) -> dict[str, Any]:

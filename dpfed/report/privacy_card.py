@@ -61,8 +61,13 @@ def card_of(summary: Mapping[str, Any]) -> Card:
     return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=tuple(_facts(summary)))
 
 
+def short_card_of(summary: Mapping[str, Any]) -> Card:
+    """As `card_of`, without the words: to stand beside others."""
+    return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=())
+
+
 def _badges(summary: Mapping[str, Any]) -> tuple[Badge, ...]:
-    if summary["epsilon"] is None:
+    if summary.get("epsilon") is None:
         return (Badge(words="not private", mood="bad"),)
     private = Badge(words=f"{summary['unit']}-level differential privacy", mood="good")
     if summary.get("randomness") == "secure":
@@ -71,7 +76,7 @@ def _badges(summary: Mapping[str, Any]) -> tuple[Badge, ...]:
 
 
 def _numbers(summary: Mapping[str, Any]) -> list[Number]:
-    if summary["epsilon"] is None:
+    if summary.get("epsilon") is None:
         first = Number(name="epsilon", value="none", beside="nothing bounds what the model reveals")
     else:
         first = Number(name="epsilon, at most", value=upwards(summary["epsilon"]), beside=delta_words(summary))
@@ -82,8 +87,7 @@ def _numbers(summary: Mapping[str, Any]) -> list[Number]:
         Number(
             name="sent by a client in a round",
             value="–" if sent is None else size(sent),
-            beside=f"{significant(summary['uplink_bits_per_parameter'])} bits a parameter, "
-            f"{size(1e6 * summary['uplink_megabytes_total'])} in all",
+            beside=_traffic(summary),
         ),
         Number(
             name="time",
@@ -91,6 +95,12 @@ def _numbers(summary: Mapping[str, Any]) -> list[Number]:
             beside=f"{summary['rounds']:,} rounds on {_device(summary)}",
         ),
     ]
+
+
+def _traffic(summary: Mapping[str, Any]) -> str:
+    bits, megabytes = summary.get("uplink_bits_per_parameter"), summary.get("uplink_megabytes_total")
+    words = [] if bits is None else [f"{significant(bits)} bits a parameter"]
+    return ", ".join([*words, *([] if megabytes is None else [f"{size(1e6 * megabytes)} in all"])])
 
 
 def score_of(summary: Mapping[str, Any]) -> Number:
