@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -29,7 +29,6 @@ from accounting.mechanisms import (
     plain_gaussian,
     sampling_of,
     schedule_of,
-    subsample,
     unsampled,
 )
 from accounting.mechanisms.kinds import account_of
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _LOSS_SHARE = 1e-3
-_WEAKER = 0.85
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 
 
@@ -213,8 +211,6 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
     if not without_adaptive:
         accountants.append(partial(_adaptive, precise=precise))
     for accountant in accountants:
-        if accountant is _rdp_improved and candidates and _settled(mechanism, delta, candidates[-1].epsilon):
-            continue
         try:
             candidates.append(accountant(mechanism, delta))
         except (UnsupportedMechanism, InvalidParameter) as refusal:
@@ -222,23 +218,6 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
     if not candidates:
         raise UnsupportedMechanism("accountant='best': no accountant has a bound. " + " ".join(dict.fromkeys(refusals)))
     return min(candidates, key=lambda bound: bound.epsilon)
-
-
-def _settled(mechanism: Mechanism, delta: float, epsilon: float) -> bool:
-    """Whether a Renyi account of releases that stay below a Gaussian is not worth its seconds: even that of a Gaussian
-    0.85 times as strong is above `epsilon`. It is about time only: both accounts are upper bounds."""
-    near, target = _nearly_gaussian(mechanism, delta)
-    if not near.pairwise:
-        return False
-    weaker = tuple((_weakened(part), count) for part, count in parts_of(near.mechanism))
-    return _rdp(Composed(parts=weaker), target, "improved").epsilon > epsilon
-
-
-def _weakened(part: SingleRelease) -> SingleRelease:
-    noise = gaussian_of(part)
-    assert noise is not None  # as all parts of what was accounted
-    less = replace(noise, noise_multiplier=noise.noise_multiplier / _WEAKER)
-    return subsample(less, sampling_of(part))
 
 
 def plain_shift(mechanism: Mechanism) -> float | None:

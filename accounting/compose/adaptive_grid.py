@@ -106,7 +106,7 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> Grid | None:
     few = min(max(_FEW / rounds, 1.0), 4.0)
     finest = min(spread / of.per_spread, length / max(of.points * few, 1.0))
     spacing = max(finest, rounds * length / of.work, length / _LONGEST)
-    if spacing > spread * _COARSEST:
+    if not 0 < spacing <= spread * _COARSEST:
         return None
     near = math.ceil(_NEAR * spread / spacing)
     return Grid(spacing=spacing, states=math.ceil(states / spacing) + 1, reach=math.ceil(reach / spacing), near=near)

@@ -175,6 +175,8 @@ def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossL
     """
     from scipy import fft
 
+    if any(law.infinite >= 1 or not law.masses.sum() > 0 for law, _ in parts):
+        return replace(parts[0][0], lowest=0, masses=np.zeros(1), infinite=1.0)
     first, last = ends_of(parts, cut)
     length = fft.next_fast_len(max(last - first + 1, *(len(law.masses) for law, _ in parts)), real=True)
     transform = np.ones(length // 2 + 1, dtype=complex)

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import scipy
 
-from accounting.compose.loss_law import CUT, LossLaw
+from accounting.compose.loss_law import CUT, LossLaw, certain
 from accounting.compose.pld import composition_slack
 from accounting.gaussian.attacks import AttackPair, Mixture, log_density
 from accounting.gaussian.half_lines import Floats
@@ -21,6 +21,7 @@ _TAIL_MASS = 1e-18
 # Grid points to the spread of one release's loss; how many are composed at once, and merged to one.
 _FINE = 1000.0
 _TOGETHER, _MERGED = range(200, 257), 16
+_MOST_POINTS, _LARGEST_LOSS = 1 << 22, 600.0  # of exponents that do not overflow
 
 
 def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossLaw, float, int, float]:
@@ -30,7 +31,7 @@ def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossLaw, f
     releases of `pair`. Merging cells is post-processing; releases that fill no group are left out, which shows less.
     Direction of error: lower bound, but for the misplaced mass.
     """
-    stages = _stages(math.sqrt(pair.loss_moments()[1]), interval, count)
+    stages = _stages(pair, interval, count)
     finer = interval / _MERGED**stages
     law, offset = _of_one(pair, finer)
     misplaced = 0.0
@@ -42,9 +43,14 @@ def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossLaw, f
     return law, offset, count, misplaced
 
 
-def _stages(spread: float, interval: float, count: int) -> int:
+def _stages(pair: AttackPair, interval: float, count: int) -> int:
+    """How often the grid is made finer, as far as it then has a number of points that memory holds."""
+    spread, means = math.sqrt(pair.loss_moments()[1]), [mean for _, mean in (*pair.p, *pair.q)]
+    reach = float(np.abs(pair.loss(np.array([min(means) - 10.0, max(means) + 10.0]))).sum())
     found = 0
     while interval / _MERGED**found > spread / _FINE and count >= 4 * _TOGETHER[-1] ** (found + 1):
+        if reach * _MERGED ** (found + 1) > _MOST_POINTS * interval or reach * _TOGETHER[-1] > _LARGEST_LOSS:
+            break
         found += 1
     return found
 
@@ -62,12 +68,15 @@ def _merged(law: LossLaw, offset: float, interval: float) -> tuple[LossLaw, floa
 def _of_one(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
     """The pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
     (p, one), (q, two) = _cells(pair, interval)
-    kept = (p > -700) & (q > -np.inf) & (one + two < 0.5)
-    return rounded_down(p[kept], q[kept], (one + two)[kept], interval)
+    rounding = one + two
+    kept = (p > -700) & (q > -np.inf) & ((rounding < 0.5) | (rounding < 1e-6 * (p - q)))
+    return rounded_down(p[kept], q[kept], rounding[kept], interval)
 
 
 def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float) -> tuple[LossLaw, float]:
     """Of cells with these logarithms of both masses, good to `rounding`. What was dropped goes to the lowest loss."""
+    if not len(p):  # nothing is shown
+        return certain(0, spacing=interval), 0.0
     steps = (p - q - rounding) / interval
     mass = np.exp(p)
     offset = _best_offset(steps, mass)
