@@ -119,7 +119,7 @@ def noise_for_fewer_entries():
 
 
 def no_floor():
-    twin = case("fedpm")
+    twin = case("fedpm", "privacy.clip_metric=euclidean")
     return twin, twin.replacing(PrivateCoins, lambda coins: WithoutFloor(**fields_of(coins)))
 
 
