@@ -46,6 +46,7 @@ def test_no_private_method_is_refuted_and_a_pair_reaches_the_claim(name):
 
 
 COINS = ("privacy.clip_norm=0.3", "privacy.epsilon=100.0")  # a clip norm as it is: calibrating one takes seconds
+EUCLIDEAN = "privacy.clip_metric=euclidean"
 ADAPTIVE = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.rate=0.2", "privacy.adaptive.count_noise_std=2.0")
 WAYS = [
     ("dp-fedavg", "privacy.placement=clients", "aggregation.tolerance=0.25"),
@@ -54,8 +55,8 @@ WAYS = [
     ("dp-fedavg", "privacy.release=uploads", "privacy.adjacency=zero-out"),
     ("signsgd", "privacy.release=uploads", "privacy.adjacency=zero-out"),
     ("fedscalar", "method.shared=true"),
-    ("fedpm", "privacy.release=uploads", "privacy.noise_std=0.5", *COINS),
-    ("fedpm", "privacy.noise_std=0.3", "privacy.adjacency=replace-one", *COINS),
+    ("fedpm", "privacy.release=uploads", "privacy.noise_std=0.5", EUCLIDEAN, *COINS),
+    ("fedpm", "privacy.noise_std=0.3", "privacy.adjacency=replace-one", EUCLIDEAN, *COINS),
     ("stochastic-sign", "privacy.noise=coins", "method.options.bound=0.1", *COINS),
     ("dp-fedavg", "federation.sampling=fixed"),
     ("dp-fedavg", "federation.sampling=fixed", "privacy.adjacency=zero-out"),
@@ -87,9 +88,13 @@ def test_exactly_as_many_trials_as_were_asked_for():
 
 @pytest.mark.slow
 def test_what_would_have_been_found_does_not_depend_on_what_was_seen():
-    """Two seeds, one power: only the claim and the numbers of trials go into it."""
-    powers = {audit_upload("dp-fedavg", settings=[SMALL], trials=300, seed=seed, draws=1_000).power for seed in (1, 2)}
-    assert len(powers) == 1
+    """Two seeds, nearly one power: only the claim and the numbers of trials go into it, which in each world are by fair
+    coins."""
+    first, second = (
+        audit_upload("dp-fedavg", settings=[SMALL], trials=300, seed=seed, draws=1_000).power for seed in (1, 2)
+    )
+    assert first.noise_short == pytest.approx(second.noise_short, abs=0.03)
+    assert first.too_far == pytest.approx(second.too_far, abs=0.1)
 
 
 @pytest.mark.slow
