@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from accounting.compose import pld
-from accounting.compose.adaptive_game import Game, Kind
+from accounting.compose.adaptive_game import Game, RoundKind
 from accounting.compose.adaptive_grid import FINE, LARGEST_LOSS, QUICK, STANDARD, Fineness, grid_of
 from accounting.compose.adaptive_kernels import kernels_of
 from accounting.compose.adaptive_program import Kernels, Values
@@ -87,15 +87,15 @@ class Adding:
         game = Game.of(Composed(parts=((typical, rounds),)))
         self._grid = None if game is None else grid_of(game, delta, STANDARD)
         self._symmetric = typical.adjacency is Adjacency.REPLACE_ONE
-        self._kernels: dict[Kind, tuple[Kernels, Kernels | None]] = {}
-        self._runs: list[tuple[Kind, int]] = []
-        self._kinds: set[Kind] = set()
+        self._kernels: dict[RoundKind, tuple[Kernels, Kernels | None]] = {}
+        self._runs: list[tuple[RoundKind, int]] = []
+        self._kinds: set[RoundKind] = set()
         self._others: LossLaws | None = None
         self._values: Values | None = None if self._grid is None else Values.before(self._grid, upper=True)
 
     def add(self, release: SingleRelease, count: int) -> None:
         """`count` releases more."""
-        kind = Kind.of(release)
+        kind = RoundKind.of(release)
         if self._grid is None:
             return
         if kind is None:
@@ -112,13 +112,13 @@ class Adding:
             return math.inf
         if also is None:
             return self._stated(self._played(), self._others, delta)
-        kind = Kind.of(also)
+        kind = RoundKind.of(also)
         if kind is None:
             return self._stated(self._played(), self._with_other(also, 1), delta)
         found = self._after(self._values, kind, 1) if self._kinds <= {kind} else self._played((kind, 1))
         return self._stated(found, self._others, delta)
 
-    def _played(self, *last: tuple[Kind, int]) -> Values | None:
+    def _played(self, *last: tuple[RoundKind, int]) -> Values | None:
         """V of all rounds of fixed size, and of these after them."""
         if len(self._kinds) == 1 and not last:
             return self._values
@@ -129,7 +129,7 @@ class Adding:
             found = self._after(found, kind, count)
         return found
 
-    def _after(self, found: Values | None, kind: Kind, count: int) -> Values | None:
+    def _after(self, found: Values | None, kind: RoundKind, count: int) -> Values | None:
         assert self._grid is not None
         if found is None or kind.largest_loss(STANDARD.tail * self._delta / self._rounds) > LARGEST_LOSS:
             return None

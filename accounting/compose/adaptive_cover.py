@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting.compose.adaptive_program import Grid, Indices, Kernel, Kernels, Values, dominating
-from accounting.gaussian.configurations import Cell, Profiles, Round
+from accounting.compose.adaptive_program import Indices, Kernel, Kernels, StateGrid, Values, dominating
+from accounting.gaussian.configurations import Configurations, FixedSizeRound, Profiles
 from accounting.gaussian.half_lines import Floats
 
-Groups = tuple[tuple[Cell, ...], ...]
+Groups = tuple[tuple[Configurations, ...], ...]
 """Cells that cover all configurations; the cells of a group are one kernel."""
 
 _SLICES = 8
@@ -30,7 +30,7 @@ _ALONE, _TOGETHER = 0.02, 0.01
 class Watched:
     """Some rounds of the program of attained pairs: V before each, V after it, and the weights of its states."""
 
-    grid: Grid
+    grid: StateGrid
     before: tuple[Values, ...]
     spectra: tuple[Floats, ...]
     after: Floats
@@ -47,7 +47,7 @@ class Watched:
         return np.asarray(np.array(found) - self.after, dtype=np.float32)
 
 
-def watched(grid: Grid, attained: Kernels, back: Kernels | None, *, rounds: int, delta: float) -> Watched:
+def watched(grid: StateGrid, attained: Kernels, back: Kernels | None, *, rounds: int, delta: float) -> Watched:
     """`rounds` rounds of the attained pairs, some of them watched."""
     values, passed, chosen = Values.before(grid, upper=True), [], []
     for _ in range(rounds):
@@ -75,7 +75,7 @@ def watched(grid: Grid, attained: Kernels, back: Kernels | None, *, rounds: int,
     )  # fmt: skip
 
 
-def _pushed(weights: Floats, chosen: Floats, attained: Kernels, grid: Grid) -> Floats:
+def _pushed(weights: Floats, chosen: Floats, attained: Kernels, grid: StateGrid) -> Floats:
     """Where the states go in a round if the attained pair that is best is chosen in each; gamma < 1 folded back."""
     from scipy import fft
 
@@ -93,11 +93,16 @@ def _pushed(weights: Floats, chosen: Floats, attained: Kernels, grid: Grid) -> F
 
 
 def divided(
-    cells: Sequence[Cell], watch: Watched, kernel: Callable[[Sequence[Cell]], Kernel], *, tolerance: float, most: int
+    cells: Sequence[Configurations],
+    watch: Watched,
+    kernel: Callable[[Sequence[Configurations]], Kernel],
+    *,
+    tolerance: float,
+    most: int,
 ) -> Groups:
     """A cover that costs about `tolerance`, relative to epsilon, in at most about `most` cells."""
     allowed = tolerance * watch.epsilon * watch.slope
-    known: dict[Cell, Floats] = {}
+    known: dict[Configurations, Floats] = {}
     current = list(cells)
     while True:
         for cell in current:
@@ -129,17 +134,17 @@ def _dearest(costs: Floats) -> set[int]:
 
 
 def _grouped(
-    cells: Sequence[Cell],
-    known: dict[Cell, Floats],
+    cells: Sequence[Configurations],
+    known: dict[Configurations, Floats],
     costs: Floats,
     watch: Watched,
-    kernel: Callable[[Sequence[Cell]], Kernel],
+    kernel: Callable[[Sequence[Configurations]], Kernel],
 ) -> Groups:
     """Cells by themselves where they are chosen, the others together as long as that adds next to nothing."""
     total = float(costs.sum())
     best = np.maximum(np.array([known[cell] for cell in cells]).max(axis=0), 0.0)
     alone = [(cell,) for cell, cost in zip(cells, costs, strict=True) if cost > _ALONE * total]
-    groups: list[tuple[Cell, ...]] = []
+    groups: list[tuple[Configurations, ...]] = []
     for cell, cost in zip(cells, costs, strict=True):
         if cost > _ALONE * total:
             continue
@@ -153,7 +158,7 @@ def _grouped(
     return (*alone, *groups)
 
 
-def kernel_of(cells: Sequence[Cell], of: Round, nodes: Indices, grid: Grid) -> Kernel:
+def kernel_of(cells: Sequence[Configurations], of: FixedSizeRound, nodes: Indices, grid: StateGrid) -> Kernel:
     """The one kernel above all configurations in these cells."""
     profiles: list[Profiles] = [cell.profiles(of) for cell in cells]
     forth = np.max([one for one, _ in profiles], axis=0)

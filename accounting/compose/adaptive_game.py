@@ -11,14 +11,14 @@ from accounting.mechanisms.adjacency import Adjacency
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class RoundKind:
     """Rounds of fixed size that are all alike."""
 
     q: float
     s: float
 
     @classmethod
-    def of(cls, release: SingleRelease) -> "Kind | None":
+    def of(cls, release: SingleRelease) -> "RoundKind | None":
         """None for a release that is no Gaussian sum over a sampled cohort of fixed size."""
         noise, sampling = gaussian_of(release), sampling_of(release)
         if noise is None or sampling.name != "fixed" or not 0 < sampling.probability < 1:
@@ -40,7 +40,7 @@ class Game:
     as if it came first: the adversary who knows its outcome before choosing can do no worse.
     """
 
-    runs: tuple[tuple[Kind, int], ...]
+    runs: tuple[tuple[RoundKind, int], ...]
     fixed: Composed
     others: Composed | None
     whole: Mechanism
@@ -52,15 +52,17 @@ class Game:
         parts = parts_of(mechanism)
         if mechanism.adjacency is Adjacency.ADD_REMOVE or any(gaussian_of(part) is None for part, _ in parts):
             return None
-        one_kind = len({Kind.of(part) for part, _ in parts} - {None}) == 1
+        one_kind = len({RoundKind.of(part) for part, _ in parts} - {None}) == 1
         sequence = parts if one_kind else in_order(mechanism)
-        runs = [(kind, count) for kind, count in ((Kind.of(part), count) for part, count in sequence or ()) if kind]
-        others = tuple((p, n) for p, n in parts if Kind.of(p) is None and sampling_of(p).probability > 0)
+        runs = [
+            (kind, count) for kind, count in ((RoundKind.of(part), count) for part, count in sequence or ()) if kind
+        ]
+        others = tuple((p, n) for p, n in parts if RoundKind.of(p) is None and sampling_of(p).probability > 0)
         if not runs:
             return None
         return cls(
             runs=tuple(runs),
-            fixed=Composed(parts=tuple((part, count) for part, count in parts if Kind.of(part))),
+            fixed=Composed(parts=tuple((part, count) for part, count in parts if RoundKind.of(part))),
             others=Composed(parts=others) if others else None,
             whole=mechanism,
         )
@@ -70,7 +72,7 @@ class Game:
         return sum(count for _, count in self.runs)
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[RoundKind, ...]:
         return tuple(dict.fromkeys(kind for kind, _ in self.runs))
 
     @property

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from accounting.compose import loss_grid, pld
-from accounting.compose.adaptive_game import Game, Kind
-from accounting.compose.adaptive_program import Grid, Indices
+from accounting.compose.adaptive_game import Game, RoundKind
+from accounting.compose.adaptive_program import Indices, StateGrid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ _FEW = 90
 """With fewer rounds than these more points are cheap, up to four times as many."""
 
 
-def grid_of(game: Game, delta: float, fineness: Fineness) -> Grid | None:
+def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
     """The grid, or None where the adaptive account is too much work or of no use: where the one-pair account has no
     epsilon below 200, or fewer grid points fit than one to the spread of a round's loss."""
     rounds = game.rounds
@@ -109,10 +109,12 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> Grid | None:
     if not 0 < spacing <= spread * _COARSEST:
         return None
     near = math.ceil(_NEAR * spread / spacing)
-    return Grid(spacing=spacing, states=math.ceil(states / spacing) + 1, reach=math.ceil(reach / spacing), near=near)
+    return StateGrid(
+        spacing=spacing, states=math.ceil(states / spacing) + 1, reach=math.ceil(reach / spacing), near=near
+    )
 
 
-def nodes_of(kind: Kind, grid: Grid, fineness: Fineness) -> Indices:
+def nodes_of(kind: RoundKind, grid: StateGrid, fineness: Fineness) -> Indices:
     """Losses at which profiles are computed, in steps: all of the near ones, then ever fewer; between them, chords."""
     found, place = [0], 0
     widest = max(1, int(fineness.widest * 2 * kind.s / grid.spacing))

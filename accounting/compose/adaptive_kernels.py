@@ -5,10 +5,18 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from accounting.compose.adaptive_cover import Groups, divided, kernel_of, watched
-from accounting.compose.adaptive_game import Game, Kind
+from accounting.compose.adaptive_game import Game, RoundKind
 from accounting.compose.adaptive_grid import ROUGH, Fineness, grid_of, nodes_of
-from accounting.compose.adaptive_program import Grid, Indices, Kernels, dominated, dominating
-from accounting.gaussian.configurations import RIGHT, Cell, Round, all_arcs, all_triangles, extremes, shown
+from accounting.compose.adaptive_program import Indices, Kernels, StateGrid, dominated, dominating
+from accounting.gaussian.configurations import (
+    RIGHT,
+    Configurations,
+    FixedSizeRound,
+    all_arcs,
+    all_triangles,
+    extremes,
+    shown,
+)
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 
@@ -17,13 +25,13 @@ _SHOWN = tuple(int(part * RIGHT) & ~1 for part in (1.4, 1.6, 1.8))
 
 
 def kernels_of(
-    kind: Kind, rounds: int, delta: float, symmetric: bool, fineness: Fineness, grid: Grid
+    kind: RoundKind, rounds: int, delta: float, symmetric: bool, fineness: Fineness, grid: StateGrid
 ) -> tuple[Kernels, Kernels | None]:
     """A round's kernels, of both orders of the worlds; None for the second where they are alike."""
     nodes = nodes_of(kind, grid, fineness if symmetric else fineness.of_arcs())
     if not fineness.most_cells:
         return attained(kind, symmetric, nodes, grid, below=False)
-    of = Round(q=kind.q, s=kind.s, losses=grid.losses(nodes))
+    of = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
     forth, back = (
         None if groups is None else Kernels.of([kernel_of(cells, of, nodes, grid) for cells in groups], grid)
         for groups in _cover(*_rounded(kind, rounds, delta), symmetric, fineness)
@@ -32,26 +40,30 @@ def kernels_of(
     return forth, back
 
 
-def attained(kind: Kind, symmetric: bool, nodes: Indices, grid: Grid, *, below: bool) -> tuple[Kernels, Kernels | None]:
+def attained(
+    kind: RoundKind, symmetric: bool, nodes: Indices, grid: StateGrid, *, below: bool
+) -> tuple[Kernels, Kernels | None]:
     """Configurations that are really attained: from below, or to choose a cover by."""
-    of = Round(q=kind.q, s=kind.s, losses=grid.losses(nodes))
+    of = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
     make = dominated if below else dominating
     pairs = extremes(of) if symmetric else shown(of, _SHOWN)
     forth = Kernels.of([make(nodes, one, two, grid) for one, two in pairs], grid)
     return forth, None if symmetric else Kernels.of([make(nodes, two, one, grid) for one, two in pairs], grid)
 
 
-def _rounded(kind: Kind, rounds: int, delta: float) -> tuple[Kind, int, float]:
+def _rounded(kind: RoundKind, rounds: int, delta: float) -> tuple[RoundKind, int, float]:
     """Settings near these for which the cover is chosen: it is valid for all, and the same for those close by."""
     return (
-        Kind(q=min(2 ** (round(4 * math.log2(kind.q)) / 4), 0.99), s=2 ** (round(8 * math.log2(kind.s)) / 8)),
+        RoundKind(q=min(2 ** (round(4 * math.log2(kind.q)) / 4), 0.99), s=2 ** (round(8 * math.log2(kind.s)) / 8)),
         round(2 ** (round(2 * math.log2(rounds)) / 2)),
         min(10.0 ** math.floor(math.log10(delta) + 0.5), 0.3),
     )
 
 
 @lru_cache(maxsize=64)
-def _cover(kind: Kind, rounds: int, delta: float, symmetric: bool, fineness: Fineness) -> tuple[Groups, Groups | None]:
+def _cover(
+    kind: RoundKind, rounds: int, delta: float, symmetric: bool, fineness: Fineness
+) -> tuple[Groups, Groups | None]:
     """The cells of both orders of the worlds, chosen on a rough grid."""
     starts = [all_triangles()] if symmetric else [all_arcs(restored=False), all_arcs(restored=True)]
     noise = Gaussian(noise_multiplier=1 / kind.s, adjacency=Adjacency.REPLACE_ONE if symmetric else Adjacency.ZERO_OUT)
@@ -61,10 +73,10 @@ def _cover(kind: Kind, rounds: int, delta: float, symmetric: bool, fineness: Fin
     if grid is None:
         return tuple((cell,) for cell in starts[0]), None if symmetric else tuple((cell,) for cell in starts[1])
     nodes = nodes_of(kind, grid, ROUGH)
-    of = Round(q=kind.q, s=kind.s, losses=grid.losses(nodes))
+    of = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
     pairs = attained(kind, symmetric, nodes, grid, below=False)
 
-    def chosen(cells: Sequence[Cell], forth: Kernels, back: Kernels | None) -> Groups:
+    def chosen(cells: Sequence[Configurations], forth: Kernels, back: Kernels | None) -> Groups:
         watch = watched(grid, forth, back, rounds=rounds, delta=delta)
         return divided(
             cells,

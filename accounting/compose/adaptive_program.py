@@ -30,7 +30,7 @@ most 1; measured: a hundredth of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class StateGrid:
     """States gamma = e^(i spacing), i = 0..states; losses -reach..reach of the same spacing.
 
     Most losses of a round are within -near..near: there profiles are wanted at all of them.
@@ -80,7 +80,7 @@ class Kernels:
     profiles: Floats
 
     @classmethod
-    def of(cls, kernels: Sequence[Kernel], grid: Grid) -> "Kernels":
+    def of(cls, kernels: Sequence[Kernel], grid: StateGrid) -> "Kernels":
         from scipy import fft
 
         spectra = fft.rfft(np.array([kernel.masses for kernel in kernels]), grid.size, axis=1)
@@ -97,13 +97,13 @@ class Values:
     upper: whether they are upper bounds; the rounding of each round is added, else taken off.
     """
 
-    grid: Grid
+    grid: StateGrid
     forth: Floats
     back: Floats
     upper: bool
 
     @classmethod
-    def before(cls, grid: Grid, *, upper: bool) -> "Values":
+    def before(cls, grid: StateGrid, *, upper: bool) -> "Values":
         """Of no rounds."""
         nothing = np.zeros(grid.states + 1)
         return cls(grid=grid, forth=nothing, back=nothing, upper=upper)
@@ -209,7 +209,7 @@ class Values:
         return (start + math.log1p(math.expm1(self.grid.spacing) * share)) * (1 + 1e-13)
 
 
-def dominating(nodes: Indices, forth: Floats, back: Floats, grid: Grid) -> Kernel:
+def dominating(nodes: Indices, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
     """The kernel whose profile runs through given points, from above: connecting the dots (Doroshenko et al. 2022).
 
     forth, back: profiles of both orders at losses `nodes` times spacing, from 0 to reach. Between the nodes they are
@@ -229,7 +229,7 @@ def dominating(nodes: Indices, forth: Floats, back: Floats, grid: Grid) -> Kerne
     return Kernel(masses=masses, profile=states)
 
 
-def dominated(nodes: Indices, forth: Floats, back: Floats, grid: Grid) -> Kernel:
+def dominated(nodes: Indices, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
     """A kernel below the pair that has these profiles at losses `nodes` times spacing, from 0 to reach.
 
     A convex curve lies above its neighbouring chords, extended: between two points it is at most w a b / (a + b) below

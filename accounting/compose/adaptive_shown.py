@@ -8,7 +8,7 @@ import numpy as np
 from accounting.compose.adaptive_game import Game
 from accounting.compose.adaptive_grid import BELOW, grid_of, nodes_of
 from accounting.compose.adaptive_kernels import attained
-from accounting.compose.adaptive_program import Grid, Values
+from accounting.compose.adaptive_program import StateGrid, Values
 from accounting.mechanisms import Mechanism
 
 _JUST_BELOW = 1 - 1e-6
@@ -38,7 +38,7 @@ def shown_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     return max(found.worse_epsilon(delta), again.worse_epsilon(delta))
 
 
-def _shown(game: Game, grid: Grid) -> Values:
+def _shown(game: Game, grid: StateGrid) -> Values:
     rounds = {}
     for kind in game.kinds:
         nodes = np.arange(grid.reach + 1) if game.symmetric else nodes_of(kind, grid, BELOW)

@@ -29,7 +29,7 @@ Profiles = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Round:
+class FixedSizeRound:
     """One round of fixed size: its sampling probability q, s = 1/sigma, and the losses at which profiles are wanted."""
 
     q: float
@@ -51,10 +51,10 @@ class Round:
         return self._known[key]
 
 
-class Cell(Protocol):
+class Configurations(Protocol):
     """A part of the configurations, which can be halved."""
 
-    def profiles(self, of: Round) -> Profiles:
+    def profiles(self, of: FixedSizeRound) -> Profiles:
         """Above those of every configuration in it, in both orders and at every loss."""
         ...
 
@@ -70,7 +70,7 @@ class Box:
     alpha: tuple[int, int]
     beta: tuple[int, int]
 
-    def profiles(self, of: Round) -> Profiles:
+    def profiles(self, of: FixedSizeRound) -> Profiles:
         """D <= 2s sin(alpha + beta) at the least sum, |a - x0| = 2s sin(beta), |b - x0| = 2s sin(alpha)."""
         (alpha, most_alpha), (beta, most_beta) = self.alpha, self.beta
         far = 2 * _sine(max(RIGHT, alpha + beta))
@@ -95,7 +95,7 @@ class Arc:
     theta: tuple[int, int]
     restored: bool
 
-    def profiles(self, of: Round) -> Profiles:
+    def profiles(self, of: FixedSizeRound) -> Profiles:
         """From a = C: x0 at 2s sin(theta/2), 0 at s, between them (pi - theta)/2. From 0: both at s, theta between."""
         least, most = self.theta
         counted = of.corner(2 * _sine(most / 2), 1.0, (2 * RIGHT - most) // 2)
@@ -111,41 +111,41 @@ class Arc:
         return [Arc(theta=bounds, restored=self.restored) for bounds in ((least, middle), (middle, most))]
 
 
-def all_triangles() -> list[Cell]:
+def all_triangles() -> list[Configurations]:
     """Replace-one: the whole of it."""
     return list(Box(alpha=(0, RIGHT), beta=(0, RIGHT)).parts())
 
 
-def all_arcs(*, restored: bool) -> list[Cell]:
+def all_arcs(*, restored: bool) -> list[Configurations]:
     """Zero-out, one order of the worlds: the whole of it."""
     bounds = range(0, 2 * RIGHT + 1, RIGHT // 8)
     return [Arc(theta=(least, most), restored=restored) for least, most in itertools.pairwise(bounds)]
 
 
-def extremes(of: Round) -> list[Profiles]:
+def extremes(of: FixedSizeRound) -> list[Profiles]:
     """Replace-one's two directions, exactly: all others send -C u, the client C u or -C u, and the other way round."""
     removed, added = _row(of, 2.0, 2.0), _row(of, 0.0, 2.0)
     return [(removed, added), (added, removed)]
 
 
-def shown(of: Round, angles: Iterable[int]) -> list[Profiles]:
+def shown(of: FixedSizeRound, angles: Iterable[int]) -> list[Profiles]:
     """Zero-out: what the client's vector against zero shows, with x0 opposite to it, and from below with x0 at even
     angles theta from it."""
     across = corner_profile.opposite(of.losses, sampling_probability=of.q, distance=of.s)
     return [(_row(of, 2.0, 1.0), across), *(_arc(of, theta) for theta in angles)]
 
 
-def _arc(of: Round, theta: int) -> Profiles:
+def _arc(of: FixedSizeRound, theta: int) -> Profiles:
     return _shown(of, 2 * _sine(theta / 2), 1.0, (2 * RIGHT - theta) // 2), _shown(of, 1.0, 1.0, theta)
 
 
-def _shown(of: Round, near: float, far: float, angle: int) -> Floats:
+def _shown(of: FixedSizeRound, near: float, far: float, angle: int) -> Floats:
     return corner_profile.lower(
         of.losses, sampling_probability=of.q, near=near * of.s, far=far * of.s, angle=angle * UNIT
     )
 
 
-def _row(of: Round, near: float, far: float) -> Floats:
+def _row(of: FixedSizeRound, near: float, far: float) -> Floats:
     return corner_profile.in_a_row(of.losses, sampling_probability=of.q, near=near * of.s, far=far * of.s)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from dpfed.audit.accountants.conformance import AccountantAudit, audit_accountant
 from dpfed.audit.functions.audit import FunctionAudit, audit_function
+from dpfed.config import registered
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
 
@@ -34,6 +35,10 @@ def claim(claimed: Any, **setting: Any) -> Callable[[Function], Function]:
     return mark
 
 
+@overload
+def upload(what: str, **setting: Any) -> UploadAudit: ...
+@overload
+def upload(what: Callable[..., Any], **setting: Any) -> FunctionAudit: ...
 def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | UploadAudit:
     """Audit a method of this package by its name (`method_setting.audit_upload`), or a function `f(updates, seed)`
     (`functions.audit.audit_function`, which has the settings; those beside `@claim` are its defaults)."""
@@ -59,7 +64,10 @@ def accountant(what: str | Callable[..., float | None], **setting: Any) -> Accou
 
 
 def loaded_function(name: str) -> Callable[..., Any] | None:
-    """The function of this name (a - may stand for a _) in the files that --load named; None if there is none."""
+    """The function of this name (a - may stand for a _) in the files that --load named; None if there is none, or if
+    the name is that of a method, which is audited as such (the function that makes its stages may have the name)."""
+    if name in registered.own("method"):
+        return None
     files = {str(Path(file.path)) for file in named_files()}
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) in files:

@@ -45,11 +45,11 @@ def audit_loaded(
     if out is not None:
         from dpfed.report.audit_function import write_function_audit
 
-        write_function_audit(done, out)  # type: ignore[arg-type]
+        write_function_audit(done, out)
     if json:
         print_json(done.to_dict())
     else:
-        _show(done, out)  # type: ignore[arg-type]
+        _show(done, out)
     return 1 if done.verdict == "fail" else 0
 
 

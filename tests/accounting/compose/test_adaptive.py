@@ -9,9 +9,9 @@ import scipy
 
 from accounting import Plan, budget
 from accounting.compose import accountant, adaptive, adaptive_program, lower_bound, pld
-from accounting.compose.adaptive_program import Grid, Kernel, Kernels, Values
+from accounting.compose.adaptive_program import Kernel, Kernels, StateGrid, Values
 from accounting.compose.running import Running
-from accounting.gaussian.configurations import Round, extremes
+from accounting.gaussian.configurations import FixedSizeRound, extremes
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 
@@ -115,8 +115,8 @@ def test_no_enumerated_strategy_shows_more(clients, cohort, sigma, rounds, adjac
 
 def test_enumeration_notices_an_account_that_is_too_small():
     """Planted: only one of the two directions is covered."""
-    grid = Grid(spacing=0.02, states=300, reach=400)
-    of = Round(q=0.5, s=1.0, losses=grid.losses(np.arange(401)))
+    grid = StateGrid(spacing=0.02, states=300, reach=400)
+    of = FixedSizeRound(q=0.5, s=1.0, losses=grid.losses(np.arange(401)))
     (removed, added), _ = extremes(of)
     one_way = Kernels.of([adaptive_program.dominating(np.arange(401), added, removed, grid)], grid)
     values = Values.before(grid, upper=True).after(one_way, one_way)
@@ -170,7 +170,7 @@ def test_releases_without_a_choice(adjacency):
 def test_rounding_of_the_transform_is_charged(monkeypatch):
     """One step against a sum in extended precision; without the charge it does fall below."""
     rng = np.random.default_rng(5)
-    grid = Grid(spacing=0.05, states=200, reach=120)
+    grid = StateGrid(spacing=0.05, states=200, reach=120)
     masses = rng.random(241) ** 6
     masses /= masses.sum()
     kernels = Kernels.of([Kernel(masses=masses, profile=np.zeros(201))], grid)
@@ -239,7 +239,7 @@ def test_too_much_work_falls_back_to_one_pair(rounds, sigma):
 
 
 def test_delta_that_is_never_reached_is_an_infinite_epsilon():
-    grid = Grid(spacing=0.1, states=10, reach=10)
+    grid = StateGrid(spacing=0.1, states=10, reach=10)
     values = Values(grid=grid, forth=np.full(11, 0.5), back=np.full(11, 0.5), upper=True)
     assert values.epsilon(0.1) == math.inf
     assert values.epsilon(0.6) == 0.0

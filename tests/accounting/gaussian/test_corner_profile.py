@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from accounting.gaussian import corner_profile
-from accounting.gaussian.configurations import RIGHT, Arc, Box, Round, all_arcs, all_triangles
+from accounting.gaussian.configurations import RIGHT, Arc, Box, FixedSizeRound, all_arcs, all_triangles
 
 EPSILONS = np.array([0.0, 1e-3, 0.03, 0.2, 0.7, 1.5, 3.0])
 
@@ -122,14 +122,14 @@ def random_triple(rng, s):
 @pytest.mark.parametrize(("q", "sigma"), [(1 / 60, 1.4), (0.3, 0.8)])
 def test_random_triples_are_below_a_cell(q, sigma, count):
     rng = np.random.default_rng(8)
-    of = Round(q=q, s=1 / sigma, losses=EPSILONS)
+    of = FixedSizeRound(q=q, s=1 / sigma, losses=EPSILONS)
     cells = uniform_cover(2)
     assert all(covered(random_triple(rng, of.s), cells, of, q) for _ in range(count))
 
 
 def test_a_missing_cell_is_noticed():
     """Planted: without the cells of alpha near 0, the client that moves the sum most is not covered."""
-    of = Round(q=1 / 60, s=1 / 1.4, losses=EPSILONS)
+    of = FixedSizeRound(q=1 / 60, s=1 / 1.4, losses=EPSILONS)
     s = of.s
     cells = [cell for cell in uniform_cover(2) if isinstance(cell, Box) and cell.alpha[0] > 0]
     assert not covered(np.array([[-s, 0.0], [s, 0.0], [-s, 0.0]]), cells, of, of.q)
@@ -138,7 +138,7 @@ def test_a_missing_cell_is_noticed():
 @pytest.mark.parametrize("restored", [False, True])
 def test_random_pairs_are_below_an_arc(restored):
     rng = np.random.default_rng(9)
-    q, of = 0.1, Round(q=0.1, s=0.8, losses=EPSILONS)
+    q, of = 0.1, FixedSizeRound(q=0.1, s=0.8, losses=EPSILONS)
     arcs = all_arcs(restored=restored)
     for _ in range(60):
         x0, a, _ = random_triple(rng, of.s)

@@ -60,7 +60,9 @@ def test_a_comparison_has_one_for_every_row(capsys):
     own = [row for row in rows if (row["sampling"], row["adjacency"]) == ("poisson", "add-remove")]
     assert len(own) == 3
     assert len({row["second_opinion"] for row in own}) == 1
-    assert all(row["second_opinion"] > 0 for row in rows)
+    without = {row["sampling"] for row in rows if row["second_opinion"] is None}
+    assert without == {"balls-and-bins", "cyclic"}  # dp-accounting has no account of them
+    assert all(row["second_opinion"] > 0 for row in rows if row["sampling"] not in without)
     assert status([*PLAN, "--compare", "--second-opinion"]) == 0
     assert "opinion" in capsys.readouterr().out
 

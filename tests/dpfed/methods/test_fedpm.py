@@ -116,6 +116,7 @@ def test_each_private_way_has_its_ledger_event(tmp_path, settings, kind):
         linf_clip=chosen.privacy.linf_clip,
         noise_std=coins.noise_std,
         slots=chosen.privacy.slots,
+        others=coins.others if kind.endswith("aggregate") else "anywhere",
     )
     assert outcome.summary["epsilon"] == pytest.approx(budget.epsilon(plan, rounds=3), rel=1e-9)
     assert outcome.summary["noise_multiplier"] is None
