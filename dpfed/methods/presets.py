@@ -31,8 +31,8 @@ def tables(name: str) -> dict[str, Any]:
             below = tomllib.loads((_DATA / f"{data}.toml").read_text(encoding="utf-8"))
             adjusted = below.pop("adjust", {}).get(method, {})
             return _merged(_merged(below, of_methods()[method]), adjusted)
-    whole = any(data in name for data in data_sets())
-    hint = did_you_mean(name, [one for one in names() if whole or one.endswith("-digits")])
+    named = any(word in name for data in data_sets() for word in data.split("-") if not word.isdigit())
+    hint = did_you_mean(name, [one for one in names() if named or one.endswith("-digits")])
     raise ConfigError(f"{name}: neither a file nor a preset. `dpfed run --list` names the presets.{hint}")
 
 

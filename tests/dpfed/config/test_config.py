@@ -150,8 +150,9 @@ def test_every_digits_preset_can_be_built(method):
 
 
 def test_an_unknown_preset_names_the_nearest():
-    with pytest.raises(ConfigError, match="fed-smp-topk-digits"):
-        presets.tables("fed-smp-topk-digit")
+    for given, meant in (("fed-smp-topk-digit", "fed-smp-topk-digits"), ("eden-fashion", "eden-fashion-mnist")):
+        with pytest.raises(ConfigError, match=meant):
+            presets.tables(given)
 
 
 @pytest.mark.parametrize(
