@@ -17,8 +17,8 @@ Floats = NDArray[np.float64]
 _FACTORS = np.concatenate([np.linspace(0.0, 2.0, 41), np.linspace(2.25, 4.0, 8)])
 _GRID = 2e-4
 _LARGEST = 1 << 22
-_ROUNDING = 1e-13
-"""What an inverse transform may misplace of a probability, of `_LARGEST` cells or fewer; measured below 1e-15."""
+_ROUNDING = 1e-15
+"""Times the number of entries: what the transforms may misplace of a probability."""
 
 
 def whole_scores_of_coins(law: CoinLaw) -> WholeScores | None:
@@ -26,13 +26,13 @@ def whole_scores_of_coins(law: CoinLaw) -> WholeScores | None:
 
         D(f) = sum over entries j and counts s of (P_f,1(j, s) - P_f,0(j, s)) l(j, s)
 
-    with P_f,w the law of entry j's count in world w where the client moves f times as far (and is kept inside the edges).
-    None where one world rules out what the other sends, or the cohort is drawn: then the ratio is no sum over entries.
+    with P_f,w the law of entry j's count in world w where the client moves f times as far, up to the edges. None where
+    one world rules out what the other sends, or the cohort is drawn: then the ratio is no sum over entries.
     """
     ratio = law.ratio
     if ratio.rules_out or ratio.taking_part < 1:
         return None
-    weights = ratio.log_one - ratio.log_other
+    weights = ratio.table()
     differences, variances = [], []
     for factor in _FACTORS:
         moved = law.moved(float(factor))
@@ -50,20 +50,21 @@ def whole_scores_of_coins(law: CoinLaw) -> WholeScores | None:
 
 
 def least_epsilon(ratio: CoinRatio, *, delta: float) -> float | None:
-    """What the two worlds of `ratio` show of epsilon at `delta`, the larger of both orders; None where it takes too much
-    memory, or the cohort is drawn.
+    """What the two worlds of `ratio` show of epsilon at `delta`, the larger of both orders; None where it takes too
+    much memory, or the cohort is drawn.
 
-    delta(eps) = E_P max(0, 1 - e^(eps - L)), L the sum of entries' losses, each rounded down to a grid here, which makes
-    it smaller; transforms' rounding is taken off. Direction of error: lower bound.
+    delta(eps) = E_P max(0, 1 - e^(eps - L)) rises with L, the sum of the entries' losses; each of them is rounded down
+    to a grid here. What transforms misplace is taken off. Direction of error: lower bound.
     """
     if ratio.rules_out or ratio.taking_part < 1:
         return None
-    found = [_one_order(*logs, delta) for logs in ((ratio.log_one, ratio.log_other), (ratio.log_other, ratio.log_one))]
+    orders = ((ratio.log_one, ratio.table()), (ratio.log_other, -ratio.table()))
+    found = [_one_order(*order, delta) for order in orders]
     return None if any(one is None for one in found) else max(one for one in found if one is not None)
 
 
-def _one_order(log_p: Floats, log_q: Floats, delta: float) -> float | None:
-    steps = np.floor((log_p - log_q) / _GRID).astype(np.int64)
+def _one_order(log_p: Floats, losses_of: Floats, delta: float) -> float | None:
+    steps = np.floor(losses_of / _GRID).astype(np.int64)
     low, high = steps.min(axis=1), steps.max(axis=1)
     size = next_fast_len(int((high - low).sum()) + 1, real=True)
     if size > _LARGEST:
@@ -74,7 +75,7 @@ def _one_order(log_p: Floats, log_q: Floats, delta: float) -> float | None:
     for first, count in zip(firsts, counts, strict=True):
         law = np.bincount(steps[first] - low[first], weights=np.exp(log_p[first]), minlength=size)
         product = product * rfft(law) ** int(count)
-    masses = np.maximum(irfft(product, size) - _ROUNDING, 0.0)
+    masses = np.maximum(irfft(product, size) - _ROUNDING * len(log_p), 0.0)
     losses = _GRID * (int(low.sum()) + np.arange(size))
     return _smallest(lambda eps: float(masses @ np.maximum(-np.expm1(eps - losses), 0.0)), delta)
 

@@ -33,10 +33,11 @@ LEAST = 30
 """Scores of either kind, for the normal law of their means."""
 
 FACTORS = np.concatenate([np.linspace(0.0, 2.0, 81), np.linspace(2.1, 4.0, 20)])
-"""At which D is computed; straight lines between them lie above it or off by less than a ten-thousandth."""
+"""At which D is computed. Straight lines between them are off by less than `_BETWEEN` of a factor."""
 
 _CELLS = 240
 _NEVER = 1e-7
+_BETWEEN = 1e-4
 _ROOM = 1.2
 """Means of scores are normal only nearly: a bound at alpha uses the quantile of alpha over this."""
 
@@ -103,9 +104,10 @@ class WholeScores:
             raise ConfigError(f"{coins.sum()} of {coins.size} scores present: must be at least {LEAST} of either kind.")
         return self.moved(given[~coins], given[coins], alpha=alpha)
 
-    def moved(self, absent: Floats, present: Floats, *, alpha: float) -> float:
-        """The same from the scores of either world; 0 with fewer than `LEAST` of one."""
-        quantile = -float(ndtri(require.open_probability(alpha=alpha) / _ROOM))
+    def moved(self, absent: Floats, present: Floats, *, alpha: float, shared: float = 1.0) -> float:
+        """The same from the scores of either world; 0 with fewer than `LEAST` of one. shared: how many times larger the
+        variance of a mean may be than that of independent scores."""
+        quantile = -float(ndtri(require.open_probability(alpha=alpha) / _ROOM)) * math.sqrt(shared)
         if min(absent.size, present.size) < LEAST:
             return 0.0
         without, given = self.weigh(absent), self.weigh(present)
@@ -114,7 +116,7 @@ class WholeScores:
         if not shown > self.differences[0]:
             return 0.0
         rising = np.diff(self.differences, prepend=-math.inf) > 0
-        return float(np.interp(shown, self.differences[rising], self.factors[rising]))
+        return max(0.0, float(np.interp(shown, self.differences[rising], self.factors[rising])) - _BETWEEN)
 
     def finds(self, trials0: int, trials1: int, *, alpha: float, probability: float) -> float | None:
         """The smallest part too far from which on a client that moves so far is found to move more than claimed, with

@@ -1,8 +1,7 @@
 """Bugs that were reported in public trackers, planted again, and what the audit says of each and of its sound twin.
 
 python experiments/audit-field/run.py                  # every bug and its twin, as `dpfed audit upload` audits them
-python experiments/audit-field/run.py --sound 1000     # so many sound audits: how often the audit raises a false alarm; it goes on
-                                                       # where it was ended
+python experiments/audit-field/run.py --sound 1000     # false alarms in so many sound audits; goes on where it ended
 """
 
 import argparse
