@@ -206,10 +206,10 @@ def audit_round(
     shares = shares_of(worlds, trials=number, alpha=alpha, seed=seed)
     tests, seen = [], []
     for k, share in enumerate(shares, 1):
-        say(f"pair {k} of {len(shares)}, {share.world.pair.name}: {share.trials:,} trials")
-        found, shown = share.tested()
-        tests += found
-        seen += shown
+        where = f"pair {k} of {len(shares)}, {share.world.pair.name}"
+        outcomes, trials_of = share.tested(lambda words, where=where: say(f"{where}: {words}"))  # type: ignore[misc]
+        tests += outcomes
+        seen += trials_of
     say("checks of noise, bounds, seeds and samplers")
     return UploadAudit(
         method=method,
@@ -267,14 +267,18 @@ class Share:
     best: bool = False
     seed: int = 0
 
-    def tested(self) -> tuple[list[PairTest], list[Trials]]:
+    def tested(self, say: Callable[[str], None] = lambda words: None) -> tuple[list[PairTest], list[Trials]]:
         """Its tests, one a score; and what its trials showed. Cuts are settled before the trials that are counted."""
+        say("where scores are cut")
         world, (n0, n1) = self.world, coins(self.trials, self.seed)
         alpha, kinds = self.alpha / len(world.pair.scores), world.pair.scores
         known = {kind: whole_scores(world.claim, world.laws.get(kind)) if self.best else None for kind in kinds}
         levels = {kind: alpha * (1 if known[kind] is None else 1 - _OF_MOVES) for kind in kinds}
         cuts = {kind: world.cuts(kind, self.trials, levels[kind]) for kind in kinds}
-        seen = [world.trials(side, (n0, n1)[side]) for side in (0, 1)]
+        total = f"{self.trials:,} trials"
+        first = world.trials(0, n0, lambda done: say(f"{done:,} of {total}"))
+        seen = [first, world.trials(1, n1, lambda done: say(f"{n0 + done:,} of {total}"))]
+        say(f"what {total} would have found")
         return [self._test(kind, *cuts[kind], seen, alpha, levels[kind], known[kind]) for kind in kinds], seen
 
     def _test(

@@ -80,13 +80,16 @@ class TwoWorlds:
         """Of each kind that the pair asks for, one score a trial [trials]."""
         return self.trials(world, trials).scores
 
-    def trials(self, world: int, trials: int) -> Trials:
-        """So many whole rounds of one world; where every upload is seen by itself, each of a round's is a trial."""
+    def trials(self, world: int, trials: int, say: Callable[[int], None] | None = None) -> Trials:
+        """So many whole rounds of one world; where every upload is seen by itself, each of a round's is a trial. say:
+        is told how many are done."""
         kinds = self.pair.scores
         found: dict[str, list[float]] = {kind: [] for kind in kinds}
         entries, replays = set(), True
         while len(found[kinds[0]]) < trials:
             done = self._round(world)
+            if say is not None:
+                say(len(found[kinds[0]]))
             entries.add(tuple(json.dumps(entry.to_dict(), sort_keys=True) for entry in done.entries))
             replays &= done.replays
             for kind in kinds:

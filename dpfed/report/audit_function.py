@@ -37,10 +37,12 @@ def _page(audit: FunctionAudit, plot: Path) -> str:
         else f"A Gaussian mechanism of epsilon {upwards(finds)} or more would have failed with probability 90%, "
         "whatever these calls showed."
     )
+    verdict = audit.in_words()
     return rendered(
         "audit_function.html",
         title=f"Audit of {audit.name}",
         audit=audit,
+        verdict=verdict[:1].upper() + verdict[1:],
         plot=base64.b64encode(plot.read_bytes()).decode(),
         rows=[_row(one) for one in audit.tests],
         found=found,
