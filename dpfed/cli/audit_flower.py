@@ -35,7 +35,7 @@ def flower(
     name
         One of them; default: all.
     trials
-        Rounds; default 6,000, of local DP 20,000.
+        Rounds; default 6,000.
     seed
         Of all draws.
     json
