@@ -29,12 +29,21 @@ from dpfed.audit.promise import canaries_of
 from dpfed.audit.rejection import ClaimTest, reject_claim
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import CanaryLine, Unavailable
+from dpfed.audit.whole_scores import WholeScores
 
 Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
 Finding = tuple[bool | None, str]
 
 _LOUD_ENOUGH = 0.95
 """Of the clip norm: a shorter row does not test the bound."""
+
+_OF_WHOLE = 0.1
+_ROUNDING = 1e-6
+_SHARED = 2.0
+"""Canaries i and j of a round have <z_i, z_j> in each other's scores, which counts twice in the variance of a mean."""
+
+_OF_ROWS = WholeScores.linear(1.0)
+"""A canary's part of the sum over its own bounded row: 1 more in the mean if it is present, whatever the noise is."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,6 +56,9 @@ class CanaryResult:
     round_epsilon:   what is claimed of one round without sampling, at `delta`
     power:           of the test of two worlds, whatever the scores were
     lower_bound:     epsilon at `delta` by mu-GDP, valid if the round is mu-GDP for some mu
+    moved:           present canaries move the sum at least so far, over the rows that they were bounded to
+    moved_epsilon:   what that shows of a round if its noise is as charged; None unless that is Gaussian
+    too_far:         they move it farther, which refutes the bound
     one_run:         epsilon at `delta` by guessing all coins of the run, in mu-GDP form and in plain form
     """
 
@@ -57,6 +69,9 @@ class CanaryResult:
     delta: float
     round_epsilon: float
     lower_bound: float
+    moved: float
+    moved_epsilon: float | None
+    too_far: bool
     claim: ClaimTest
     power: Power
     one_run_rejected: bool
@@ -70,6 +85,8 @@ class CanaryResult:
             "claimed_shift": self.shift,
             "round_epsilon": self.round_epsilon,
             "round_lower_bound": self.lower_bound,
+            "moved_at_least": self.moved,
+            "round_lower_bound_known_law": self.moved_epsilon,
             "two_worlds": asdict(self.claim),
             "power": self.power.to_dict(),
             "one_run": self.one_run | {"rejected": self.one_run_rejected},
@@ -96,8 +113,8 @@ def coins_are_the_seeds(files: RunFiles) -> Finding:
 
 
 def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
-    """Two worlds and one run, alpha / 2 each. Thresholds and the number of guesses come from the claim and the number
-    of canaries alone. Unavailable where there is nothing to compare."""
+    """Two worlds and one run, each with 0.45 of alpha, and whole scores with the rest. Thresholds and the number of
+    guesses come from the claim and the number of canaries alone. Unavailable where there is nothing to compare."""
     seen = [one for one in files.canaries if one.round in files.released]
     present = np.array([one.present for one in seen], dtype=np.bool_)
     if len(seen) < 2 or present.all() or not present.any() or not all(one.norm > 0 for one in seen):
@@ -107,7 +124,10 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     mechanism = weakest([files.released[one.round] for one in seen])
     profile, delta = profiles.profile(mechanism), files.stated("delta")
     shift = float(np.median(shifts))
-    cut = thresholds.claimed_gaussian(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=alpha / 2)
+    each, parts = (1 - _OF_WHOLE) / 2 * alpha, np.array([one.score for one in seen])
+    levels = (alpha, _OF_WHOLE * alpha)
+    moved, surely = (_OF_ROWS.moved(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels)
+    cut = thresholds.claimed_gaussian(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
     law = score_law.plain(shift)
     region = Region.of(
         profile,
@@ -115,7 +135,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         threshold=cut.values[0],
         trials0=int((~present).sum()),
         trials1=int(present.sum()),
-        alpha=alpha / 2,
+        alpha=each,
     )
     guesses = one_run.guess(scores, present, guesses=max(len(seen) // 2, 1), seed=files.config.run.seed)
     worlds = scores[~present], scores[present]
@@ -126,15 +146,18 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         score_gap=_gap(files, seen),
         delta=delta,
         round_epsilon=accountant.epsilon(mechanism, delta=delta),
-        lower_bound=epsilon_bounds.gdp_lower_bound(*worlds, delta=delta, alpha=alpha / 2, cut=cut.values[0]).epsilon,
-        claim=reject_claim(*worlds, profile, alpha=alpha / 2, thresholds=cut),
+        lower_bound=epsilon_bounds.gdp_lower_bound(*worlds, delta=delta, alpha=each, cut=cut.values[0]).epsilon,
+        moved=moved,
+        moved_epsilon=_epsilon_of(mechanism, moved * float(shifts.min()), delta),
+        too_far=surely > 1 + _ROUNDING,
+        claim=reject_claim(*worlds, profile, alpha=each, thresholds=cut),
         power=power_of(region, law, noises=NOISES, moves=MOVES),
-        one_run_rejected=one_run.rejects_profile(guesses, profile, alpha=alpha / 2),
+        one_run_rejected=one_run.rejects_profile(guesses, profile, alpha=each),
         one_run={
             "guesses": guesses.made,
             "correct": guesses.correct,
-            "lower_bound": one_run.epsilon_lower_bound(guesses, delta=delta, alpha=alpha / 2),
-            "gdp_lower_bound": one_run.gdp_epsilon_lower_bound(guesses, delta=delta, alpha=alpha / 2),
+            "lower_bound": one_run.epsilon_lower_bound(guesses, delta=delta, alpha=each),
+            "gdp_lower_bound": one_run.gdp_epsilon_lower_bound(guesses, delta=delta, alpha=each),
         },
     )
 
@@ -149,11 +172,15 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
         f"{len(present)} present, {len(absent)} absent: mean scores {present.mean():.2f} and {absent.mean():.2f} noise "
         f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
         f"{downwards(found.lower_bound)} if it is a Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
-        f"sampling; {found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke test, for "
-        f"random directions and not for the worst client: so many canaries would have found {found.power.in_words()}."
+        f"sampling; present canaries move the sum by at least {downwards(found.moved, digits=2)} of their bounded rows"
+        f"{_shows(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke "
+        "test, for random directions and not for the worst client: so many canaries would have found "
+        f"{found.power.in_words()}."
     )
     if found.claim.rejected:
         return False, f"the scores show more of who took part than one round may. {detail}"
+    if found.too_far:
+        return False, f"canaries move the sum farther than their bounded rows are long. {detail}"
     if found.one_run_rejected:
         return False, f"the coins can be guessed better than one round may show. {detail}"
     if found.score_gap < _LOUD_ENOUGH:
@@ -162,6 +189,17 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
             f"canaries had only {found.score_gap:.3f} of the clip norm, so the bound was not under test. {detail}",
         )
     return True if found.power.enough else None, detail
+
+
+def _shows(found: CanaryResult) -> str:
+    if found.moved_epsilon is None:
+        return ""
+    return f" (epsilon of at least {downwards(found.moved_epsilon)} with the charged noise)"
+
+
+def _epsilon_of(mechanism: Mechanism, shift: float, delta: float) -> float | None:
+    """Of a round whose noise is as charged; None where that is not Gaussian."""
+    return epsilon_bounds.epsilon_of_shift(shift, delta=delta) if isinstance(mechanism, Gaussian) else None
 
 
 def noise_of(release: Release) -> float:

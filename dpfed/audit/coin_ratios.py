@@ -58,7 +58,7 @@ class CoinRatio:
         """One ratio for each of the sums [n, d]."""
         counts = np.asarray(sums.round().long().cpu().numpy()).clip(0, self.log_one.shape[1] - 1)
         if self.taking_part == 1:
-            return self._summed(self._ratio(), counts)
+            return self._summed(self.table(), counts)
         logs = (self._summed(_finite(log), counts) for log in (self.log_one, self.log_other, self.log_out))
         return self._of_logs(*logs)
 
@@ -92,15 +92,20 @@ class CoinRatio:
         both = [np.logaddexp(math.log1p(-q) + out, math.log(q) + own) for own in (one, other)]
         return np.asarray(both[0] - both[1])
 
-    def _ratio(self) -> Floats:
-        """0 where a value is impossible in both worlds."""
+    def table(self) -> Floats:
+        """The log-ratio of each entry's values [d, coins + 1]; 0 where one is impossible in both worlds."""
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(self.log_one - self.log_other, nan=0.0, posinf=_FAR, neginf=-_FAR)
 
     @property
+    def rules_out(self) -> bool:
+        """Whether one world has values that the other cannot have: then the only cut of note is at ratio 1."""
+        return bool((np.abs(self.table()) >= _FAR).any())
+
+    @property
     def moments(self) -> tuple[float, float, float]:
         """Mean under world 0 and under world 1, and the standard deviation under world 0."""
-        ratio = self._ratio()
+        ratio = self.table()
         p0, p1 = np.exp(self.log_other), np.exp(self.log_one)
         mean0, mean1 = float((p0 * ratio).sum()), float((p1 * ratio).sum())
         variance = (p0 * ratio**2).sum(axis=1) - (p0 * ratio).sum(axis=1) ** 2
@@ -129,14 +134,18 @@ class CoinLaw:
 
     def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
         """From draws of the law: upper limits, each too small with probability 1e-4."""
-        far = [self.origin + (1 + fault.too_far) * (end - self.origin) for end in self.ends[:2]]
-        others = int(self.ratio.log_one.shape[1]) - 2
-        true = CoinRatio.of(self.coins, far[0], far[1], self.ends[2], others, self.ratio.taking_part)
+        true = self.moved(1 + fault.too_far)
         generator = np.random.default_rng([_DRAWN, int(1e6 * fault.too_far)])
         scores = [self.ratio.of_sums(true, world, _DRAWN, generator) for world in (0, 1)]
         wrong = int((scores[0] >= threshold).sum()), int((scores[1] < threshold).sum())
         limits = [float(upper_limit(count, _DRAWN, alpha=1e-4)) for count in wrong]
         return limits[0], limits[1]
+
+    def moved(self, factor: float) -> CoinRatio:
+        """The laws where the client moves `factor` times as far from where it starts, up to the edges."""
+        far = [self.origin + factor * (end - self.origin) for end in self.ends[:2]]
+        others = int(self.ratio.log_one.shape[1]) - 2
+        return CoinRatio.of(self.coins, far[0], far[1], self.ends[2], others, self.ratio.taking_part)
 
 
 def _mean(coins: BiasOfCoins, where: Tensor) -> Floats:

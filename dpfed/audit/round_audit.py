@@ -14,11 +14,12 @@ from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.claims import Claim, claim_of
 from dpfed.audit.clip_check import norm_check
 from dpfed.audit.epsilon_bounds import epsilon_lower_bound, gdp_lower_bound
+from dpfed.audit.known_laws import Moved, shown, whole_scores
 from dpfed.audit.neighbours import Neighbours, Score, pairs_of_coins, pairs_of_sums, pairs_of_uploads, with_counts
 from dpfed.audit.noise_checks import coordinates_check, noise_of, size_check, tail_check
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.one_stream import OneStream
-from dpfed.audit.power import MOVES, MOVES_OF_COINS, NOISES, NOTHING, Power, Region, power_of
+from dpfed.audit.power import LIKELY, MOVES, MOVES_OF_COINS, NOISES, NOTHING, Power, Region, power_of
 from dpfed.audit.public_map_check import public_map_check
 from dpfed.audit.rejection import ClaimTest, reject_claim
 from dpfed.audit.round_checks import empty_round_check, floor_check, linear_check, seeds_check, sum_check
@@ -26,6 +27,7 @@ from dpfed.audit.state_checks import ledger_check, state_check
 from dpfed.audit.thresholds import Cuts, Thresholds, coins
 from dpfed.audit.two_worlds import Trials, TwoWorlds
 from dpfed.audit.verdict import Check
+from dpfed.audit.whole_scores import WholeScores
 from dpfed.audit.window_check import window_check
 from dpfed.compress.dense import Dense
 from dpfed.errors import ConfigError
@@ -41,6 +43,11 @@ TRIALS = 6_000
 
 PLENTY = 2_000
 """Trials of a pair beside the best one."""
+
+_OF_MOVES = 0.1
+"""Of a pair's error probability: the part of the test of whole scores, where their law is known."""
+
+_ROUNDING = 1e-6
 
 NOT_TESTED = (
     "several rounds together, but for shared noise",
@@ -59,7 +66,9 @@ class PairTest:
 
     gap: of the noiseless releases over the claimed sensitivity. lower_bound holds for any mechanism; lower_bound_gdp,
     and the shift mu behind it, only if the mechanism is a Gaussian's. power: of this test, at these numbers of trials;
-    None for other pairs than that with the largest gap, and where the law of the scores is not known.
+    None for other pairs than that with the largest gap, and where the law of the scores is not known. There also:
+    moved, from whole scores, if all but the client's move is as claimed (`whole_scores`); too_far: it moves the release
+    farther than claimed, which refutes the claim.
     """
 
     pair: str
@@ -71,6 +80,17 @@ class PairTest:
     mu: float
     test: ClaimTest
     power: Power | None = None
+    moved: Moved | None = None
+    too_far: bool = False
+
+    @property
+    def rejected(self) -> bool:
+        """Whether either test refutes the claim."""
+        return self.test.rejected or self.too_far
+
+    def to_dict(self) -> dict[str, Any]:
+        """As --json has it."""
+        return {**asdict(self), "power": None if self.power is None else self.power.to_dict()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +117,12 @@ class UploadAudit:
         return max((one.gap for one in self.tests if one.score != "support"), default=0.0)
 
     @property
+    def lower_bound_known_law(self) -> float | None:
+        """Epsilon at delta if all but the client's move is as claimed; None where it is not known."""
+        known = [one.moved.epsilon for one in self.tests if one.moved is not None and one.moved.epsilon is not None]
+        return max(known, default=None)
+
+    @property
     def power(self) -> Power:
         """Of the pair that would have found the smallest faults. It does not depend on what the trials showed."""
         known = [one.power for one in self.tests if one.power is not None and one.gap >= ENOUGH]
@@ -106,7 +132,7 @@ class UploadAudit:
     def verdict(self) -> str:
         """fail: the claim or a check is refuted. inconclusive: the trials would not have shown noise short by a fifth,
         or no pair reaches the claimed sensitivity."""
-        if any(one.test.rejected for one in self.tests) or not all(check.passed for check in self.checks):
+        if any(one.rejected for one in self.tests) or not all(check.passed for check in self.checks):
             return "fail"
         return "pass" if self.score_gap >= ENOUGH and self.power.enough else "inconclusive"
 
@@ -119,11 +145,12 @@ class UploadAudit:
             "delta": self.claim.delta,
             "lower_bound": max((one.lower_bound for one in self.tests), default=0.0),
             "lower_bound_if_gaussian": gaussian,
+            "lower_bound_known_law": self.lower_bound_known_law,
             "confidence": self.confidence,
             "trials": self.trials,
             "score_gap": self.score_gap,
             "power": self.power.to_dict(),
-            "rejected": any(one.test.rejected for one in self.tests),
+            "rejected": any(one.rejected for one in self.tests),
             "checks": [check.to_dict() for check in self.checks],
             "verdict": self.verdict,
             "adjacency": str(self.claim.mechanism.adjacency),
@@ -131,16 +158,12 @@ class UploadAudit:
             "sampling": self.claim.sampling.name,
             "mechanism": self.claim.to_dict(),
             "dimension": self.dimension,
-            "pairs": [_pair_dict(one) for one in self.tests],
+            "pairs": [one.to_dict() for one in self.tests],
             "not_tried": list(self.not_tried),
             "not_tested": list(NOT_TESTED),
             "seed": self.seed,
             "seconds": self.seconds,
         }
-
-
-def _pair_dict(one: PairTest) -> dict[str, Any]:
-    return {**asdict(one), "power": None if one.power is None else one.power.to_dict()}
 
 
 def _least(power: Power) -> tuple[float, float]:
@@ -183,10 +206,10 @@ def audit_round(
     shares = shares_of(worlds, trials=number, alpha=alpha, seed=seed)
     tests, seen = [], []
     for k, share in enumerate(shares, 1):
-        say(f"pair {k} of {len(shares)}, {share.world.pair.name}: {share.trials:,} trials")
-        found, shown = share.tested()
-        tests += found
-        seen += shown
+        where = f"pair {k} of {len(shares)}, {share.world.pair.name}"
+        outcomes, trials_of = share.tested(lambda words, where=where: say(f"{where}: {words}"))  # type: ignore[misc]
+        tests += outcomes
+        seen += trials_of
     say("checks of noise, bounds, seeds and samplers")
     return UploadAudit(
         method=method,
@@ -244,19 +267,40 @@ class Share:
     best: bool = False
     seed: int = 0
 
-    def tested(self) -> tuple[list[PairTest], list[Trials]]:
+    def tested(self, say: Callable[[str], None] = lambda words: None) -> tuple[list[PairTest], list[Trials]]:
         """Its tests, one a score; and what its trials showed. Cuts are settled before the trials that are counted."""
+        say("where scores are cut")
         world, (n0, n1) = self.world, coins(self.trials, self.seed)
-        alpha = self.alpha / len(world.pair.scores)
-        cuts = {kind: world.cuts(kind, self.trials, alpha) for kind in world.pair.scores}
-        seen = [world.trials(side, (n0, n1)[side]) for side in (0, 1)]
-        return [self._test(kind, *cuts[kind], seen, alpha) for kind in world.pair.scores], seen
+        alpha, kinds = self.alpha / len(world.pair.scores), world.pair.scores
+        known = {kind: whole_scores(world.claim, world.laws.get(kind)) if self.best else None for kind in kinds}
+        levels = {kind: alpha * (1 if known[kind] is None else 1 - _OF_MOVES) for kind in kinds}
+        cuts = {kind: world.cuts(kind, self.trials, levels[kind]) for kind in kinds}
+        total = f"{self.trials:,} trials"
+        first = world.trials(0, n0, lambda done: say(f"{done:,} of {total}"))
+        seen = [first, world.trials(1, n1, lambda done: say(f"{n0 + done:,} of {total}"))]
+        say(f"what {total} would have found")
+        return [self._test(kind, *cuts[kind], seen, alpha, levels[kind], known[kind]) for kind in kinds], seen
 
-    def _test(self, kind: Score, by_shift: Thresholds, guesses: Cuts, seen: list[Trials], alpha: float) -> PairTest:
+    def _test(
+        self,
+        kind: Score,
+        by_shift: Thresholds,
+        guesses: Cuts,
+        seen: list[Trials],
+        alpha: float,
+        of_test: float,
+        known: WholeScores | None,
+    ) -> PairTest:
         claim, (one, other) = self.world.claim, (side.scores[kind] for side in seen)
         level = alpha * (1 - 2.0 ** (1 - self.trials))  # the coins did not all fall alike
         bound = epsilon_lower_bound(one, other, delta=claim.delta, alpha=level, cuts=guesses)
         gaussian = gdp_lower_bound(one, other, delta=claim.delta, alpha=level, cut=by_shift.values[0])
+        moved, too_far, power = None, False, self._power(kind, by_shift.values[0], (len(one), len(other)), of_test)
+        if known is not None:
+            law, gap = self.world.laws[kind], self.world.gap
+            moved = shown(claim, law, known, gap, (one, other), alpha=level)
+            too_far = known.moved(one, other, alpha=alpha - of_test) * min(gap, 1.0) > 1 + _ROUNDING
+            power = _with_moves(power, known.finds(len(one), len(other), alpha=alpha - of_test, probability=LIKELY))
         return PairTest(
             pair=self.world.pair.name,
             score=kind,
@@ -265,8 +309,10 @@ class Share:
             lower_bound=bound.epsilon,
             lower_bound_gdp=gaussian.epsilon,
             mu=gaussian.mu or 0.0,
-            test=reject_claim(one, other, claim.profile, alpha=alpha, thresholds=by_shift),
-            power=self._power(kind, by_shift.values[0], (len(one), len(other)), alpha),
+            test=reject_claim(one, other, claim.profile, alpha=of_test, thresholds=by_shift),
+            power=power,
+            moved=moved,
+            too_far=too_far,
         )
 
     def _power(self, kind: Score, threshold: float, trials: tuple[int, int], alpha: float) -> Power | None:
@@ -277,6 +323,13 @@ class Share:
         if claim.coins is not None:
             return power_of(region, law, noises=(), moves=MOVES_OF_COINS)
         return power_of(region, law, noises=NOISES, moves=MOVES)
+
+
+def _with_moves(power: Power | None, too_far: float | None) -> Power | None:
+    """What either test finds."""
+    if power is None or too_far is None:
+        return power
+    return replace(power, too_far=too_far if power.too_far is None else min(power.too_far, too_far))
 
 
 def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[Share]:

@@ -22,7 +22,6 @@ from dpfed.audit.one_round import OneRound
 from dpfed.audit.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.thresholds import Cuts, Thresholds
 from dpfed.audit.whole_round import RoundOutcome, WholeRounds
-from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.integers import Integers
 
 Floats = NDArray[np.float64]
@@ -31,6 +30,7 @@ PILOT = 200
 """Trials in each world that only settle where the scores of lossy encodings are cut. They are not counted."""
 
 _ROUNDINGS = 8
+_NOTHING = 1e-6
 _CANDIDATES = 121
 
 
@@ -80,13 +80,16 @@ class TwoWorlds:
         """Of each kind that the pair asks for, one score a trial [trials]."""
         return self.trials(world, trials).scores
 
-    def trials(self, world: int, trials: int) -> Trials:
-        """So many whole rounds of one world; where every upload is seen by itself, each of a round's is a trial."""
+    def trials(self, world: int, trials: int, say: Callable[[int], None] | None = None) -> Trials:
+        """So many whole rounds of one world; where every upload is seen by itself, each of a round's is a trial. say:
+        is told how many are done."""
         kinds = self.pair.scores
         found: dict[str, list[float]] = {kind: [] for kind in kinds}
         entries, replays = set(), True
         while len(found[kinds[0]]) < trials:
             done = self._round(world)
+            if say is not None:
+                say(len(found[kinds[0]]))
             entries.add(tuple(json.dumps(entry.to_dict(), sort_keys=True) for entry in done.entries))
             replays &= done.replays
             for kind in kinds:
@@ -103,6 +106,9 @@ class TwoWorlds:
             at = np.linspace(low - 5.0, high + 5.0, _CANDIDATES)
             cut = power.for_a_fault(law, profile, trials=trials // 2, alpha=alpha)
             return cut, thresholds.guessing(law.errors, at, trials=trials, alpha=alpha, delta=delta)
+        if self.ratio is not None and self.ratio.rules_out:
+            origin = "likelihood ratio 1, as one world sends what the other cannot"
+            return Thresholds(values=(0.0,), origin=origin), Cuts(low=0.0, high=0.0, origin=origin)
         centre, scale, mu, origin = self._unit(kind, trials)
         if not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
             origin, middle = "no noise, or nothing to separate", centre + scale * mu / 2 if math.isfinite(mu) else 0.0
@@ -242,12 +248,15 @@ def _law(
 
 
 def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
-    """The law of sums of coins is known: the claimed one, from the bounded moves."""
-    stage, mechanism = one.method.stages.find(PrivateCoins), claim.coins
-    assert stage is not None
+    """The law of sums of coins is known: the claimed one, from the bounded moves.
+
+    Where the claim says that nothing can be told, as its edges hide the move, scores are those of coins without edges:
+    a coin of probability 0 that comes up tells its world outright.
+    """
+    mechanism = claim.coins
     assert mechanism is not None
-    coins = BiasOfCoins(edge=stage.edge, noise_std=stage.coins.noise_std)
     assert pair.other is not None
+    coins = BiasOfCoins(edge=mechanism.floor, noise_std=mechanism.noise_std)
     client, start = np.zeros(1, dtype=np.int64), one.reference.double()
     ends = [
         start + one.upload(update[None], client).bounded[0].double() for update in (pair.one, pair.other, pair.rest)
@@ -263,7 +272,8 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
         )
         if limit is not None
     ]
-    ratio = CoinRatio.of(coins, ends[0], ends[1], ends[2], others, claim.sampling.probability)
+    scored = coins if max(gaps) > _NOTHING else replace(coins, edge=0.0)
+    ratio = CoinRatio.of(scored, ends[0], ends[1], ends[2], others, claim.sampling.probability)
     return make(
         pair=pair,
         claim=claim,

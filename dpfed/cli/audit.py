@@ -164,7 +164,7 @@ def upload(
 
 
 def _show(done: UploadAudit, folder: Path | None) -> None:
-    from dpfed.report.audit import verdict_words
+    from dpfed.report.audit import moved_words, verdict_words
 
     out, claim = console(), done.claim
     table = Table(
@@ -183,11 +183,13 @@ def _show(done: UploadAudit, folder: Path | None) -> None:
             f"{one.trials:,}",
             downwards(one.lower_bound),
             downwards(one.lower_bound_gdp) if claim.is_gaussian else "–",
-            "refuted" if one.test.rejected else "stands",
+            "refuted" if one.rejected else "stands",
         )
     out.print(table)
     for check in done.checks:
         out.print(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}", highlight=False)
+    if words := moved_words(done):
+        out.print(words, highlight=False)
     out.print(f"{done.verdict}: {verdict_words(done)}", highlight=False)
     if folder is not None:
         out.print(f"report: {folder / 'report.html'}", highlight=False)

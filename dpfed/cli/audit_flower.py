@@ -35,7 +35,7 @@ def flower(
     name
         One of them; default: all.
     trials
-        Rounds; default 6,000, of local DP 20,000.
+        Rounds; default 6,000.
     seed
         Of all draws.
     json
@@ -64,7 +64,7 @@ def _show(found: list[tuple[FlowerCase, FunctionAudit]]) -> None:
     for heading in ("Flower", "neighbours", "claimed epsilon", "at least", "verdict", "the claim is true for"):
         table.add_column(heading, overflow="fold")
     for case, done in found:
-        shown = max(max(one.lower_bound, one.lower_bound_gdp) for one in done.tests)
+        shown = max(max(one.lower_bound, one.lower_bound_gdp * done.claim.gaussian) for one in done.tests)
         table.add_row(
             case.name, case.adjacency, upwards(done.claim.epsilon), downwards(shown), done.verdict, case.true_where
         )

@@ -69,8 +69,8 @@ def _show(done: FunctionAudit, folder: Path | None) -> None:
             f"{one.gap:.2g}",
             f"{one.trials:,}",
             downwards(one.lower_bound),
-            downwards(one.lower_bound_gdp),
-            "refuted" if one.test.rejected else "stands",
+            downwards(one.lower_bound_gdp) if done.claim.gaussian else "–",
+            "refuted" if one.rejected else "stands",
         )
     out.print(table)
     for check in done.checks:

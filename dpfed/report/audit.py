@@ -32,15 +32,11 @@ def write_audit(audit: UploadAudit, folder: Path) -> None:
 
 def verdict_words(audit: UploadAudit) -> str:
     """The verdict in a sentence or two."""
-    refuted = [one for one in audit.tests if one.test.rejected]
+    refuted = [one for one in audit.tests if one.rejected]
     broken = [check.name for check in audit.checks if not check.passed]
     words = []
     if refuted:
-        test = refuted[0].test
-        words.append(
-            f"The claimed profile is refuted by “{refuted[0].pair}”: at epsilon {downwards(test.epsilon)} the trials "
-            f"need delta of at least {downwards(test.seen)}, claimed is {upwards(test.claimed)}."
-        )
+        words += [_refuted(one) for one in refuted[:1]]
     if broken:
         words.append(f"Checks that failed: {', '.join(broken)}.")
     if words:
@@ -60,6 +56,30 @@ def verdict_words(audit: UploadAudit) -> str:
     return f"{found} That is too little for a pass: noise short by a fifth must be found. More trials may do."
 
 
+def _refuted(one: PairTest) -> str:
+    if not one.test.rejected:
+        return f"The client of “{one.pair}” moves the release farther than is claimed."
+    return (
+        f"The claimed profile is refuted by “{one.pair}”: at epsilon {downwards(one.test.epsilon)} the trials "
+        f"need delta of at least {downwards(one.test.seen)}, claimed is {upwards(one.test.claimed)}."
+    )
+
+
+def moved_words(audit: UploadAudit) -> str:
+    """What whole scores show, where their law is known; else nothing."""
+    known = [one for one in audit.tests if one.moved is not None and one.moved.factor > 0]
+    if not known:
+        return ""
+    best = max(known, key=lambda one: one.moved.factor if one.moved else 0.0)
+    assert best.moved is not None
+    shows = best.moved.epsilon
+    return (
+        f"Known law: the client of “{best.pair}” moves the release at least {downwards(best.moved.factor, digits=3)} "
+        "times as far as is claimed"
+        + ("." if shows is None else f", an epsilon of at least {downwards(shows)} if all else is as claimed.")
+    )
+
+
 def _page(audit: UploadAudit, plot: Path) -> str:
     claim = audit.claim
     return rendered(
@@ -68,10 +88,11 @@ def _page(audit: UploadAudit, plot: Path) -> str:
         audit=audit,
         audit_not_tested="; ".join(NOT_TESTED),
         verdict=verdict_words(audit),
+        moved=moved_words(audit),
         claim=f"{claim.to_dict()['kind']}, {claim.mechanism.adjacency} neighbours, {_seen(claim.seen)}, "
         f"epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}",
         plot=base64.b64encode(plot.read_bytes()).decode(),
-        rows=[_row(one) for one in audit.tests],
+        rows=[_row(one, claim.is_gaussian) for one in audit.tests],
         delta=upwards(claim.delta),
         confidence=f"{audit.confidence:.0%}",
         false_alarm=f"{FALSE_ALARM:g}",
@@ -83,7 +104,7 @@ def _seen(what: str) -> str:
     return "every upload seen" if what == "uploads" else "only the sum seen"
 
 
-def _row(one: PairTest) -> dict[str, object]:
+def _row(one: PairTest, gaussian: bool) -> dict[str, object]:
     test = one.test
     return {
         "pair": one.pair,
@@ -91,16 +112,15 @@ def _row(one: PairTest) -> dict[str, object]:
         "gap": one.gap,
         "trials": one.trials,
         "errors": f"{test.false_positives:,} of {test.trials0:,}, {test.false_negatives:,} of {test.trials1:,}",
-        "bound": f"{downwards(one.lower_bound)} ({downwards(one.lower_bound_gdp)})",
-        "rejected": test.rejected,
+        "bound": downwards(one.lower_bound) + (f" ({downwards(one.lower_bound_gdp)})" if gaussian else ""),
+        "rejected": one.rejected,
     }
 
 
 def _plot(audit: UploadAudit, path: Path) -> None:
     epsilons = np.linspace(0.0, 1.3 * audit.claim.epsilon + 0.1, 300)
     rates = np.linspace(0.0, 1.0, 401)
-    shares = len(audit.tests)
-    pairs = [_observed(one, (1 - audit.confidence) / shares) for one in audit.tests]
+    pairs = [_observed(one, one.test.alpha) for one in audit.tests]
     plot_audit(epsilons, audit.claim.profile(epsilons), rates, trade_off(audit.claim.profile, rates), pairs, path)
 
 
@@ -112,7 +132,7 @@ def _observed(one: PairTest, alpha: float) -> Observed:
     ]
     return Observed(
         name=one.pair if one.score == "filter" else f"{one.pair} ({one.score})",
-        rejected=test.rejected,
+        rejected=one.rejected,
         false_positive_rate=test.false_positives / test.trials0,
         false_negative_rate=test.false_negatives / test.trials1,
         fpr_upper=limits[0],

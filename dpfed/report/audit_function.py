@@ -37,27 +37,29 @@ def _page(audit: FunctionAudit, plot: Path) -> str:
         else f"A Gaussian mechanism of epsilon {upwards(finds)} or more would have failed with probability 90%, "
         "whatever these calls showed."
     )
+    verdict = audit.in_words()
     return rendered(
         "audit_function.html",
         title=f"Audit of {audit.name}",
         audit=audit,
+        verdict=verdict[:1].upper() + verdict[1:],
         plot=base64.b64encode(plot.read_bytes()).decode(),
-        rows=[_row(one) for one in audit.tests],
+        rows=[_row(one, audit.claim.gaussian) for one in audit.tests],
         found=found,
         alarm=f"{1 - audit.confidence:.0%}",
         confidence=f"{audit.confidence:.0%}",
     )
 
 
-def _row(one: FunctionTest) -> dict[str, object]:
+def _row(one: FunctionTest, gaussian: bool) -> dict[str, object]:
     return {
         "pair": one.pair,
         "score": one.score,
         "gap": one.gap,
         "trials": one.trials,
         "bound": downwards(one.lower_bound),
-        "gaussian": downwards(one.lower_bound_gdp),
-        "rejected": one.test.rejected,
+        "gaussian": downwards(one.lower_bound_gdp) if gaussian else "–",
+        "rejected": one.rejected,
     }
 
 
@@ -77,7 +79,7 @@ def _observed(one: FunctionTest) -> Observed:
     ]
     return Observed(
         name=one.pair if one.score == "direction" else f"{one.pair} ({one.score})",
-        rejected=test.rejected,
+        rejected=one.rejected,
         false_positive_rate=test.false_positives / test.trials0,
         false_negative_rate=test.false_negatives / test.trials1,
         fpr_upper=limits[0],

@@ -1,7 +1,7 @@
 """Bugs that were reported in public trackers, planted again, and what the audit says of each and of its sound twin.
 
 python experiments/audit-field/run.py                  # every bug and its twin, as `dpfed audit upload` audits them
-python experiments/audit-field/run.py --sound 1000     # so many sound audits: how often the audit raises a false alarm
+python experiments/audit-field/run.py --sound 1000     # false alarms in so many sound audits; goes on where it ended
 """
 
 import argparse
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from accounting.rounding import upwards
+from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of
 from dpfed.audit.functions.outputs import numbers_of
@@ -52,23 +53,33 @@ def table(names):
         )
 
 
-def false_alarms(count):
-    """The sound twins in turn, each time with another seed, 200 trials over two pairs of neighbours."""
-    alarms = 0
+def false_alarms(count, kept):
+    """The sound twins in turn, each time with another seed, 200 trials over two pairs of neighbours. Audits that the
+    file `kept` already has, one a line, are not made again."""
+    done = {int(line.split()[0]): line.split()[2] for line in kept.read_text().splitlines()} if kept.exists() else {}
     for k in range(count):
-        bug = importlib.import_module(NAMES[k % len(NAMES)])
-        setting = bug.SETTING
-        claim = claim_of(setting["claim"], adjacency=setting.get("adjacency"))
-        pairs = pairs_of_updates(claim.adjacency, clients=4, dimension=16, clip_norm=1.0)
-        done = audit_calls(Here(bug.sound), claim, pairs[:1] + pairs[4:5], trials=200, seed=10_000 + k)
-        alarms += done.verdict == "fail"
+        name = NAMES[k % len(NAMES)]
+        if k not in done:
+            done[k] = sound_audit(name, seed=10_000 + k).verdict
+            with kept.open("a") as file:
+                file.write(f"{k} {name} {done[k]}\n")
         if (k + 1) % 50 == 0:
-            print(f"{alarms} false alarms in {k + 1} sound audits", flush=True)
+            alarms = sum(done[one] == "fail" for one in range(k + 1))
+            rate = float(upper_limit(alarms, k + 1, alpha=0.05))
+            print(f"{alarms} false alarms in {k + 1} sound audits: a rate of at most {rate:.2%}", flush=True)
+
+
+def sound_audit(name, seed):
+    bug = importlib.import_module(name)
+    claim = claim_of(bug.SETTING["claim"], adjacency=bug.SETTING.get("adjacency"))
+    pairs = pairs_of_updates(claim.adjacency, clients=4, dimension=16, clip_norm=1.0)
+    return audit_calls(Here(bug.sound), claim, pairs[:1] + pairs[4:5], trials=200, seed=seed)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sound", type=int, default=0)
+    parser.add_argument("--kept", type=Path, default=Path("sound-audits.txt"), help="finished sound audits, to go on")
     parser.add_argument("names", nargs="*", default=NAMES)
     given = parser.parse_args()
-    false_alarms(given.sound) if given.sound else table(given.names)
+    false_alarms(given.sound, given.kept) if given.sound else table(given.names)

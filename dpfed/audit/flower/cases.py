@@ -10,11 +10,13 @@ from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.flower.rounds import StrategyRound
 from dpfed.audit.functions.audit import FunctionAudit, audit_function
+from dpfed.audit.functions.claim import equivalent_shift
 from dpfed.audit.functions.worlds import pairs_of_updates
 from dpfed.errors import ConfigError
 
 CLIP_NORM = 1.0
 NOISE_MULTIPLIER = 1.0
+LOCAL_EPSILON, LOCAL_DELTA = 4.0, 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +77,19 @@ def _cases() -> list[FlowerCase]:
               "nowhere: without fixedclipping_mod nothing is clipped"),
         fixed("server-adaptive", lambda: _adaptive("Server"), "zero-out", False, adaptive),
         fixed("client-adaptive", lambda: _adaptive("Client"), "zero-out", False, adaptive),
-        FlowerCase(name="local-dp", make=_local, claim=(4.0, 1e-5), adjacency="zero-out", sound=True, true_where=local,
-                   trials=20_000),
-        FlowerCase(name="local-dp, any two updates", make=_local, claim=(4.0, 1e-5), adjacency="replace-one",
-                   sound=False, true_where=local, trials=20_000),
+        FlowerCase(name="local-dp", make=_local, claim=_stated("zero-out"), adjacency="zero-out", sound=True,
+                   true_where=local),
+        FlowerCase(name="local-dp, any two updates", make=_local, claim=_stated("replace-one"),
+                   adjacency="replace-one", sound=False, true_where=local),
     ]  # fmt: skip
+
+
+def _stated(adjacency: str) -> Gaussian:
+    """What local DP states, of Gaussian noise, as it adds it: a trial shows more of that than of two numbers."""
+    moves = Adjacency.of(adjacency).sensitivity_in_clips
+    return Gaussian(
+        noise_multiplier=moves / equivalent_shift(LOCAL_EPSILON, LOCAL_DELTA), adjacency=Adjacency.of(adjacency)
+    )
 
 
 def audit_flower(
@@ -159,7 +169,7 @@ def _adaptive(side: str) -> StrategyRound:
 def _local() -> StrategyRound:
     from flwr.clientapp.mod import LocalDpMod
 
-    mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=4.0, delta=1e-5)
+    mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=LOCAL_EPSILON, delta=LOCAL_DELTA)
     return StrategyRound(make=_fed_avg, mods=(mod,), upload=True)
 
 

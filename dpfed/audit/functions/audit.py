@@ -10,9 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaincinv, ndtr, ndtri
+from scipy.stats import binom
 
 from accounting import require
 from accounting.rounding import downwards, upwards
+from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of
 from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
@@ -38,6 +41,7 @@ ENOUGH = 0.9
 _A_FIFTH = 0.8
 _CHUNK, _LEARN = 500, 1_000
 _CUT = 1e6
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,7 @@ class FunctionTest:
 
     gap:         how far the worlds are apart, in noise stds, over the claimed shift; an estimate
     lower_bound: epsilon for any mechanism; lower_bound_gdp if it is a Gaussian
+    beyond:      a Gaussian is claimed, and lower_bound_gdp is above it, which refutes the claim
     finds:       the epsilon of a Gaussian that this test finds with probability 90%; infinite with few trials
     """
 
@@ -57,6 +62,12 @@ class FunctionTest:
     lower_bound_gdp: float
     finds: float
     test: ClaimTest
+    beyond: bool = False
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the whole profile or, of a Gaussian claim, the errors in the middle refute it."""
+        return self.test.rejected or self.beyond
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -67,7 +78,7 @@ class FunctionTest:
             "lower_bound": self.lower_bound,
             "lower_bound_gdp": self.lower_bound_gdp,
             "finds": None if math.isinf(self.finds) else self.finds,
-            "rejected": self.test.rejected,
+            "rejected": self.rejected,
         }
 
 
@@ -103,7 +114,7 @@ class FunctionAudit:
     def verdict(self) -> str:
         """fail: the claim is refuted. inconclusive: noise short by a fifth would not have been found, or no pair shows
         as much as is claimed."""
-        if any(one.test.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
+        if any(one.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
             return "fail"
         enough = self.finds <= _limit(self.claim)
         return "pass" if enough and self.gap >= ENOUGH else "inconclusive"
@@ -111,12 +122,19 @@ class FunctionAudit:
     def in_words(self) -> str:
         """The verdict in a sentence or two."""
         claim = f"epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)}"
-        refuted = [one for one in self.tests if one.test.rejected]
+        refuted = [one for one in self.tests if one.rejected]
         if refuted:
-            worst = max(refuted, key=lambda one: one.test.excess)
+            worst = max(refuted, key=self._shown)
+            apart = f"inputs that differ in one client ({worst.pair}) can be told apart"
+            if self._shown(worst) > self.claim.epsilon:
+                return (
+                    f"{claim} is claimed and does not hold: {apart} as if epsilon were at least "
+                    f"{downwards(self._shown(worst))}."
+                )
             return (
-                f"{claim} is claimed and does not hold: inputs that differ in one client ({worst.pair}) can be told "
-                f"apart as if epsilon were at least {downwards(max(worst.lower_bound, worst.lower_bound_gdp))}."
+                f"{claim} is claimed and does not hold: {apart} so well that delta is at least "
+                f"{downwards(worst.test.seen)} at epsilon {downwards(worst.test.epsilon)}, where "
+                f"{upwards(worst.test.claimed)} is claimed."
             )
         broken = [one.name for one in self.checks if one.passed is False]
         if broken:
@@ -137,6 +155,9 @@ class FunctionAudit:
         return (
             f"{found} That is too little: noise short by a fifth must be found. Give more trials, or claim a mechanism."
         )
+
+    def _shown(self, one: FunctionTest) -> float:
+        return max(one.lower_bound, one.lower_bound_gdp if self.claim.gaussian else 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of `dpfed audit upload --json`."""
@@ -350,16 +371,22 @@ class _Share:
         middle: float,
     ) -> FunctionTest:
         level, delta = alpha * (1 - 2.0 ** (1 - self.trials)), claim.delta
-        counted = replace(score, pilot=seen)
+        counted, part = replace(score, pilot=seen), 0.5 if claim.gaussian else 1.0  # of two tests, or of one
+        gaussian = gdp_lower_bound(*seen, delta=delta, alpha=level * part, cut=middle)
+        finds = math.inf
+        if self.best:
+            finds = _finds(claim, (len(seen[0]), len(seen[1])), alpha * part, _of_unit(score, cut))
+            finds = min(finds, _finds_beyond(claim, self.trials, level * part)) if claim.gaussian else finds
         return FunctionTest(
             pair=self.pair.name,
             score=score.kind,
             gap=min(counted.separation / claim.mu, _CUT) if claim.mu > 0 else _CUT,
             trials=self.trials,
             lower_bound=epsilon_lower_bound(*seen, delta=delta, alpha=level, cuts=guesses).epsilon,
-            lower_bound_gdp=gdp_lower_bound(*seen, delta=delta, alpha=level, cut=middle).epsilon,
-            finds=_finds(claim, (len(seen[0]), len(seen[1])), alpha, _of_unit(score, cut)) if self.best else math.inf,
-            test=reject_claim(*seen, claim.profile, alpha=alpha, thresholds=cut),
+            lower_bound_gdp=gaussian.epsilon,
+            finds=finds,
+            test=reject_claim(*seen, claim.profile, alpha=alpha * part, thresholds=cut),
+            beyond=claim.gaussian and (gaussian.mu or 0.0) > claim.mu * (1 + _ROUNDING),
         )
 
 
@@ -389,7 +416,6 @@ def _of_unit(score: LearntScore, cut: Thresholds) -> float:
 
 def _finds(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
     """The epsilon of the weakest Gaussian that this test, with its own threshold, rejects with probability 90%."""
-
     if not 0 < claim.mu < math.inf:
         return math.inf
     region = Region.of(
@@ -404,6 +430,18 @@ def _finds(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshol
         between = (low + high) / 2
         low, high = (low, between) if region.probability(plain(between), HONEST) >= LIKELY else (between, high)
     return epsilon_of_shift(high, delta=claim.delta)
+
+
+def _finds_beyond(claim: FunctionClaim, trials: int, alpha: float) -> float:
+    """The same of the errors in the middle: with k of them or fewer, their rate is at most below that of the claim."""
+    claimed = float(ndtr(-claim.mu / 2))
+    k = int(binom.ppf(alpha, trials, claimed))  # P(Bin(trials, claimed) <= k) >= alpha; one fewer is rejected
+    while k >= 0 and float(upper_limit(k, trials, alpha=alpha)) >= claimed:
+        k -= 1
+    if k < 0:
+        return math.inf
+    rate = 1 - float(betaincinv(trials - k, k + 1, LIKELY))  # at which so few errors have this probability
+    return epsilon_of_shift(max(-2 * float(ndtri(rate)), claim.mu), delta=claim.delta)
 
 
 def _numbers_only(trial: _Trials, pair: Worlds) -> Check:

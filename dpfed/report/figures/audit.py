@@ -13,6 +13,7 @@ from dpfed.report.figures.figure import COLOURS, figure
 Floats = NDArray[np.float64]
 
 _LEAST = 1e-7
+_ACROSS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +32,13 @@ def plot_audit(
     epsilons: Floats, claimed: Floats, rates: Floats, least_missed: Floats, pairs: Sequence[Observed], path: Path
 ) -> None:
     """Left: the claimed profile at `epsilons` and what each pair shows at least. Right: the same as error rates."""
-    with figure(path, columns=2) as axes:
+    entries = len(pairs) + 2
+    rows = -(-entries // _ACROSS)
+    with figure(path, columns=2, below=0.2 * rows) as axes:
         left, right = axes
-        left.plot(epsilons, np.where(claimed > _LEAST, claimed, np.nan), color="black", label="claimed, at most")
+        left.plot(epsilons, np.where(claimed > _LEAST, claimed, np.nan), color="black", label="claimed")
         right.fill_between(rates, 0, least_missed, color="black", alpha=0.08, linewidth=0, label="refutes the claim")
-        right.plot(rates, least_missed, color="black", label="claimed, at least")
+        right.plot(rates, least_missed, color="black", label="what the claim allows")
         for k, one in enumerate(pairs):
             colour, mark = _colour(k, len(pairs)), "x" if one.rejected else "o"
             shown = _shown(epsilons, one.fpr_upper, one.fnr_upper)
@@ -44,16 +47,22 @@ def plot_audit(
             right.plot(*zip(points, limits, strict=True), color=colour, linewidth=1)
             right.plot(*points, mark, color=colour, markersize=4, label=one.name)
         left.set(yscale="log", ylim=(_LEAST, 1.5), xlabel="epsilon", ylabel="delta")
-        left.set_title("claimed profile, and what trials show at least", fontsize=9)
-        right.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="false positives", ylabel="false negatives")
-        right.set_title("error rates; the line ends at the confidence limit", fontsize=9)
-        left.legend(frameon=False, fontsize=7)
-        right.legend(frameon=False, fontsize=7)
+        left.set_title("claimed, and shown at least by each pair", fontsize=9)
+        right.set(
+            xlim=(-0.02, 1.02),
+            ylim=(-0.02, 1.02),
+            xlabel="without the client, and guessed to be there",
+            ylabel="with the client, and missed",
+        )
+        right.set_title("wrong guesses: how often, and at most", fontsize=9)
+        right.figure.legend(
+            *right.get_legend_handles_labels(), loc="outside lower center", ncols=_ACROSS, frameon=False, fontsize=9
+        )
 
 
 def _colour(k: int, count: int) -> Any:
-    """Another one for every pair."""
-    if count <= len(COLOURS):
+    """Another one for every pair; black is the claim's."""
+    if count < len(COLOURS):
         return COLOURS[k]
     from matplotlib import colormaps
 

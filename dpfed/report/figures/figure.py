@@ -14,10 +14,13 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 @contextmanager
-def figure(path: Path, *, columns: int = 1, rows: int = 1, beside: float = 0.0, pdf: bool = False) -> Iterator[Any]:
+def figure(
+    path: Path, *, columns: int = 1, rows: int = 1, beside: float = 0.0, below: float = 0.0, pdf: bool = False
+) -> Iterator[Any]:
     """Axes to draw on (one, or an array of `columns` times `rows`); the PNG is written to `path` at the end.
 
-    `beside`: inches of room for a legend to the right (`legend_beside`). `pdf`: the same as PDF next to it, too.
+    `beside`, `below`: inches of room for a legend, to the right (`legend_beside`) or under the figure. `pdf`: the same
+    as PDF next to it, too.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -25,7 +28,10 @@ def figure(path: Path, *, columns: int = 1, rows: int = 1, beside: float = 0.0, 
     except ImportError:
         raise ConfigError("plots need matplotlib: pip install 'dpfed[plots]'.") from None
     drawing = Figure(
-        figsize=((6.4 if columns == 1 else (4.7 if rows == 1 else 3.6) * columns) + beside, _height(columns, rows)),
+        figsize=(
+            (6.4 if columns == 1 else (4.7 if rows == 1 else 3.6) * columns) + beside,
+            _height(columns, rows) + below,
+        ),
         dpi=150,
         layout="constrained",
     )

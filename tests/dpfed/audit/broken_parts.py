@@ -15,7 +15,7 @@ from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.randomness import Randomness
 from dpfed.server.averaging import Averaging
 from dpfed.stages.clip import Clip, clip_rows, counted, drop_not_finite
-from dpfed.stages.coins import PrivateCoins
+from dpfed.stages.coins import PrivateCoins, fair_coins
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import PublicTopMask, SharedMask, top_indices
@@ -158,6 +158,13 @@ class WithoutFloor(PrivateCoins):
     @property
     def edge(self):
         return 0.0
+
+
+class DrawsWithoutFloor(PrivateCoins):
+    """Coins of any probability, of a stage that states its floor wherever it is asked."""
+
+    def _drawn(self, reference, row, purpose, *path):
+        return fair_coins(reference, row, 0.0, self.randomness, purpose, *path)
 
 
 # --- a sum that goes past the noise

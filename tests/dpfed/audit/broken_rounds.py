@@ -28,6 +28,7 @@ from .broken_parts import (
     ClipsBeforeTheScale,
     ClipsEveryLayer,
     ClipsWithSlack,
+    DrawsWithoutFloor,
     FixedSizeCalledPoisson,
     FixedWithRepeats,
     ForgetsTheLastClient,
@@ -121,6 +122,11 @@ def noise_for_fewer_entries():
 def no_floor():
     twin = case("fedpm", "privacy.clip_metric=euclidean")
     return twin, twin.replacing(PrivateCoins, lambda coins: WithoutFloor(**fields_of(coins)))
+
+
+def no_floor_where_coins_are_drawn():
+    twin = case("fedpm", "privacy.clip_metric=euclidean")
+    return twin, twin.replacing(PrivateCoins, lambda coins: DrawsWithoutFloor(**fields_of(coins)))
 
 
 def no_clip_of_scalars():

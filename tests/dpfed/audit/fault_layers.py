@@ -122,7 +122,7 @@ def worlds(pair, trials):
         (chosen,) = [one for one in pairs_of(case.one, claim, case.layout) if one.name == pair]
         world = TwoWorlds.of(case.drawing_from(OneStream(seed)), claim, chosen)
         tests, _ = Share(world=world, trials=trials, alpha=ALPHA).tested()
-        return any(test.test.rejected for test in tests)
+        return any(test.rejected for test in tests)
 
     return Layer(name=f"two worlds: {pair}", trials=trials, alarm=alarm)
 

@@ -89,7 +89,13 @@ FAULTS = (
         name="coins without a floor",
         make=broken_rounds.no_floor,
         epsilon=math.inf,
-        layers=(check("floor", 30_000, "coins"),),
+        layers=(worlds("all up from certainty", 300), check("floor", 30_000, "coins")),
+    ),
+    Fault(
+        name="coins without a floor, of a stage that states one",
+        make=broken_rounds.no_floor_where_coins_are_drawn,
+        epsilon=math.inf,
+        layers=(worlds("all up from certainty", 300), check("floor", 30_000, "coins")),
     ),
     Fault(
         name="FedScalar: the update clipped, not the scalar",

@@ -116,6 +116,23 @@ def test_opacus_gdp_is_below_the_truth_and_its_rdp_is_not():
     assert adapters.opacus_rdp(GOLDEN.to_dict()) is None
 
 
+SOME = [one for one in SETTINGS if one.rounds <= 100][::6]
+"""What CI asks of the accountants that are installed; `dpfed audit accountant` asks for all."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("dp-accounting", {"dp-accounting RDP"}), ("opacus", {"opacus GDP"})], ids=lambda one: str(one)
+)
+def test_of_the_list_only_what_is_known_to_be_wrong_is_refuted(name, wrong):
+    found = audit_accountant(name, settings=SOME, seconds=30.0)
+    assert found.verdict == "fail"
+    assert {case.accountant for case in found.of("refuted")} == wrong
+    for case in found.of("refuted"):
+        nested_or_replaced = case.setting.releases_per_cohort > 1 or case.setting.adjacency == "replace-one"
+        assert nested_or_replaced or name == "opacus"
+
+
 def test_wrong_names_are_refused():
     with pytest.raises(ConfigError, match="MODULE:FUNCTION"):
         dpfed.audit.accountant("tensorflow")

@@ -12,7 +12,7 @@ import pytest
 import dpfed.audit
 from accounting import Adjacency, Gaussian, PoissonSampling, subsample
 from accounting.gaussian import privacy_profile, smallest_epsilon
-from dpfed.audit.functions.audit import audit_function
+from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
 from dpfed.audit.functions.outputs import numbers_of, table_of
 from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
@@ -92,6 +92,25 @@ def test_false_alarms_are_within_the_stated_rate():
         audit_function(gaussian(), claim=CLAIM, trials=400, seed=seed, **QUICK).verdict == "fail" for seed in range(100)
     )
     assert alarms <= 13
+
+
+class InThisProcess:
+    """Sums with too little noise, many at a time."""
+
+    def seen(self, given, seeds):
+        rows = gaussian(factor=0.7)(np.broadcast_to(given, (len(seeds), *given.shape)), np.array(seeds))
+        return [numbers_of(row) for row in rows]
+
+
+def test_a_bound_above_the_claim_refutes_it():
+    """Planted: noise of 0.7 by the errors in the middle alone, where the whole profile says nothing yet."""
+    claim = claim_of(CLAIM)
+    pairs = pairs_of_updates(claim.adjacency, clients=4, dimension=16, clip_norm=1.0)[:1]
+    seen = [audit_calls(InThisProcess(), claim, pairs, trials=500, seed=k) for k in range(3)]
+    assert any(test.beyond and not test.test.rejected for done in seen for test in done.tests)
+    for done in seen:
+        assert (done.verdict == "fail") == any(test.rejected for test in done.tests)
+        assert all(test.rejected or test.lower_bound_gdp <= claim.epsilon for test in done.tests)
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from dpfed.audit.accountants.conformance import audit_accountant
+from dpfed.audit.accountants.settings import SETTINGS
 from dpfed.audit.flower.cases import CASES, audit_flower
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
@@ -49,6 +51,14 @@ def test_sound_use_is_not_refuted():
     done = audit_flower(CASE["server-fixed"], trials=200, only="far beyond the clip norm")
     assert done.verdict == "inconclusive"
     assert done.gap == pytest.approx(1.0, abs=0.25)
+
+
+def test_the_accountant_of_flower_is_asked_as_the_command_does():
+    """A tenth of the settings: what it refuses is no answer, what it states is a number for each of the others."""
+    found = audit_accountant("flower", settings=[one for one in SETTINGS if one.rounds <= 1000][::8], seconds=30.0)
+    assert not found.of("error")
+    assert len(found.of("right")) + len(found.of("loose")) + len(found.of("refuted")) >= 3
+    assert all(case.setting.adjacency == "replace-one" for case in found.of("refuted"))
 
 
 def test_an_update_of_zeros_divides_by_zero():

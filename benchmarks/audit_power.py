@@ -1,0 +1,141 @@
+"""What audits show of mechanisms that keep their claim, and how often they show more than is true. Markdown.
+
+    python benchmarks/audit_power.py [--seeds 9] [--errors 2000]
+
+The first table: lower bounds of epsilon for a Gaussian of epsilon 4.377 (mu = 1, delta = 1e-5), 95% confidence, medians
+over seeds. The second: how far a client moves the release at least, over what is claimed, from whole scores of every
+kind of noise, drawn from its own law (true: 1); and how often the bound is above 1 (stated: 5%).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accounting.mechanisms import FixedSizeSampling, PoissonSampling
+from dpfed.audit import epsilon_bounds, one_run, score_law, thresholds
+from dpfed.audit.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
+from dpfed.audit.coin_scores import whole_scores_of_coins
+from dpfed.audit.score_law import NormalMixture
+from dpfed.audit.whole_scores import WholeScores
+
+Floats = NDArray[np.float64]
+Draw = Callable[[int, int, np.random.Generator], Floats]
+
+DELTA, ALPHA, MU = 1e-5, 0.05, 1.0
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seeds", type=int, default=9)
+    options.add_argument("--errors", type=int, default=2000, help="audits of 100 scores a kind of noise, for its rate")
+    given = options.parse_args()
+    print("| of a Gaussian of epsilon 4.3772 | trials or canaries | epsilon at least, median | smallest, largest | s |")
+    print("|---|---:|---:|---:|---:|")
+    for name, count, bound in (
+        ("any mechanism", 100_000, any_mechanism),
+        ("any mechanism", 1_000_000, any_mechanism),
+        ("if Gaussian", 100_000, if_gaussian),
+        ("one run, any mechanism, guesses", 100_000, guessed),
+        ("one run, if Gaussian, guesses", 100_000, guessed_of_gaussian),
+        ("one run, known law, whole scores", 100_000, whole),
+    ):
+        began = time.process_time()
+        found = sorted(bound(count, np.random.default_rng(seed)) for seed in range(given.seeds))
+        seconds = (time.process_time() - began) / given.seeds
+        print(
+            f"| {name} | {count:,} | {found[given.seeds // 2]:.2f} | {found[0]:.2f}, {found[-1]:.2f} | {seconds:.1f} |",
+            flush=True,
+        )
+    print("\n| noise | 3,000 scores: moved at least, median | too far found with 90% | 100 scores: above 1 |")
+    print("|---|---:|---:|---:|")
+    for name, (ready, draw) in kinds().items():
+        rng = np.random.default_rng(11)
+        shown = [ready.moved(draw(0, 1500, rng), draw(1, 1500, rng), alpha=ALPHA) for _ in range(given.seeds)]
+        above = sum(
+            ready.moved(draw(0, 50, rng), draw(1, 50, rng), alpha=ALPHA) > 1 - 1e-4 for _ in range(given.errors)
+        )
+        finds = ready.finds(1500, 1500, alpha=ALPHA, probability=0.9)
+        words = "none" if finds is None else f"{finds:.1%}"
+        print(f"| {name} | {np.median(shown):.2f} | {words} | {above} of {given.errors:,} |", flush=True)
+
+
+def two_worlds(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    zeros, ones = thresholds.coins(count, int(rng.integers(2**31)))
+    return rng.standard_normal(zeros), MU + rng.standard_normal(ones)
+
+
+def any_mechanism(count: int, rng: np.random.Generator) -> float:
+    law = score_law.plain(MU)
+    at = np.linspace(-6.0, MU + 6.0, 121)
+    cuts = thresholds.guessing(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
+    return epsilon_bounds.epsilon_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cuts=cuts).epsilon
+
+
+def if_gaussian(count: int, rng: np.random.Generator) -> float:
+    return epsilon_bounds.gdp_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cut=MU / 2).epsilon
+
+
+def canaries(count: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.bool_]]:
+    present = rng.random(count) < 0.5
+    return rng.standard_normal(count) + MU * present, present
+
+
+def guessed(count: int, rng: np.random.Generator) -> float:
+    seen = one_run.guess(*canaries(count, rng), guesses=count // 20, seed=0)
+    return one_run.epsilon_lower_bound(seen, delta=DELTA, alpha=ALPHA)
+
+
+def guessed_of_gaussian(count: int, rng: np.random.Generator) -> float:
+    seen = one_run.guess(*canaries(count, rng), guesses=count // 20, seed=0)
+    return one_run.gdp_epsilon_lower_bound(seen, delta=DELTA, alpha=ALPHA)
+
+
+def whole(count: int, rng: np.random.Generator) -> float:
+    factor = WholeScores.of(score_law.plain(MU)).moved_at_least(*canaries(count, rng), alpha=ALPHA)
+    return epsilon_bounds.epsilon_of_shift(factor * MU, delta=DELTA)
+
+
+def kinds() -> dict[str, tuple[WholeScores, Draw]]:
+    """Every kind of noise: its whole scores, and scores drawn from its law."""
+    poisson = score_law.drawn(PoissonSampling(probability=0.3), 10, MU, out=0.0, rest=-MU, expected=2.7)
+    fixed = score_law.drawn(FixedSizeSampling(clients=20, cohort=5), 20, 2 * MU, out=MU, rest=0.0, expected=0.0)
+    return {
+        "Gaussian, mu = 1": (WholeScores.of(score_law.plain(MU)), from_mixture(score_law.plain(MU))),
+        "Gaussian, Poisson cohorts, 0.3 of 10, all others opposite": (WholeScores.of(poisson), from_mixture(poisson)),
+        "Gaussian, 5 of 20 drawn": (WholeScores.of(fixed), from_mixture(fixed)),
+        "whole numbers, Skellam of variance 4, a move of 2 steps": (WholeScores.linear(MU), skellam),
+        "coins: 40 entries, 4 clients, edges 0.2, a move of 0.8 from 0.5": of_coins(0.5),
+        "the same from the edge": of_coins(0.2),
+    }
+
+
+def from_mixture(law: NormalMixture) -> Draw:
+    def draw(world: int, count: int, rng: np.random.Generator) -> Floats:
+        chances = law.weights[world] / law.weights[world].sum()
+        return np.asarray(rng.choice(law.means[world], count, p=chances) + rng.standard_normal(count))
+
+    return draw
+
+
+def skellam(world: int, count: int, rng: np.random.Generator) -> Floats:
+    return np.asarray((rng.poisson(2.0, count) - rng.poisson(2.0, count) + 2.0 * world) / 2.0)
+
+
+def of_coins(start: float) -> tuple[WholeScores, Draw]:
+    at = torch.full((40,), start, dtype=torch.float64)
+    up, coins = at + 0.8 / 40**0.5, BiasOfCoins(edge=0.2)
+    law = CoinLaw(coins=coins, ends=(up, at, at), origin=at, ratio=CoinRatio.of(coins, up, at, at, 3))
+    ready = whole_scores_of_coins(law)
+    assert ready is not None
+    pool = [law.ratio.of_sums(law.ratio, world, 200_000, np.random.default_rng(world)) for world in (0, 1)]
+    return ready, lambda world, count, rng: rng.choice(pool[world], count)
+
+
+if __name__ == "__main__":
+    main()
