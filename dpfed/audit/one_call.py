@@ -11,6 +11,7 @@ from dpfed.audit.accountants.conformance import AccountantAudit, audit_accountan
 from dpfed.audit.functions.audit import FunctionAudit, audit_function
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
+from dpfed.methods.catalogue import every_method
 
 if TYPE_CHECKING:
     from dpfed.audit.round_audit import UploadAudit
@@ -59,7 +60,12 @@ def accountant(what: str | Callable[..., float | None], **setting: Any) -> Accou
 
 
 def loaded_function(name: str) -> Callable[..., Any] | None:
-    """The function of this name (a - may stand for a _) in the files that --load named; None if there is none."""
+    """The function of this name (a - may stand for a _) in the files that --load named; None if there is none.
+
+    Nor is the maker of a method, which the file registered by this name, a function to audit.
+    """
+    if name in every_method():
+        return None
     files = {str(Path(file.path)) for file in named_files()}
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) in files:
