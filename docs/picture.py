@@ -33,7 +33,8 @@ def text(
     at: tuple[float, float], words: str, colour: str, *, end: str = "start", size: int = 18, bold: bool = False
 ) -> str:
     weight = ' font-weight="600"' if bold else ""
-    return f'<text x="{at[0]:.0f}" y="{at[1]:.0f}" text-anchor="{end}" font-size="{size}" fill="{colour}"{weight}>{words}</text>'
+    place = f'x="{at[0]:.0f}" y="{at[1]:.0f}" text-anchor="{end}"'
+    return f'<text {place} font-size="{size}" fill="{colour}"{weight}>{words}</text>'
 
 
 def line(epsilons: list[float], colour: str, dashes: str) -> str:
@@ -79,7 +80,7 @@ def picture(theme: dict[str, str], printed: list[float], true: list[float]) -> s
     ]
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 390" role="img" font-family="system-ui, sans-serif">\n'
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 390" role="img" font-family="sans-serif">\n'
         f"<title>{said}</title>\n{body}\n</svg>\n"
     )
 
