@@ -95,7 +95,8 @@ def visited(
         with open(folder / f"console-{dark}", "w") as said:
             browser = subprocess.Popen(
                 [
-                    program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
+                    program, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+                    "--hide-scrollbars",
                     f"--user-data-dir={folder / f'chromium-{dark}'}", "--window-size=1400,1000",
                     f"--blink-settings=preferredColorScheme={0 if dark else 1}",
                     f"http://127.0.0.1:{server.server_port}/visit",
