@@ -3,7 +3,8 @@
 # make test-slow    the slow ones: more seeds, more settings, longer trials
 # make test-all     both
 # make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
-# make docs         the documentation site, in docs/_build/html; tutorials run while it is built
+# make docs         the documentation site, in docs/_build/html; tutorials run while it is built (minutes; needs test-flower's environment)
+# make test-docs    that site in a browser: links, overflow, contrast, search; skipped where there is no site or no chromium
 # make check        what must be clean before a commit: format, lint, types, layers
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := .venv-flower
 
-.PHONY: demo test test-slow test-all test-flower docs check clean
+.PHONY: demo test test-slow test-all test-flower docs test-docs check clean
 
 demo: $(READY)
 	$(BIN)/dpfed run fed-smp-randk-digits
@@ -28,8 +29,11 @@ test-all: test test-slow
 test-flower: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest tests/dpfed/engines
 
-docs: $(VENV)/.docs
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q -b html docs docs/_build/html
+docs: $(VENV)/.docs $(FLOWER)/.ready
+	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going -q -b html docs docs/_build/html
+
+test-docs: $(READY)
+	$(BIN)/python -m pytest -n 0 -rs tests/docs
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -1,5 +1,7 @@
 """The documentation site: `make docs`. Tutorials run while it is built; a warning ends the build."""
 
+import importlib
+import inspect
 import os
 import re
 import sys
@@ -28,10 +30,11 @@ suppress_warnings = ["misc.highlighting_failure"]
 # Commands of tutorials are this environment's, in tables of a page's width; files go to a temporary folder.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ |= {"COLUMNS": "90", "OMP_NUM_THREADS": "1", "DPFED_EXAMPLES": str(Path(__file__).parents[1] / "examples")}
+os.environ["DPFED_FLOWER"] = str(Path(__file__).parents[1] / ".venv-flower" / "bin")
 nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
-nb_execution_timeout = 600
+nb_execution_timeout = 1800
 nb_execution_show_tb = True
 nb_merge_streams = True
 
@@ -74,9 +77,23 @@ def from_the_repository(app, name, source):
         return f"[{words}]({os.path.relpath(f'{page}.md', Path(name).parent)}{anchor or ''})"
 
     source[0] = re.sub(r"(!?)\[([^\]]+)\]\(([^)#\s]+)(#[^)]*)?\)", link, source[0])
+    if name == "reference":
+        source[0] = re.sub(r"^% public: ([\w.]+)$", public_names, source[0], flags=re.MULTILINE)
     if name == "examples":
         files = sorted((ROOT / "examples").glob("*.py"))
         source[0] += "".join(f"\n## {one.name}\n\n```{{literalinclude}} ../examples/{one.name}\n```\n" for one in files)
+
+
+def public_names(match):
+    """A line `% public: MODULE` of the reference becomes every class and function that the module offers."""
+    module, lines = importlib.import_module(match[1]), []
+    for name in sorted(module.__all__, key=str.lower):
+        thing = getattr(module, name)
+        if inspect.isclass(thing):
+            lines.append(f".. autoclass:: {match[1]}.{name}\n   :members:")
+        elif inspect.isfunction(thing):
+            lines.append(f".. autofunction:: {match[1]}.{name}")
+    return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
 
 
 def as_written(app, what, name, thing, options, lines):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
+    from dpfed.report.about import About
     from dpfed.report.collection import Collection
 
 
@@ -39,7 +41,8 @@ def report(
     registry
         Write an entry for OpenDP's registry of deployments of one run here, and no page.
     about
-        A TOML file with what no run knows: who publishes the model, and what for; without it that is left marked.
+        A TOML file with what no run knows: who publishes the model, and what for. What it lacks is asked for on a
+        terminal, and left marked elsewhere or where nothing is answered.
     json
         The table as one JSON document on standard output.
     """
@@ -77,6 +80,8 @@ def _state(
     if len(folders) != 1:
         raise ConfigError(f"--card and --registry state the privacy of one run; {len(folders)} folders were given.")
     answers, found = read_about(about), read_finished(folders[0])
+    if not json:
+        answers = _ask(answers)
     written = []
     if registry is not None:
         written.append((registry, to_yaml(registry_entry(folders[0], found, answers))))
@@ -94,6 +99,22 @@ def _state(
         out.print("left marked; answer in a TOML file (--about FILE.toml):")
         for key in answers.missing:
             out.print(f"  {key} = ...    # {QUESTIONS[key]}")
+
+
+def _ask(answers: About) -> About:
+    """On a terminal: what the run cannot know. Elsewhere nobody is there to be asked."""
+    from dpfed.report.about import ask
+
+    if not answers.missing or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return answers
+    out = console()
+    out.print("What no run knows; Enter leaves a question open, Ctrl-D all that are left.")
+    found = ask(answers, read=input, say=out.print)
+    if typed := {key: value for key, value in found.answers.items() if key not in answers.answers}:
+        import tomli_w
+
+        out.print(f"\nfor the next time, as a file for --about:\n{tomli_w.dumps(typed)}")
+    return found
 
 
 def _write(file: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,37 @@ def read_about(file: Path | None) -> About:
         found = tomllib.loads(read_text(file, at_most=LARGEST_CONFIGURATION))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--about {file}: cannot be read as TOML ({error}).") from None
-    return About(answers={key: _checked(file, key, value) for key, value in found.items()})
+    return About(answers={key: _checked(f"--about {file}: {key}", key, value) for key, value in found.items()})
 
 
-def _checked(file: Path, key: str, value: Any) -> Any:
-    where = f"--about {file}: {key}"
+def ask(about: About, *, read: Callable[[str], str], say: Callable[[str], None]) -> About:
+    """`about` with answers to what it lacks, one question after the other; an empty answer leaves a key marked.
+
+    read: shows a question and returns what was typed; say: shows what is wrong with an answer; then it is asked anew.
+    EOFError of `read` (Ctrl-D) ends the questions.
+    """
+    answers = dict(about.answers)
+    for key in about.missing:
+        try:
+            found = _asked(key, read, say)
+        except EOFError:
+            break
+        if found is not None:
+            answers[key] = found
+    return About(answers=answers)
+
+
+def _asked(key: str, read: Callable[[str], str], say: Callable[[str], None]) -> Any:
+    question = QUESTIONS[key].replace("a list of names", "names, with commas between them")
+    while typed := read(f"{key}, {question}: ").strip():
+        try:
+            return _checked(key, key, [one.strip() for one in typed.split(",")] if key in _LISTS else typed)
+        except ConfigError as error:
+            say(str(error))
+    return None
+
+
+def _checked(where: str, key: str, value: Any) -> Any:
     if key not in QUESTIONS:
         raise ConfigError(f"{where}: is none of {', '.join(QUESTIONS)}.{did_you_mean(key, QUESTIONS)}")
     if key in _LISTS:

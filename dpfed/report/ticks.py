@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-_MANY_DECADES, _LINEAR_BELOW = 3.0, 20.0
+_MANY_DECADES, _LINEAR_BELOW, _LEAST = 3.0, 20.0, 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,15 @@ def linear(low: float, high: float, *, most: int = 6, whole: bool = False) -> Sc
 
 
 def logarithmic(low: float, high: float) -> Scale:
-    """Powers of ten where the data reach over many, 1, 2 and 5 of them where over few, else round numbers."""
+    """Powers of ten where the data reach over many, 1, 2 and 5 of them where over few, else round numbers.
+
+    Numbers that are nearly the same are shown so: no axis is shorter than from 2 to 3.
+    """
     if high <= low:
         low, high = low / 2, high * 2
+    if high / low < _LEAST:
+        wider = math.sqrt(_LEAST * low / high)
+        low, high = low / wider, high * wider
     if high / low < _LINEAR_BELOW:
         inside = [tick for tick in linear(low, high, most=5).ticks if low <= tick <= high]
     else:

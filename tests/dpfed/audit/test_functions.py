@@ -16,8 +16,10 @@ from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
 from dpfed.audit.functions.outputs import numbers_of, table_of
 from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
+from dpfed.audit.one_call import loaded_function
 from dpfed.audit.verdict import Check
 from dpfed.cli import status
+from dpfed.config.own_code import as_before, load
 from dpfed.errors import ConfigError, RunError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_upload.py"
@@ -245,3 +247,11 @@ def test_the_command_finds_the_function_in_the_file(capsys, tmp_path):
 def test_a_methods_name_takes_no_settings_of_functions(capsys):
     assert status(["audit", "upload", "dp-fedavg", "--clients", "3"]) == 2
     assert "--clients: for functions of your own" in capsys.readouterr().err
+
+
+def test_the_maker_of_a_method_is_no_function_to_audit():
+    """`dpfed audit upload masked-levels --load own_compressor.py` means the method, though masked_levels makes it."""
+    with as_before():
+        load([EXAMPLE.with_name("own_compressor.py"), EXAMPLE])
+        assert loaded_function("masked-levels") is None
+        assert loaded_function("clipped-sum").__name__ == "clipped_sum"

@@ -10,7 +10,7 @@ import pytest
 from run_folders import PRIVATE, run_folder
 
 from dpfed.cli import status
-from dpfed.report.about import QUESTIONS, About
+from dpfed.report.about import QUESTIONS, About, ask
 from dpfed.report.finished_run import read_finished
 from dpfed.report.registry_entry import registry_entry
 from dpfed.report.yaml_text import to_yaml
@@ -144,3 +144,32 @@ def test_the_writer_quotes_what_yaml_would_read_otherwise():
         "list": words, "table": {"inner": {"x": words[2]}}, "n": 1.5,
     }  # fmt: skip
     assert not re.search(r"^\s*- yes$", to_yaml({"list": words}), re.MULTILINE)
+
+
+def test_what_a_run_cannot_know_is_asked_for():
+    """Once for each key that has no answer; again after an answer that is none; Enter and Ctrl-D leave a mark."""
+    typed, asked, said = iter(["", "A hospital, a trust", "Law", "Healthcare", "yesterday", "2026-01-31"]), [], []
+
+    def read(question):
+        asked.append(question.partition(",")[0])
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    given = About(answers={key: "known" for key in QUESTIONS if key not in ("name", "curators", "sector")})
+    given = About(
+        answers={key: value for key, value in given.answers.items() if key not in ("publication_date", "license")}
+    )
+    found = ask(given, read=read, say=said.append)
+    assert asked == ["name", "curators", "sector", "sector", "publication_date", "publication_date", "license"]
+    assert found.answers["curators"] == ["A hospital", "a trust"]
+    assert (found.answers["sector"], found.answers["publication_date"]) == ("Healthcare", "2026-01-31")
+    assert found.missing == ("name", "license")
+    assert len(said) == 2
+
+
+def test_nobody_is_asked_in_a_pipe(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+    assert status(["report", str(folder), "--card", str(tmp_path / "card.md")]) == 0
+    assert "left marked" in capsys.readouterr().out

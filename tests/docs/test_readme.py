@@ -1,0 +1,95 @@
+"""README and the pages: commands are commands there are; README's run and print what it says."""
+
+import re
+import shlex
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from accounting import Plan, budget
+from accounting.rounding import upwards
+from dpfed.cli import app, status
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(text, kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(text):
+    """Every line that begins with `dpfed` in fenced blocks, without its comment, lines that go on joined."""
+    for block in re.findall(r"^```.*?\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        for line in re.sub(r"\\\n\s*", "", block).splitlines():
+            if line.startswith("dpfed "):
+                yield re.split(r"\s#\s|\s+\d?>|\s+\|", line)[0].strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_page_is_one(page):
+    for line in commands(page.read_text(encoding="utf-8")):
+        words = [word for word in shlex.split(line)[1:] if word != "..."]
+        app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def test_a_planted_command_is_found():
+    (line,) = commands("```\ndpfed budget --cleints 3    # what\n```\n")
+    with pytest.raises(Exception, match="cleints"):
+        app.parse_args(shlex.split(line)[1:], exit_on_error=False, print_error=False)
+
+
+def test_readme_is_short_and_its_links_lead_somewhere():
+    assert len(README.splitlines()) <= 120
+    links = re.findall(r"\]\(([^)#:]+)\)|(?:src|srcset)=\"([^\"]+)\"", README)
+    assert len(links) > 25
+    assert not [link for pair in links for link in pair if link and not (ROOT / link).exists()]
+
+
+def test_the_two_commands_are_those_of_the_makefile():
+    said = subprocess.run(["make", "-n", "demo", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "dpfed run fed-smp-randk-digits" in said
+    assert 'pytest -m "not slow"' in said
+    assert "make demo" in blocks(README, "sh")[0]
+    assert "make test" in blocks(README, "sh")[0]
+
+
+def test_the_lines_with_own_data_are_the_example():
+    (code,) = blocks(README, "python")
+    assert code == (ROOT / "examples" / "own_data.py").read_text().partition('"""\n\n')[2]
+
+
+@pytest.mark.slow
+def test_the_demo_ends_as_readme_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert status(["run", "fed-smp-randk-digits"]) == 0
+    printed = capsys.readouterr().out
+    for words in re.search(r"(\S+%) test accuracy at epsilon (\S+) for", README).groups():
+        assert words in printed
+
+
+@pytest.mark.slow
+def test_the_three_jobs_run_as_they_stand(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    jobs = [line for block in blocks(README, "sh")[1:] for line in block.splitlines()]
+    assert [line.split()[1] for line in jobs] == ["budget", "run", "audit"]
+    for line in jobs:
+        assert status(shlex.split(line, comments=True)[1:]) == 0, line
+    assert re.search(r"noise multiplier (\S+)", jobs[0])[1] in capsys.readouterr().out
+    assert (tmp_path / "runs/first/report.html").exists()
+
+
+def test_the_picture_says_what_is_so():
+    fixed = upwards(budget.epsilon(Plan(clients=6000, cohort=100, sampling="fixed"), noise_multiplier=1.4, rounds=180))
+    printed = upwards(
+        budget.epsilon(
+            Plan(clients=6000, cohort=100), noise_multiplier=1.4, rounds=180, accountant="rdp", conversion="classical"
+        )
+    )
+    for name in ("light", "dark"):
+        drawn = ET.parse(ROOT / "docs" / "_static" / f"epsilon-{name}.svg").getroot()
+        assert drawn[0].text == f"epsilon after 180 rounds: {printed} as printed, {fixed} for what runs"
+    assert f'alt="One plan: a paper prints epsilon {printed}, what runs has {fixed}"' in README
