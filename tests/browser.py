@@ -93,6 +93,7 @@ class Browser:
             self.call(f"{domain}.enable")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
+        self.call("Emulation.setScrollbarsHidden", hidden=True)
 
     def __enter__(self):
         return self

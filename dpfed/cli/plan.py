@@ -84,9 +84,10 @@ def _completed(options: Question) -> Question:
     whole = replace(options, clients=clients, cohort=cohort)
     if not whole.plan().has_noise_multiplier:
         return whole if whole.epsilon is not None else replace(whole, rounds=whole.rounds or 180)
-    for name, value in (("rounds", 180), ("noise_multiplier", 1.4)):
-        if sum(getattr(whole, one) is not None for one in ("epsilon", "rounds", "noise_multiplier")) < 2:
-            whole = replace(whole, **{name: getattr(whole, name) or value})
+    if whole.rounds is None and (whole.epsilon is None or whole.noise_multiplier is None):
+        whole = replace(whole, rounds=180)
+    if whole.noise_multiplier is None and whole.epsilon is None:
+        whole = replace(whole, noise_multiplier=1.4)
     return whole
 
 

@@ -121,8 +121,8 @@ function show(answer, mine) {
   showing = mine;
   at("error").hidden = true;
   for (const id of ["numbers", "facts"]) at(id).classList.remove("waiting");
-  badge(answer.quick ? "mind" : "good", answer.quick ? `quick upper bound: ${answer.account}` : answer.account);
-  const cohort = `${answer.cohort.toLocaleString("en")} clients a round`;
+  badge(answer.quick ? "mind" : "good", answer.quick ? "quick upper bound, refining" : "upper bound");
+  const cohort = `${answer.cohort.toLocaleString("en")} clients each`;
   const numbers = [
     ["epsilon", "epsilon, at most", `delta ${answer.shown.delta}`],
     ["noise_multiplier", "noise multiplier", `sensitivity ${answer.sensitivity}`],
@@ -135,7 +135,7 @@ function show(answer, mine) {
     one.append(value, made("div", words), made("div", beside, "faint"));
     return one;
   }));
-  const facts = [["For", answer.words], ["Neighbours", answer.adjacency], ...(answer.notes.length ? [["Mind", answer.notes]] : [])];
+  const facts = [["Holds for", answer.words], ["Neighbours", `${known.neighbours[answer.adjacency]}.`], ["Account", `${answer.account}.`], ...(answer.notes.length ? [["Mind", answer.notes]] : [])];
   at("facts").replaceChildren(...facts.flatMap(([name, words]) => [made("dt", name), listed(words)]));
   at("command").textContent = answer.command;
   at("python").textContent = answer.python;
@@ -182,12 +182,12 @@ async function rows(answer, turn, fresh) {
   const cells = lines.map((line) => {
     const row = made("tr", ""), number = made("td", line.own ? answer.shown[answer.solved] : "…", "n"), last = made("td", line.own ? "this plan" : "");
     if (!line.own) {
-      const take = made("button", "take");
+      const take = made("button", "Use");
       take.type = "button";
       take.addEventListener("click", () => fill(line.options, answer.solved));
       last.append(take);
     }
-    row.append(made("td", known.samplers[line.sampling]), made("td", line.adjacency), number, last);
+    row.append(made("td", known.samplers[line.sampling].split(":")[0] + (line.detail ? `, ${line.detail}` : "")), made("td", line.adjacency), number, last);
     return [row, number];
   });
   body.replaceChildren(...cells.map(([row]) => row));
@@ -215,6 +215,11 @@ function fromAddress() {
   return Object.keys(given).length ? given : null;
 }
 function open() {
+  const strange = Object.entries(fromAddress() ?? {}).find(([name, value]) => !at(name) && known.grid?.fixed[name] !== value);
+  if (known.grid && strange) {
+    refused({ error: `The address has ${strange.join("=")}, but this page is for one plan only. dpfed plan opens such links.` }, version);
+    return;
+  }
   const given = fromAddress() ?? known.start, lacking = THREE.filter((name) => !given[name]);
   fill(given, fromAddress() ? (lacking.length === 1 ? lacking[0] : lacking.find((name) => name !== "noise_multiplier") ?? "epsilon") : known.solved);
 }

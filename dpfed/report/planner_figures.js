@@ -1,6 +1,10 @@
-// The planner's figures: a curve and a map, drawn for a column of 350 pixels and read by hovering.
+// The planner's figures: a curve and a map, drawn for the width that there is and read by hovering.
 const SVG = "http://www.w3.org/2000/svg";
-const W = 350, H = 230, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 42;
+const H = 230, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 42;
+// As many units as there are pixels, so that words are as large everywhere.
+function width(figure) {
+  return Math.max(300, Math.round(figure.clientWidth));
+}
 function shape(name, attributes, words) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -33,7 +37,7 @@ function emptied(figure) {
 function drawCurve(figure, found, here) {
   const points = found.points;
   if (points.length < 2) { emptied(figure); return; }
-  const ys = ticks(Math.max(...points.map((p) => p[1])), 5), last = points.at(-1)[0];
+  const W = width(figure), ys = ticks(Math.max(...points.map((p) => p[1])), 5), last = points.at(-1)[0];
   const x = (value) => LEFT + (value / last) * (W - LEFT - RIGHT);
   const y = (value) => H - BOTTOM - (value / ys.at(-1)) * (H - TOP - BOTTOM);
   const svg = shape("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: 0, "aria-label": "Epsilon over rounds, upper bound" });
@@ -57,7 +61,7 @@ function drawCurve(figure, found, here) {
 }
 // found: across, up, cells [colour value, short, words] row by row from the bottom, here; pick(column, row) when clicked.
 function drawMap(figure, found, pick) {
-  const columns = found.across.length, rows = found.up.length, left = 58, top = 6, bottom = 44, high = 34 * rows;
+  const W = width(figure), columns = found.across.length, rows = found.up.length, left = 58, top = 6, bottom = 44, high = 34 * rows;
   const wide = (W - left - 4) / columns, values = found.cells.map((cell) => cell[0]).filter((one) => one > 0);
   if (!values.length) { emptied(figure); return; }
   const low = Math.log(Math.min(...values)), span = Math.log(Math.max(...values)) - low || 1;
@@ -75,7 +79,7 @@ function drawMap(figure, found, pick) {
   const [x, y] = place(...found.here);
   svg.append(shape("rect", { x, y, width: wide, height: 34, class: "here", fill: "none", "pointer-events": "none" }));
   found.up.forEach((words, r) => svg.append(shape("text", { x: left - 6, y: place(0, r)[1] + 21, "text-anchor": "end" }, words)));
-  const every = found.across.some((words) => words.length > 5) ? 2 : 1, own = found.here[0] % every;
+  const longest = Math.max(...found.across.map((words) => words.length)), every = longest * 7 + 6 > wide ? 2 : 1, own = found.here[0] % every;
   found.across.forEach((words, c) => {
     if (c % every === own) svg.append(shape("text", { x: place(c, 0)[0] + wide / 2, y: top + high + 16, "text-anchor": "middle" }, words));
   });

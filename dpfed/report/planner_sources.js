@@ -13,7 +13,7 @@ class Served {
       if (!response.headers.get("Content-Type").startsWith("application/json")) return { error: await response.text() };
       return await response.json();
     } catch {
-      return { error: "The planner has ended. Start `dpfed plan` again; the address keeps this plan.", ended: true };
+      return { error: "The planner has ended. Start dpfed plan again; the address keeps this plan.", ended: true };
     }
   }
 }
@@ -22,10 +22,11 @@ class Gridded {
   constructor(grid) { this.grid = grid; }
   table(options) {
     const own = this.grid.tables.filter((one) => one.sampling === (options.sampling ?? "poisson"));
-    return own.find((one) => String(one.cohort) === options.cohort) ?? own.find((one) => one.here) ?? own[0];
+    return own.length === 1 ? own[0] : own.find((one) => String(one.cohort) === options.cohort);
   }
   async answer(options) {
     const table = this.table(options), target = Number(options.epsilon);
+    if (!table) return { error: "This page has no answers for that. Choose a cohort and who takes part." };
     let column = lastIndex(table.noise, (z) => z <= Number(options.noise_multiplier));
     let row = table.rounds.findIndex((count) => count >= Number(options.rounds));
     const wanted = ["epsilon", "noise_multiplier", "rounds"].find((name) => !options[name]);
@@ -33,24 +34,25 @@ class Gridded {
     if (wanted === "rounds" && column >= 0) row = lastIndex(table.rounds, (_, r) => this.epsilon(table, column, r) <= target);
     if (!(column >= 0 && row >= 0)) return { error: this.beyond(table, wanted) };
     const z = table.noise[column], count = table.rounds[row], shown = table.cells[row][column];
+    const exact = [options.noise_multiplier ?? z, options.rounds ?? count].every((one, k) => Number(one) === [z, count][k]);
     const text = (words) => words.replaceAll("{rounds}", count).replaceAll("{noise}", z);
     return {
       solved: wanted, quick: false, account: table.account, epsilon: Number(shown), noise_multiplier: z, rounds: count,
       shown: { epsilon: shown, noise_multiplier: String(z), rounds: count.toLocaleString("en"), delta: this.grid.delta },
       words: table.words, adjacency: table.adjacency, sensitivity: table.sensitivity, cohort: table.cohort,
-      notes: [`computed for noise multiplier ${z} and ${count.toLocaleString("en")} rounds, a point of this page's grid`, ...table.notes],
+      notes: [...(exact ? [] : [`for noise multiplier ${z} and ${count.toLocaleString("en")} rounds, the next dearer point of this page's grid`]), ...table.notes],
       command: text(table.command), python: text(table.python), others: this.others(table, options), column, row, table,
     };
   }
   epsilon(table, column, row) { return Number(table.cells[row][column]); }
   others(table, options) {
-    const rest = this.grid.tables.filter((one) => one.sampling !== table.sampling && one.cohort === table.cohort);
+    const rest = this.grid.tables.filter((one) => one.sampling !== table.sampling && (one.cohort === table.cohort || one.sampling === "all"));
     return rest.map((one) => ({ sampling: one.sampling, adjacency: one.adjacency, options: { ...options, sampling: one.sampling } }));
   }
   beyond(table, wanted) {
     const z = table.noise, count = table.rounds.map((one) => one.toLocaleString("en"));
-    if (wanted !== "epsilon") return "No point of this page's grid is within that. `dpfed plan` answers for all numbers.";
-    return `This page has noise multipliers from ${z[0]} and rounds up to ${count.at(-1)}. \`dpfed plan\` answers for all numbers.`;
+    if (wanted !== "epsilon") return "No point of this page's grid is within that. dpfed plan answers for all numbers.";
+    return `This page has noise multipliers from ${z[0]} and rounds up to ${count.at(-1)}. dpfed plan answers for all numbers.`;
   }
   async curve(options) {
     const found = await this.answer(options);

@@ -20,7 +20,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.cli.budget_plans import Sampling
 from dpfed.cli.budget_tables import sampler_words
-from dpfed.cli.planner.question import Question, with_numbers
+from dpfed.cli.planner.question import Question
 from dpfed.errors import DpfedError
 
 Over = Literal["noise-multiplier", "cohort"]
@@ -32,7 +32,7 @@ ACCOUNTS = {
     "exact": "exact law",
 }
 _POINTS, _QUICK_POINTS = 16, 32
-_ACROSS, _UP, _REACH = 9, 8, 4.0
+_ACROSS, _UP, _REACH = 9, 7, 4.0
 
 
 def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
@@ -64,7 +64,7 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
         "cohort": record["cohort"],
         "adjacency": record["adjacency"],
         "account": ACCOUNTS.get(found.accountant, found.accountant),
-        "words": sampler_words(plan),
+        "words": sampler_words(plan)[0].upper() + sampler_words(plan)[1:] + ".",
         "sensitivity": f"{record['sensitivity_in_clips']:g} C",
         "notes": list(found.notes),
         "command": question.command,
@@ -77,18 +77,38 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
 
 def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
     """The same question about another sampler, schedule or neighbours, as far as there is an account of it."""
-    same: dict[str, Any] = {"cohort": plan.cohort, "participations": None, "separation": None, "adjacency": None}
-    changes = [{**same, "sampling": name} for name in get_args(Sampling) if name != plan.sampling]
-    changes += [{"adjacency": str(one)} for one in Adjacency if one is not plan.adjacency]
     found = []
-    for change in changes:
+    for change, detail in _changes(question, plan):
         other = replace(question, **change)
         try:
             there = other.plan()
         except (AccountingError, DpfedError):
             continue
-        found.append({"sampling": there.sampling, "adjacency": str(there.adjacency), "options": texts(other)})
+        line = {
+            "sampling": there.sampling,
+            "detail": detail,
+            "adjacency": str(there.adjacency),
+            "options": texts(other),
+        }
+        found.append(line)
     return found
+
+
+def _changes(question: Question, plan: Plan) -> list[tuple[dict[str, Any], str]]:
+    """What to change, and what must be said of it. Schedules let a client take part as often as now, on average."""
+    times = math.ceil((question.rounds or 0) / plan.period)
+    rest = max(plan.period // 2, 2)
+    more: dict[str, tuple[dict[str, Any], str]] = {
+        "allocation": ({"participations": times or None}, f"{times:,} rounds each"),
+        "min-separation": ({"separation": rest}, f"{rest:,} rounds apart"),
+    }
+    same: dict[str, Any] = {"cohort": plan.cohort, "participations": None, "separation": None, "adjacency": None}
+    found = []
+    for name in get_args(Sampling):
+        if name != plan.sampling:
+            change, detail = more.get(name, ({}, ""))
+            found.append(({**same, "sampling": name, **change}, detail))
+    return found + [({"adjacency": str(one)}, "") for one in Adjacency if one is not plan.adjacency]
 
 
 def texts(question: Question) -> dict[str, str]:
@@ -104,16 +124,16 @@ def curve(question: Question, *, account: Accountant = "best") -> dict[str, Any]
     most = min(math.ceil(1.2 * last), plan.most_rounds or math.inf)
     steps = np.linspace(1, most, _POINTS if account == "best" else _QUICK_POINTS)
     rounds = sorted({int(one) for one in steps.round()} | {last})
-    accountant = _unhurried(plan) if account == "best" else account
-    points = []
+    accountant = unhurried(plan) if account == "best" else account
+    points: list[tuple[int, float, str]] = []
     for count in rounds:
         one = budget.epsilon(plan, noise_multiplier=question.noise_multiplier, rounds=count, accountant=accountant)
-        points.append([count, one, f"{count:,} rounds: epsilon {upwards(one)}"])
+        points.append((count, one, f"{count:,} rounds: epsilon {upwards(one)}"))
     finite = [point for point in points if math.isfinite(point[1])]
     return {"points": finite, "quick": account != "best", "account": _words_of(accountant)}
 
 
-def _unhurried(plan: Plan) -> Accountant:
+def unhurried(plan: Plan) -> Accountant:
     """The default account, but where many of it take minutes (adaptive, 1 s each) that of loss distributions."""
     gaussian = plan.mechanism in ("gaussian", "distributed-gaussian")
     return "pld" if plan.sampling == "fixed" and gaussian else "best"
@@ -126,7 +146,7 @@ def _words_of(accountant: Accountant) -> str:
 def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, Any]:
     """A map of epsilon, rounds upwards, and `over` (noise multiplier or cohort) from left to right, around the plan."""
     plan = question.plan()
-    accountant = _unhurried(plan) if account == "best" else account
+    accountant = unhurried(plan) if account == "best" else account
     noise, rounds = float(question.noise_multiplier or 0), int(question.rounds or 1)
     middle = noise if over == "noise-multiplier" else plan.cohort
     across = axis(middle, _ACROSS, whole=over == "cohort", most=math.inf if over != "cohort" else plan.clients)
@@ -154,9 +174,9 @@ def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
     nearest = min(range(count), key=lambda k: abs(math.log(values[k] / middle)))
     values[nearest] = middle
     if whole:
-        values = [float(max(1, round(value))) for value in values]
+        values = [float(max(1, round(float(f"{value:.2g}")))) if value != middle else value for value in values]
     else:
-        values = [middle if value == middle else float(f"{value:.3g}") for value in values]
+        values = [middle if value == middle else float(f"{value:.2g}") for value in values]
     kept = sorted({min(value, most) for value in values} | {float(middle)})
     return [a for a, b in pairwise(kept) if b > a] + kept[-1:]
 
@@ -178,13 +198,9 @@ def _shown(epsilon: float | None) -> list[Any]:
 
 
 def brief(epsilon: float) -> str:
-    """In a cell of a map: at most four characters, rounded upwards."""
+    """In a cell of a map: short, rounded upwards."""
     if epsilon > 999:
         return "∞" if math.isinf(epsilon) else ">999"
-    digits = 2 if epsilon <= 9.99 else 1 if epsilon <= 99 else 0
-    return f"{math.ceil(epsilon * 10**digits) / 10**digits:g}"
-
-
-def forward(question: Question, found: dict[str, Any]) -> Question:
-    """The question whose answer is the epsilon of what was found."""
-    return with_numbers(question, rounds=found["rounds"], noise_multiplier=found["noise_multiplier"])
+    if epsilon < 0.1:
+        return upwards(max(math.ceil(100 * epsilon) / 100, epsilon), digits=2)
+    return upwards(epsilon, digits=2 if epsilon < 10 else 1)

@@ -23,9 +23,9 @@ SAMPLERS: dict[str, str] = {
 }
 NEIGHBOURS: dict[str, str] = {
     "": "as the sampling needs",
-    "add-remove": "one client more or less (add-remove)",
-    "zero-out": "one client sends nothing (zero-out)",
-    "replace-one": "one client is another (replace-one)",
+    "add-remove": "add-remove: one client more or less",
+    "zero-out": "zero-out: one client sends zeros",
+    "replace-one": "replace-one: one client is another",
 }
 MECHANISM_WORDS: dict[str, str] = {
     "gaussian": "Gaussian noise from the server",

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from dpfed.cli.planner.answers import texts
-from dpfed.cli.planner.form import DETAILS, NUMBERS, PEOPLE, SAMPLERS, Box
+from dpfed.cli.planner.form import DETAILS, NEIGHBOURS, NUMBERS, PEOPLE, SAMPLERS, Box
 from dpfed.cli.planner.question import Question
 from dpfed.report.page import rendered
 
@@ -19,8 +19,8 @@ def planner_page(question: Question) -> str:
 
 
 def page_of_grid(question: Question, boxes: tuple[Box, ...], grid: dict[str, Any]) -> str:
-    """The page that has its answers in it."""
-    return _page(NUMBERS, boxes, (), question, connects=False, grid=grid)
+    """The page that has its answers in it; `boxes`: rounds, noise and epsilon first."""
+    return _page(boxes[:3], boxes[3:], (), question, connects=False, grid=grid)
 
 
 def _page(
@@ -38,6 +38,7 @@ def _page(
         "start": texts(question),
         "solved": question.solved,
         "samplers": SAMPLERS,
+        "neighbours": NEIGHBOURS,
         "grid": grid,
     }
     return rendered(

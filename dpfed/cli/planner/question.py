@@ -162,13 +162,17 @@ class Question:
     @property
     def python(self) -> str:
         """Lines of Python whose last prints the very number."""
+        two = ", ".join(f"{name}={getattr(self, name)!r}" for name in _THREE if getattr(self, name) is not None)
+        return f"{self.python_plan}\nprint(budget.{self.solved}(plan, {two}))"
+
+    @property
+    def python_plan(self) -> str:
+        """Lines of Python that make the plan."""
         plan, more = self.plan(), {"adjacency": self.adjacency, "delta": self.delta, "scale": self.scale}
         fields = {one.name: (getattr(plan, one.name), one.default) for one in dataclasses.fields(plan)}
         told = {name: more.get(name, value) for name, (value, default) in fields.items() if value != default}
         arguments = ", ".join(f"{name}={value!r}" for name, value in told.items() if value is not None)
-        two = ", ".join(f"{name}={getattr(self, name)!r}" for name in _THREE if getattr(self, name) is not None)
-        lines = ["from accounting import Plan, budget", "", f"plan = Plan({arguments})"]
-        return "\n".join([*lines, f"print(budget.{self.solved}(plan, {two}))"])
+        return f"from accounting import Plan, budget\n\nplan = Plan({arguments})"
 
     def to_json(self) -> str:
         """What a plan file holds."""
@@ -250,5 +254,5 @@ def _text(value: object) -> str:
 
 
 def with_numbers(question: Question, *, rounds: int | None, noise_multiplier: float | None) -> Question:
-    """The same plan, with rounds and noise given: epsilon is what is wanted."""
+    """The same plan with these rounds and this noise: epsilon is what is wanted, or nothing yet."""
     return replace(question, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=None)
