@@ -18,6 +18,7 @@ from dpfed.cli.deploy import deploy
 from dpfed.cli.diagnose import diagnose
 from dpfed.cli.ledger import ledger
 from dpfed.cli.methods import methods
+from dpfed.cli.plan import plan
 from dpfed.cli.report import report
 from dpfed.cli.run import run
 from dpfed.cli.sweep import sweep
@@ -32,6 +33,7 @@ app = App(
     help="Budget, run and audit differentially private federated learning with compressed uploads.",
 )
 app.command(budget)
+app.command(plan)
 app.command(run)
 app.command(sweep)
 app.command(report)

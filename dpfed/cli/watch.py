@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from dpfed.cli.loopback import LoopbackHandler, LoopbackServer, address_of
 from dpfed.cli.output import console
-from dpfed.errors import ConfigError, RunError
-
-_HOST = "127.0.0.1"
+from dpfed.errors import RunError
 
 
 def watch(folder: Path, *, port: int = 0) -> None:
@@ -36,14 +33,12 @@ def watch(folder: Path, *, port: int = 0) -> None:
         server.server_close()
 
 
-class PageServer(ThreadingHTTPServer):
-    """One page at one secret path."""
-
-    daemon_threads = True
+class PageServer(LoopbackServer):
+    """The page of one folder."""
 
     def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.secret = folder, secrets.token_urlsafe(16)
-        super().__init__((_HOST, port), Handler)
+        self.folder = folder
+        super().__init__(port, Handler)
 
 
 def server_of(folder: Path, *, port: int) -> PageServer:
@@ -52,49 +47,21 @@ def server_of(folder: Path, *, port: int) -> PageServer:
     from dpfed.report.live import live_page
 
     live_page(folder)
-    try:
-        return PageServer(folder, port)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"--port {port}: cannot be listened on ({error}). Use 0 for any port that is free.") from None
+    return PageServer(folder, port)
 
 
-def address_of(server: PageServer) -> str:
-    """Where the page is."""
-    return f"http://{_HOST}:{server.server_address[1]}/{server.secret}/"
-
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(LoopbackHandler):
     """Answers GET of the secret path, under the name of this machine, and nothing else."""
 
     server: PageServer
 
     def do_GET(self) -> None:
-        port = self.server.server_address[1]
-        known = self.headers.get("Host") in (f"{_HOST}:{port}", f"localhost:{port}")
-        if not known or not secrets.compare_digest(self.path.encode(), f"/{self.server.secret}/".encode()):
-            self._answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
+        if not self.is_for(""):
+            self.answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
             return
         from dpfed.report.live import live_page
 
         try:
-            self._answer(HTTPStatus.OK, live_page(self.server.folder))
+            self.answer(HTTPStatus.OK, live_page(self.server.folder), "text/html")
         except RunError as error:
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-
-    def _answer(self, status: HTTPStatus, text: str) -> None:
-        body = text.encode()
-        self.send_response(status)
-        kind = "text/html" if status == HTTPStatus.OK else "text/plain"
-        for name, value in (
-            ("Content-Type", f"{kind}; charset=utf-8"),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-            ("Referrer-Policy", "no-referrer"),
-            ("X-Frame-Options", "DENY"),
-        ):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing: the address holds the secret."""
+            self.answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))

@@ -41,6 +41,7 @@ def _running(config: Mapping[str, Any], metrics: Records) -> str:
         title=f"{config['method']['name']} on {config['data']['name']}",
         state=f"round {len(metrics)}",
         connects=True,
+        scripts=("live.js",),
         card=Card(badges=(Badge(words="under way", mood="mind"),), numbers=_numbers(config, metrics), facts=()),
         group=ChartGroup(charts=charts_of(metrics)),
     )

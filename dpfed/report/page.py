@@ -27,10 +27,19 @@ class ChartGroup:
     files: str = ""
 
 
-def rendered(template: str, *, title: str, connects: bool = False, state: str = "done", **content: Any) -> str:
-    """The page of a template in this folder. `connects`: it may ask its own server for news, which there are where
-    `state` has changed, and nothing else."""
-    script = _text("hover.js") + (_text("live.js") if connects else "")
+def rendered(
+    template: str,
+    *,
+    title: str,
+    connects: bool = False,
+    state: str = "done",
+    scripts: Sequence[str] = (),
+    style: str | None = None,
+    **content: Any,
+) -> str:
+    """The page of a template in this folder. `connects`: it may ask its own server, and nothing else; `state`: what
+    changes when there is news. `scripts` and `style` are more files of this folder."""
+    script = "".join(_text(name) for name in ("hover.js", *scripts))
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_text), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -38,7 +47,7 @@ def rendered(template: str, *, title: str, connects: bool = False, state: str = 
     return environment.get_template(template).render(
         title=title,
         state=state,
-        css=Markup(_text("page.css")),
+        css=Markup(_text("page.css") + (_text(style) if style else "")),
         script=Markup(script),
         policy=_policy(script, connects),
         version=__version__,

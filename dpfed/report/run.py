@@ -40,6 +40,7 @@ def page_of(folder: Path, summary: Mapping[str, Any], metrics: Records, *, live:
         "run.html",
         title=f"{summary['method']} on {summary['dataset']}",
         connects=live,
+        scripts=("live.js",) if live else (),
         card=card_of(summary),
         group=ChartGroup(charts=charts_of(metrics), files="curves.png"),
         ran=_ran(summary),

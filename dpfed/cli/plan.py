@@ -1,0 +1,97 @@
+"""`dpfed plan`: a page to plan a budget with, on this machine only, or as one file. Never loads torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from dataclasses import replace
+from pathlib import Path
+
+from dpfed.cli.loopback import address_of
+from dpfed.cli.output import console
+from dpfed.cli.planner.question import Question, opened
+from dpfed.errors import ConfigError
+
+_NOTHING = Question()
+_START = Question(clients=6000, cohort=100)
+
+
+def plan(
+    file: str | None = None,
+    *,
+    options: Question = _NOTHING,
+    port: int = 0,
+    browser: bool = True,
+    static: Path | None = None,
+) -> None:
+    """A page with sliders for epsilon, noise and rounds: curve, map, what if, and the command that gives the same.
+
+    It listens on 127.0.0.1 alone, and answers only to an address with a secret in it, which is printed. Ctrl-C ends it.
+
+    Example: dpfed plan --clients 6000 --cohort 100 --rounds 180 --noise-multiplier 1.4
+
+    Parameters
+    ----------
+    file
+        A plan that the page saved, or the link that it copied.
+    port
+        Where to listen; 0: any port that is free.
+    browser
+        Open a browser, where there is a display.
+    static
+        Write one page with a grid of answers here, and serve nothing: to send or to publish.
+    """
+    question = _start(file, options)
+    if static is not None:
+        from dpfed.cli.planner.static import write_static
+
+        write_static(question, static)
+        return
+    from dpfed.cli.planner.server import PlannerServer
+
+    server = PlannerServer(question, port=port)
+    console().print(f"{address_of(server)}   (Ctrl-C ends it)", soft_wrap=True)
+    if browser and _has_display():
+        webbrowser.open(address_of(server))
+    with server.lane:
+        try:
+            server.serve_forever()
+        finally:
+            server.server_close()
+
+
+def _start(file: str | None, options: Question) -> Question:
+    """The plan to begin with; one that is not said is 6,000 clients, 180 rounds, noise multiplier 1.4."""
+    if file is not None:
+        if options != _NOTHING:
+            named = ", ".join(f"--{name.replace('_', '-')}" for name in options.given)
+            raise ConfigError(f"{named} beside {file}: it has all of a plan. Remove one.")
+        question = opened(file)
+    elif options == _NOTHING:
+        question = replace(_START, rounds=180, noise_multiplier=1.4)
+    else:
+        question = _completed(options)
+    question.solved  # noqa: B018  refuses what is no plan
+    return question
+
+
+def _completed(options: Question) -> Question:
+    """With the clients, cohort, rounds and noise to begin with, where they were not said."""
+    clients = options.clients or _START.clients
+    needs = options.cohort is None and options.sampling != "all" and options.participations is None
+    cohort = min(_START.cohort or 1, clients or 1) if needs else options.cohort
+    whole = replace(options, clients=clients, cohort=cohort)
+    if not whole.plan().has_noise_multiplier:
+        return whole if whole.epsilon is not None else replace(whole, rounds=whole.rounds or 180)
+    if whole.rounds is None and (whole.epsilon is None or whole.noise_multiplier is None):
+        whole = replace(whole, rounds=180)
+    if whole.noise_multiplier is None and whole.epsilon is None:
+        whole = replace(whole, noise_multiplier=1.4)
+    return whole
+
+
+def _has_display() -> bool:
+    if sys.platform in ("win32", "darwin"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,128 @@
+"""The boxes and sliders of the planner's page: one for each option of a question, shown where it has a meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.cli.budget_plans import Mechanism, Sampling
+
+Choices = Sequence[tuple[str, str]]
+_ANY, _INTEGERS = get_args(Mechanism), ("discrete-gaussian", "skellam")
+_COINS = ("bernoulli-channel", "bernoulli-aggregate")
+SAMPLERS: dict[str, str] = {
+    "poisson": "Poisson: every client with the same chance, independently",
+    "fixed": "fixed size: exactly so many, without replacement",
+    "all": "all clients in every round",
+    "balls-and-bins": "balls and bins: once in every epoch, in a secret round",
+    "allocation": "allocation: in so many secret rounds of all",
+    "min-separation": "min-separation: by chance, then a rest",
+    "cyclic": "public order: clients take turns",
+}
+NEIGHBOURS: dict[str, str] = {
+    "": "as the sampling needs",
+    "add-remove": "add-remove: one client more or less",
+    "zero-out": "zero-out: one client sends zeros",
+    "replace-one": "replace-one: one client is another",
+}
+MECHANISM_WORDS: dict[str, str] = {
+    "gaussian": "Gaussian noise from the server",
+    "distributed-gaussian": "Gaussian noise in shares of the clients",
+    "discrete-gaussian": "integers: discrete Gaussian noise",
+    "skellam": "integers: Skellam noise",
+    "bernoulli-channel": "coins, seen one by one",
+    "bernoulli-aggregate": "coins, in sums",
+}
+assert set(SAMPLERS) == set(get_args(Sampling))
+assert set(MECHANISM_WORDS) == set(get_args(Mechanism))
+assert set(NEIGHBOURS) == {"", *map(str, Adjacency)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A number, or one of some choices. `when`: shown where these options have one of these values; `slider`: its
+    ends."""
+
+    name: str
+    label: str
+    choices: Choices = ()
+    slider: tuple[float, float] | None = None
+    whole: bool = False
+    hint: str = ""
+    when: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the script of the page looks at."""
+        return {"name": self.name, "whole": self.whole, "slider": self.slider, "when": dict(self.when)}
+
+
+def _noisy(**when: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {"mechanism": [name for name in _ANY if name not in _COINS], **when}
+
+
+NUMBERS = (
+    Box(name="rounds", label="Rounds", slider=(1, 100_000), whole=True),
+    Box(
+        name="noise_multiplier", label="Noise multiplier", slider=(0.1, 50), when=_noisy(),
+        hint="standard deviation of the noise on the sum, over the clip norm",
+    ),
+    Box(name="epsilon", label="Epsilon", slider=(0.05, 50)),
+)  # fmt: skip
+"""Two of them are given, the third is the answer."""
+
+PEOPLE = (
+    Box(name="clients", label="Clients", slider=(10, 100_000_000), whole=True),
+    Box(
+        name="cohort", label="Cohort: clients a round", slider=(1, 100_000_000), whole=True,
+        when={"sampling": [name for name in SAMPLERS if name != "all"]},
+    ),
+    Box(name="sampling", label="Who takes part", choices=tuple(SAMPLERS.items())),
+    Box(
+        name="participations", label="Rounds a client takes part in", whole=True,
+        when={"sampling": ["allocation", "balls-and-bins"]},
+    ),
+    Box(name="separation", label="Rounds from one part to the next", whole=True, when={"sampling": ["min-separation"]}),
+    Box(name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items())),
+    Box(name="delta", label="Delta", hint="empty: clients to the power of -1.1"),
+)  # fmt: skip
+
+_SCALED = {"mechanism": list(_INTEGERS)}
+_TOSSED = {"mechanism": list(_COINS)}
+DETAILS = (
+    Box(name="mechanism", label="Mechanism", choices=tuple(MECHANISM_WORDS.items())),
+    Box(
+        name="noise", label="Noise over rounds", when={"mechanism": ["gaussian"]},
+        choices=(("independent", "independent"), ("banded", "banded: taken back over rounds")),
+    ),
+    Box(name="bands", label="Bands", whole=True, when={"noise": ["banded"], "mechanism": ["gaussian"]}),
+    Box(
+        name="dropout", label="Share of noise that may be missing", hint="0 to 1",
+        when={"mechanism": ["distributed-gaussian", *_INTEGERS]},
+    ),
+    Box(name="dimension", label="Coordinates, d", whole=True, when={"mechanism": [*_INTEGERS, *_COINS]}),
+    Box(name="scale", label="Steps per clip norm", hint="empty: rounding costs 1%", when=_SCALED),
+    Box(name="rotate", label="Random rotation", choices=(("", "yes"), ("false", "no")), when=_SCALED),
+    Box(
+        name="placement", label="Noise from", when=_SCALED,
+        choices=(("", "the clients, in shares"), ("server", "the server")),
+    ),
+    Box(
+        name="slots", label="Slots for uploads", whole=True, hint="empty: seldom exceeded",
+        when={"mechanism": [*_INTEGERS, "bernoulli-aggregate"], "sampling": ["poisson"]},
+    ),
+    Box(name="edge", label="Probabilities lie in [c, 1-c]: c", when=_TOSSED),
+    Box(name="clip_norm", label="Clip of the move, L2", when=_TOSSED),
+    Box(name="l2_sensitivity", label="or L2 sensitivity itself", when=_TOSSED),
+    Box(name="linf_clip", label="Clip of one coordinate", when=_TOSSED),
+    Box(name="noise_std", label="Noise on probabilities, std", when=_TOSSED),
+    Box(
+        name="clip_metric", label="Clips are measured", when=_TOSSED,
+        choices=(("", "in plain distance"), ("fisher", "in standard deviations (fisher)")),
+    ),
+    Box(
+        name="others", label="Other clients", when={"mechanism": ["bernoulli-aggregate"]},
+        choices=(("", "anywhere in [c, 1-c]"), ("near-reference", "trusted to keep to the clip")),
+    ),
+)  # fmt: skip

@@ -1,0 +1,92 @@
+"""The planner's page and its answers, for this machine only."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from dpfed.cli.loopback import LoopbackHandler, LoopbackServer
+from dpfed.cli.planner.lane import Lane, Superseded
+from dpfed.cli.planner.pace import Pace
+from dpfed.cli.planner.page import planner_page
+from dpfed.cli.planner.question import Question
+from dpfed.cli.planner.worker import done
+
+LARGEST_BODY = 8192
+_KINDS = ("answer", "curve", "noise-multiplier", "cohort")
+_ODD = {"error": "a request of the planner's page is {options: {...}, kind: ..., quick: ..., turn: ...}."}
+
+
+class PlannerServer(LoopbackServer):
+    """Quick answers at once; the others by a process of their own, of which newer questions end older ones."""
+
+    def __init__(self, question: Question, *, port: int) -> None:
+        self.page = planner_page(question)
+        self.lane, self._pace, self._one = Lane(), Pace(), threading.Lock()
+        super().__init__(port, PlannerHandler)
+
+    def soon(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """By the least account that is quick enough."""
+        with self._one:
+            found: dict[str, Any] = {"unknown": True}
+            for account in self._pace.quick_ones(job):
+                with self._pace.measured(job, account):
+                    found = done({**job, "account": account})
+                if "unknown" not in found:
+                    break
+            return found
+
+    def later(self, job: Mapping[str, Any], turn: int) -> dict[str, Any]:
+        """By the default account. Superseded where a newer question came."""
+        with self._pace.measured(job, "best"):
+            return self.lane.ask(turn, {**job, "account": "best"})
+
+
+class PlannerHandler(LoopbackHandler):
+    """GET of the page, POST of a question by the page itself; everything else is refused."""
+
+    server: PlannerServer
+
+    def do_GET(self) -> None:
+        if self.is_for(""):
+            self.answer(HTTPStatus.OK, self.server.page, "text/html")
+        else:
+            self.answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
+
+    def do_POST(self) -> None:
+        self.close_connection = True
+        if not self.is_for("ask") or not self._by_the_page():
+            self.answer(HTTPStatus.FORBIDDEN, "Only the planner's own page may ask.")
+            return
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()) or self.headers.get("Transfer-Encoding"):
+            self.answer(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing.")
+        elif len(length) > len(str(LARGEST_BODY)) or int(length) > LARGEST_BODY:
+            self.answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"At most {LARGEST_BODY} bytes.")
+        else:
+            status, found = self._found(self.rfile.read(int(length)))
+            self.answer(status, json.dumps(found, allow_nan=False), "application/json")
+
+    def _by_the_page(self) -> bool:
+        origins = [f"http://{name}" for name in self.server.names]
+        site = self.headers.get("Sec-Fetch-Site", "same-origin")
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
+        return self.headers.get("Origin") in origins and site == "same-origin" and kind == "application/json"
+
+    def _found(self, body: bytes) -> tuple[HTTPStatus, dict[str, Any]]:
+        try:
+            job = json.loads(body.decode())
+            options, kind, turn = job["options"], job["kind"], int(job["turn"])
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            return HTTPStatus.BAD_REQUEST, _ODD
+        if not isinstance(options, dict) or kind not in _KINDS:
+            return HTTPStatus.BAD_REQUEST, _ODD
+        asked = {"options": options, "kind": kind}
+        try:
+            found = self.server.soon(asked) if job.get("quick") else self.server.later(asked, turn)
+        except Superseded:
+            return HTTPStatus.CONFLICT, {"error": "a newer question came"}
+        return (HTTPStatus.BAD_REQUEST if "error" in found else HTTPStatus.OK), found

@@ -1,0 +1,258 @@
+// The planner: sliders and boxes, what they come to, and the same elsewhere.
+const known = JSON.parse(document.getElementById("planner").textContent);
+const source = known.grid ? new Gridded(known.grid) : new Served();
+const at = (id) => document.getElementById(id);
+const THREE = ["epsilon", "noise_multiplier", "rounds"];
+const QUIET = 250, PATIENCE = 600, AGAIN = 3000;
+let version = 0, showing = 0, found = null, busy = false, asked = false, timer = 0;
+
+function solved() {
+  const wanted = document.querySelector('input[name="solved"]:checked').value;
+  return wanted === "noise_multiplier" && !shownHere(boxOf("noise_multiplier")) ? "epsilon" : wanted;
+}
+function boxOf(name) { return known.boxes.find((box) => box.name === name); }
+function shownHere(box) {
+  return Object.entries(box.when).every(([name, values]) => !at(name) || values.includes(at(name).value));
+}
+// What is asked: the options that have a meaning and are given.
+function options() {
+  const given = {};
+  for (const box of known.boxes) {
+    const value = at(box.name).value.trim().replaceAll(",", "");
+    if (value && box.name !== solved() && shownHere(box)) given[box.name] = value;
+  }
+  return given;
+}
+function arrange() {
+  for (const box of known.boxes) {
+    const entry = document.querySelector(`[data-entry="${box.name}"]`), slider = at(`${box.name}-slider`);
+    entry.hidden = !shownHere(box);
+    const answer = box.name === solved();
+    at(box.name).disabled = answer;
+    if (slider) slider.disabled = answer;
+  }
+  document.querySelector('input[value="noise_multiplier"][name="solved"]').disabled = !shownHere(boxOf("noise_multiplier"));
+}
+function ends(box) {
+  const clients = Number(at("clients")?.value);
+  return box.name === "cohort" && clients > 1 ? [1, clients] : box.slider;
+}
+function slide(box) {
+  const slider = at(`${box.name}-slider`), value = Number(at(box.name).value.replaceAll(",", ""));
+  if (!slider || !(value > 0)) return;
+  const [low, high] = ends(box);
+  slider.value = 1000 * Math.log(value / low) / Math.log(high / low);
+  slider.setAttribute("aria-valuetext", at(box.name).value);
+}
+function fromSlider(box) {
+  const [low, high] = ends(box), value = low * (high / low) ** (at(`${box.name}-slider`).value / 1000);
+  return box.whole ? String(value < 100 ? Math.round(value) : Number(value.toPrecision(2))) : String(Number(value.toPrecision(3)));
+}
+
+// A change: at once a quick answer; when it stays so for a moment, all of it.
+function changed() {
+  version += 1;
+  arrange();
+  known.boxes.forEach(slide);
+  history.replaceState(null, "", `#${new URLSearchParams(options())}`);
+  soon();
+  clearTimeout(timer);
+  timer = setTimeout(later, QUIET);
+}
+async function soon() {
+  asked = true;
+  if (busy) return;
+  busy = true;
+  while (asked) {
+    asked = false;
+    const mine = version, answer = await source.answer(options());
+    if (mine < showing || (mine === showing && found && !found.quick)) continue;
+    if (answer.error) refused(answer, mine);
+    else if (answer.unknown) wait();
+    else show(answer, mine);
+  }
+  busy = false;
+}
+async function later() {
+  const mine = version, turn = Date.now(), fresh = () => mine === version, given = options();
+  const hurry = setTimeout(() => { if (fresh() && found) figures(undefined, fresh, given); }, PATIENCE);
+  const answer = await source.answer(given, turn);
+  clearTimeout(hurry);
+  if (!fresh()) return;
+  if (answer.superseded) { if (!document.hidden) setTimeout(() => { if (fresh()) later(); }, AGAIN); return; }
+  if (answer.error) { refused(answer, mine); return; }
+  show(answer, mine);
+  await figures(turn, fresh, given);
+  await rows(answer, turn, fresh);
+}
+// The plan with rounds and noise as they were found.
+function ahead(given) {
+  const there = { ...given, rounds: String(found.rounds) };
+  if (found.noise_multiplier !== null) there.noise_multiplier = String(found.noise_multiplier);
+  delete there.epsilon;
+  return there;
+}
+async function figures(turn, fresh, given) {
+  const there = ahead(given), curve = await source.curve(there, turn);
+  if (!fresh()) return;
+  if (curve.points) drawCurve(at("curve"), curve, curve.here ?? Number(there.rounds)); else if (curve.error) emptied(at("curve"));
+  await map(turn, fresh, there);
+}
+async function map(turn, fresh, there) {
+  if (there.noise_multiplier === undefined) { emptied(at("map")); return; }
+  const over = document.querySelector('input[name="over"]:checked')?.value ?? "noise-multiplier";
+  let cells = await source.map(over, there);
+  if (fresh() && cells.cells && (turn === undefined || !at("map").firstChild)) draw(cells);
+  if (turn === undefined) return;
+  cells = await source.map(over, there, turn);
+  if (fresh() && cells.cells) draw(cells);
+}
+function draw(cells) {
+  drawMap(at("map"), cells, (column, row) => {
+    document.querySelector('input[name="solved"][value="epsilon"]').checked = true;
+    at(cells.over === "cohort" ? "cohort" : "noise_multiplier").value = cells.values[0][column];
+    at("rounds").value = cells.values[1][row];
+    changed();
+  });
+}
+
+function show(answer, mine) {
+  found = answer;
+  showing = mine;
+  at("error").hidden = true;
+  for (const id of ["numbers", "facts"]) at(id).classList.remove("waiting");
+  badge(answer.quick ? "mind" : "good", answer.quick ? "quick upper bound, refining" : "upper bound");
+  const cohort = `${answer.cohort.toLocaleString("en")} clients each`;
+  const numbers = [
+    ["epsilon", "epsilon, at most", `delta ${answer.shown.delta}`],
+    ["noise_multiplier", "noise multiplier", `sensitivity ${answer.sensitivity}`],
+    ["rounds", "rounds", cohort],
+  ].filter(([name]) => name !== "noise_multiplier" || answer.noise_multiplier !== null);
+  at("numbers").replaceChildren(...numbers.map(([name, words, beside]) => {
+    const one = made("div", "", name === answer.solved ? "solved" : "");
+    const value = made("div", answer.shown[name], "number");
+    value.dataset.number = name;
+    one.append(value, made("div", words), made("div", beside, "faint"));
+    return one;
+  }));
+  const facts = [["Holds for", answer.words], ["Neighbours", `${known.neighbours[answer.adjacency]}.`], ["Account", `${answer.account}.`], ...(answer.notes.length ? [["Mind", answer.notes]] : [])];
+  at("facts").replaceChildren(...facts.flatMap(([name, words]) => [made("dt", name), listed(words)]));
+  at("command").textContent = answer.command;
+  at("python").textContent = answer.python;
+  const box = at(answer.solved);
+  box.value = answer.solved === "rounds" ? String(answer.rounds) : answer.shown[answer.solved];
+  slide(boxOf(answer.solved));
+}
+function badge(mood, words) {
+  at("account").className = `badge ${mood}`;
+  at("account").textContent = words;
+}
+function wait() {
+  badge("mind", "computing");
+  for (const id of ["numbers", "facts", "curve", "map"]) at(id).classList.add("waiting");
+}
+function refused(answer, mine) {
+  wait();
+  found = null;
+  showing = mine;
+  badge("bad", answer.ended ? "ended" : "no answer");
+  at("error").textContent = answer.error;
+  at("error").hidden = false;
+  if (at(solved()).disabled) at(solved()).value = "";
+}
+function made(name, words, kind) {
+  const one = document.createElement(name);
+  one.textContent = words;
+  if (kind) one.className = kind;
+  return one;
+}
+function listed(words) {
+  const one = made("dd", Array.isArray(words) ? "" : words);
+  if (Array.isArray(words)) {
+    const list = document.createElement("ul");
+    list.append(...words.map((line) => made("li", line)));
+    one.append(list);
+  }
+  return one;
+}
+async function rows(answer, turn, fresh) {
+  const body = at("what-if").tBodies[0];
+  at("what-if-number").textContent = { epsilon: "epsilon", noise_multiplier: "noise multiplier", rounds: "rounds" }[answer.solved];
+  const lines = [{ sampling: at("sampling").value, adjacency: answer.adjacency, own: answer }, ...answer.others];
+  const cells = lines.map((line) => {
+    const row = made("tr", ""), number = made("td", line.own ? answer.shown[answer.solved] : "…", "n"), last = made("td", line.own ? "this plan" : "");
+    if (!line.own) {
+      const take = made("button", "Use");
+      take.type = "button";
+      take.addEventListener("click", () => fill(line.options, answer.solved));
+      last.append(take);
+    }
+    row.append(made("td", known.samplers[line.sampling].split(":")[0] + (line.detail ? `, ${line.detail}` : "")), made("td", line.adjacency), number, last);
+    return [row, number];
+  });
+  body.replaceChildren(...cells.map(([row]) => row));
+  for (const [k, line] of lines.entries()) {
+    if (line.own) continue;
+    const other = await source.answer(line.options, turn);
+    if (!fresh() || other.superseded) return;
+    cells[k][1].textContent = other.error ? "none" : other.shown[answer.solved];
+    if (other.error) cells[k][1].title = other.error;
+  }
+}
+
+// The boxes from options; what is not given is empty, or the first choice.
+function fill(given, wanted) {
+  for (const box of known.boxes) {
+    const here = at(box.name);
+    here.value = given[box.name] ?? (here.options ? here.options[0].value : "");
+  }
+  document.querySelector(`input[name="solved"][value="${wanted}"]`).checked = true;
+  if (at("details")) at("details").open ||= [...at("details").querySelectorAll("[data-entry]")].some((one) => given[one.dataset.entry]);
+  changed();
+}
+function fromAddress() {
+  const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  return Object.keys(given).length ? given : null;
+}
+function open() {
+  const strange = Object.entries(fromAddress() ?? {}).find(([name, value]) => !at(name) && known.grid?.fixed[name] !== value);
+  if (known.grid && strange) {
+    refused({ error: `The address has ${strange.join("=")}, but this page is for one plan only. dpfed plan opens such links.` }, version);
+    return;
+  }
+  const given = fromAddress() ?? known.start, lacking = THREE.filter((name) => !given[name]);
+  fill(given, fromAddress() ? (lacking.length === 1 ? lacking[0] : lacking.find((name) => name !== "noise_multiplier") ?? "epsilon") : known.solved);
+}
+function say(words) { at("shared").textContent = words; }
+async function copy(text, done) {
+  try { await navigator.clipboard.writeText(text); say(done); } catch { say(text); }
+}
+function link() {
+  return known.grid ? location.href : `${location.origin}/${location.hash}`;
+}
+for (const box of known.boxes) {
+  at(box.name).addEventListener(at(box.name).options ? "change" : "input", changed);
+  at(`${box.name}-slider`)?.addEventListener("input", () => { at(box.name).value = fromSlider(box); changed(); });
+}
+for (const one of document.querySelectorAll('input[name="solved"]')) {
+  one.addEventListener("change", () => {
+    for (const name of THREE) if (!at(name).value && found) at(name).value = found.shown[name].replaceAll(",", "");
+    changed();
+  });
+}
+for (const one of document.querySelectorAll('input[name="over"]')) one.addEventListener("change", changed);
+for (const one of document.querySelectorAll("[data-copy]")) {
+  one.addEventListener("click", () => copy(at(one.dataset.copy).textContent, "Copied."));
+}
+at("form").addEventListener("submit", (event) => event.preventDefault());
+at("link").addEventListener("click", () => copy(link(), known.grid ? "Copied." : `Copied. It opens with: dpfed plan '${link()}'`));
+at("save")?.addEventListener("click", () => {
+  if (!found) return;
+  const file = document.createElement("a");
+  file.href = URL.createObjectURL(new Blob([found.file], { type: "application/json" }));
+  file.download = "plan.json";
+  file.click();
+  URL.revokeObjectURL(file.href);
+});
+window.addEventListener("hashchange", open);
+open();

@@ -1,0 +1,91 @@
+// Where the planner's answers are from: its own server, or a grid that lies in the page.
+class Served {
+  async answer(options, turn) { return this.ask("answer", options, turn); }
+  async curve(options, turn) { return this.ask("curve", options, turn); }
+  async map(over, options, turn) { return this.ask(over, options, turn); }
+  // Without a turn: at once, by a quick account.
+  async ask(kind, options, turn) {
+    const body = JSON.stringify({ kind, options, turn: turn ?? 0, quick: turn === undefined });
+    try {
+      const headers = { "Content-Type": "application/json" };
+      const response = await fetch("ask", { method: "POST", headers, body, cache: "no-store" });
+      if (response.status === 409) return { superseded: true };
+      if (!response.headers.get("Content-Type").startsWith("application/json")) return { error: await response.text() };
+      return await response.json();
+    } catch {
+      return { error: "The planner has ended. Start dpfed plan again; the address keeps this plan.", ended: true };
+    }
+  }
+}
+// Between the points of its grid it takes the next dearer one: less noise, more rounds.
+class Gridded {
+  constructor(grid) { this.grid = grid; }
+  table(options) {
+    const own = this.grid.tables.filter((one) => one.sampling === (options.sampling ?? "poisson"));
+    return own.length === 1 ? own[0] : own.find((one) => String(one.cohort) === options.cohort);
+  }
+  async answer(options) {
+    const table = this.table(options), target = Number(options.epsilon);
+    if (!table) return { error: "This page has no answers for that. Choose a cohort and who takes part." };
+    let column = lastIndex(table.noise, (z) => z <= Number(options.noise_multiplier));
+    let row = table.rounds.findIndex((count) => count >= Number(options.rounds));
+    const wanted = ["epsilon", "noise_multiplier", "rounds"].find((name) => !options[name]);
+    if (wanted === "noise_multiplier" && row >= 0) column = table.noise.findIndex((_, c) => this.epsilon(table, c, row) <= target);
+    if (wanted === "rounds" && column >= 0) row = lastIndex(table.rounds, (_, r) => this.epsilon(table, column, r) <= target);
+    if (!(column >= 0 && row >= 0)) return { error: this.beyond(table, wanted) };
+    const z = table.noise[column], count = table.rounds[row], shown = table.cells[row][column];
+    const exact = [options.noise_multiplier ?? z, options.rounds ?? count].every((one, k) => Number(one) === [z, count][k]);
+    const text = (words) => words.replaceAll("{rounds}", count).replaceAll("{noise}", z);
+    return {
+      solved: wanted, quick: false, account: table.account, epsilon: Number(shown), noise_multiplier: z, rounds: count,
+      shown: { epsilon: shown, noise_multiplier: String(z), rounds: count.toLocaleString("en"), delta: this.grid.delta },
+      words: table.words, adjacency: table.adjacency, sensitivity: table.sensitivity, cohort: table.cohort,
+      notes: [...(exact ? [] : [`for noise multiplier ${z} and ${count.toLocaleString("en")} rounds, the next dearer point of this page's grid`]), ...table.notes],
+      command: text(table.command), python: text(table.python), others: this.others(table, options), column, row, table,
+    };
+  }
+  epsilon(table, column, row) { return Number(table.cells[row][column]); }
+  others(table, options) {
+    const rest = this.grid.tables.filter((one) => one.sampling !== table.sampling && (one.cohort === table.cohort || one.sampling === "all"));
+    return rest.map((one) => ({ sampling: one.sampling, adjacency: one.adjacency, options: { ...options, sampling: one.sampling } }));
+  }
+  beyond(table, wanted) {
+    const z = table.noise, count = table.rounds.map((one) => one.toLocaleString("en"));
+    if (wanted !== "epsilon") return "No point of this page's grid is within that. dpfed plan answers for all numbers.";
+    return `This page has noise multipliers from ${z[0]} and rounds up to ${count.at(-1)}. dpfed plan answers for all numbers.`;
+  }
+  async curve(options) {
+    const found = await this.answer(options);
+    if (found.error) return { points: [] };
+    const points = found.table.rounds.map((count, r) => {
+      const shown = found.table.cells[r][found.column];
+      return [count, Number(shown), `${count.toLocaleString("en")} rounds: epsilon ${shown}`];
+    });
+    const last = 1.7 * found.rounds;
+    return { points: points.filter((p) => p[0] <= last && Number.isFinite(p[1])), account: found.account, here: found.rounds };
+  }
+  async map(over, options) {
+    const found = await this.answer(options);
+    if (found.error) return { cells: [] };
+    const { table } = found, [c, columns] = around(found.column, table.noise, 9), [r, rows] = around(found.row, table.rounds, 8);
+    const cells = rows.flatMap((row) => columns.map((column) => {
+      const shown = table.cells[row][column], value = Number(shown);
+      return [Number.isFinite(value) ? value : null, table.brief[row][column], `epsilon ${shown}`];
+    }));
+    return {
+      over: "noise-multiplier", across: columns.map((one) => String(table.noise[one])), up: rows.map((one) => table.rounds[one].toLocaleString("en")),
+      values: [columns.map((one) => String(table.noise[one])), rows.map((one) => String(table.rounds[one]))],
+      cells, here: [c, r], account: found.account,
+    };
+  }
+}
+function lastIndex(values, fits) {
+  for (let k = values.length - 1; k >= 0; k -= 1) if (fits(values[k], k)) return k;
+  return -1;
+}
+// Of all places at most so many with this one among them: [where it is, the places].
+function around(place, values, most) {
+  const first = Math.max(0, Math.min(place - Math.floor(most / 2), values.length - most));
+  const places = values.map((_, k) => k).slice(first, first + most);
+  return [place - first, places];
+}
