@@ -25,8 +25,12 @@ def budget(
     epsilon: float | None = None,
     delta: float | None = None,
     sampling: Sampling = "poisson",
-    noise: Literal["independent", "banded"] = "independent",
+    noise: Literal["independent", "banded", "blt"] = "independent",
     bands: int | None = None,
+    buffers: int | None = None,
+    factorisation: Literal["optimised", "square-root"] = "optimised",
+    server_momentum: float = 0.0,
+    server_decay: float = 1.0,
     participations: int | None = None,
     separation: int | None = None,
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
@@ -83,14 +87,24 @@ def budget(
         of all rounds (allocation), at most once in so many rounds by its own coin (min-separation), or in a public
         order (cyclic). docs/participation.md says which is for whom.
     noise
-        Independent over rounds, or correlated in so many --bands, so that it cancels in the model: to plan with. With
-        --separation alone clients take part in a public order; under poisson in as many groups as bands.
+        Independent over rounds, or correlated so that it cancels in the model: in so many --bands, or by so many
+        --buffers (blt). With --separation alone clients take part in a public order; under poisson (banded, to plan
+        with) in as many groups as bands.
     bands
         banded: rounds over which noise is taken back; 1 is independent noise.
+    buffers
+        blt: vectors that the noise needs, whatever the rounds. Default: 3.
+    factorisation
+        banded: the matrix of least error for these rounds, or the square root of prefix sums, in closed form.
+    server_momentum
+        banded, blt: of the server's step, for which the matrix is made.
+    server_decay
+        banded, blt: factor of the server's learning rate, a round.
     participations
         balls-and-bins, allocation: in how many rounds a client takes part. With it the cohort follows from the rounds.
+        banded, blt: in how many at most.
     separation
-        min-separation, banded: a client that took part stays away from the next separation - 1 rounds.
+        min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds.
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.
     accountant
@@ -161,7 +175,8 @@ def budget(
         raise ConfigError("--group with --json: is printed for people only. Remove one.")
     options = PlanOptions(
         clients=clients or 0, cohort=cohort, sampling=sampling, participations=participations, separation=separation,
-        noise=noise, bands=bands, rounds=rounds, adjacency=adjacency, delta=delta, mechanism=mechanism,
+        noise=noise, bands=bands, buffers=buffers, factorisation=factorisation, server_momentum=server_momentum,
+        server_decay=server_decay, rounds=rounds, adjacency=adjacency, delta=delta, mechanism=mechanism,
         dropout=dropout, dimension=dimension, scale=scale, rotate=rotate, placement=placement, edge=edge,
         clip_norm=clip_norm, l2_sensitivity=l2_sensitivity, linf_clip=linf_clip, noise_std=noise_std,
         clip_metric=clip_metric, others=others, slots=slots,
