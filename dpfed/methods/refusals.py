@@ -305,12 +305,6 @@ def _schedules(config: Config) -> Iterator[str]:
     name = config.federation.sampling
     if name in ("poisson", "fixed", "all"):
         return
-    if config.privacy is not None and config.run.randomness == "secure":
-        yield (
-            f"run.randomness='secure' with federation.sampling={name!r}: a run that is interrupted would have to keep "
-            "on disk who is still to take part, and to repeat no round; that is not built. Use 'poisson' or 'fixed', "
-            "or 'simulated' for an experiment."
-        )
     if config.audit.canaries:
         yield (
             f"audit.canaries={config.audit.canaries} with federation.sampling={name!r}: canaries take part in rounds "

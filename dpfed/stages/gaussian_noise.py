@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Release
-from accounting.mechanisms import Gaussian, PoissonSampling, Schedule, SingleRelease, simultaneous, subsample
+from accounting.mechanisms import (
+    CorrelatedRounds,
+    Cyclic,
+    Gaussian,
+    MinSeparation,
+    PoissonSampling,
+    Schedule,
+    SingleRelease,
+    simultaneous,
+    subsample,
+)
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
@@ -81,6 +91,7 @@ class GaussianNoise:
                 "privacy.placement='server' without privacy.adaptive."
             )
         if self.correlated is not None:
+            _check_rests(self.correlated.law, self.sampler)
             object.__setattr__(self, "correlated", replace(self.correlated))  # what it remembers is of this source
         self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
 
@@ -171,3 +182,14 @@ class GaussianNoise:
 
     def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))
+
+
+def _check_rests(stream: CorrelatedRounds, sampler: Sampler) -> None:
+    """ConfigError where clients come sooner, or more often, than the stream of correlated noise is charged for."""
+    law = sampler.law
+    apart = law.period if isinstance(law, Cyclic) else law.separation if isinstance(law, MinSeparation) else 0
+    if apart < stream.separation or stream.participations is not None:
+        raise ConfigError(
+            f"correlated noise for clients {stream.separation} rounds apart, at most {stream.participations} times, "
+            f"with cohorts drawn by {law}: use a public order, or rests, of as many rounds, and no limit of times."
+        )

@@ -1,6 +1,7 @@
 """Runs whose noise is taken back over rounds: drawn, charged, resumed, audited, refused."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.folder import RunFolder
 from dpfed.seeds import Seeds
 from dpfed.stages.correlated import Correlated
+from dpfed.stages.gaussian_noise import GaussianNoise
 
 BANDS = (
     "federation.sampling=cyclic", "federation.cohort=20", "federation.rounds=5", "privacy.bands=3",
@@ -69,16 +72,13 @@ def test_a_run_is_charged_by_the_sensitivity_and_audited(tiny_config, tmp_path, 
     assert not [one for one in audit_run(tmp_path / "run").checks if one.passed is False]
 
 
-@pytest.mark.parametrize("fault", ["nothing is taken back", "too much is taken back"])
-def test_an_audit_finds_noise_that_does_not_cancel(tiny_config, tmp_path, monkeypatch, fault):
+def test_an_audit_finds_noise_that_is_taken_back_too_much(tiny_config, tmp_path, monkeypatch):
     honest = Correlated.noise
-    broken = {
-        "nothing is taken back": lambda self, fresh, number, drawn_in: fresh.clone(),
-        "too much is taken back": lambda self, fresh, number, drawn_in: (
-            fresh + 2 * (honest(self, fresh, number, drawn_in) - fresh)
-        ),
-    }
-    monkeypatch.setattr(Correlated, "noise", broken[fault])
+
+    def broken(self, fresh, number, drawn_in):
+        return fresh + 2 * (honest(self, fresh, number, drawn_in) - fresh)
+
+    monkeypatch.setattr(Correlated, "noise", broken)
     federation.run(build(tiny_config(*BANDS, "federation.rounds=3")), tmp_path / "run")
     found = {one.name: one for one in audit_run(tmp_path / "run").checks}
     assert found["sums are of what went in"].passed is False
@@ -119,3 +119,35 @@ def test_maps_that_stay_let_noise_cancel(tiny_config, tmp_path, settings):
     assert torch.equal(one.adjoint(total), two.adjoint(total))
     federation.run(experiment, tmp_path / "run")
     assert not [one for one in audit_run(tmp_path / "run").checks if one.passed is False]
+
+
+def test_clients_that_come_too_soon_are_refused(tiny_config):
+    """A stage of one's own: what it is charged for must be what the sampler does."""
+    noise = build(tiny_config(*BANDS)).method.stages.find(GaussianNoise)
+    law = replace(noise.correlated.law, separation=4)
+    with pytest.raises(ConfigError, match="4 rounds apart"):
+        replace(noise, correlated=Correlated(law=law))
+    with pytest.raises(ConfigError, match="at most 1 times"):
+        replace(noise, correlated=Correlated(law=replace(law, separation=3, participations=1)))
+
+
+def test_a_run_killed_between_charge_and_checkpoint_makes_the_same_noise(tiny_config, tmp_path, monkeypatch):
+    """Resumed, the round is repeated with the same noise and charged once: every file is that of the whole run."""
+    config, folder = tiny_config(*BUFFERS), tmp_path / "broken"
+    whole = federation.run(build(config), tmp_path / "whole")
+    honest = RunFolder.save_checkpoint
+
+    def killed(self, checkpoint):
+        if checkpoint.state.round == 4:
+            raise KeyboardInterrupt
+        honest(self, checkpoint)
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", killed)
+    with pytest.raises(KeyboardInterrupt):
+        federation.run(build(config), folder)
+    monkeypatch.setattr(RunFolder, "save_checkpoint", honest)
+    assert len(Ledger.read(folder / "ledger.jsonl").releases) == 4
+    resumed = federation.run(build(config), folder, resume=True)
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+    assert resumed.summary["epsilon"] == whole.summary["epsilon"]
+    assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (folder / "ledger.jsonl").read_bytes()
