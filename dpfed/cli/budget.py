@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from accounting import budget as budgets
-from accounting.budget import Budget, Plan
+from accounting.budget import Budget, Plan, advice
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_plans import Mechanism, PlanOptions, Sampling, refuse
 from dpfed.cli.budget_tables import pairs, show, show_group, show_pairs
-from dpfed.cli.output import print_json
+from dpfed.cli.output import console, print_json
 from dpfed.cli.solve_budget import solve
 from dpfed.errors import ConfigError
 
@@ -145,7 +145,8 @@ def budget(
         Under poisson, with coins: the fixed number of coins that the server pads to; with noise shares: the fixed
         number of uploads, some of noise alone.
     compare
-        One row for every accountant and reading, each with the sampler it belongs to.
+        One row for every accountant and reading, each with the sampler it belongs to; and which schedule and noise give
+        the model's sums the least error at this epsilon.
     plot
         Write epsilon over rounds, one line for each accountant, to this PNG, and what epsilon says in other words
         (profile, trade-off curve, groups, an observer's belief) to NAME-readings.png; with --over, a heat map.
@@ -214,13 +215,22 @@ def budget(
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     if second_opinion:
         answer, *rows = budgets.with_second_opinion([answer, *rows])
-    _report(plan, answer, rows, plot=plot, json=json, compare=compare, table=table)
+    found = advice.choices(plan, epsilon=answer.epsilon, rounds=answer.rounds) if compare and answer.valid else ()
+    _report(plan, answer, rows, found, plot=plot, json=json, compare=compare, table=table)
     if group != 1 and not json:
         show_group(answer, group)
 
 
 def _report(
-    plan: Plan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool, table: bool
+    plan: Plan,
+    answer: Budget,
+    rows: list[Budget],
+    found: tuple[advice.Choice, ...],
+    *,
+    plot: Path | None,
+    json: bool,
+    compare: bool,
+    table: bool,
 ) -> None:
     plots = []
     if plot is not None:
@@ -231,9 +241,12 @@ def _report(
         plots = [plot, *([readings_path(plot)] if plot_readings(answer, readings_path(plot)) else [])]
     if json:
         results = [row.to_dict() for row in rows]
-        more = {"profile": pairs(answer)} if table else {}
+        more: dict[str, object] = {"profile": pairs(answer)} if table else {}
+        more |= {"advice": [one.to_dict() for one in found]} if found else {}
         print_json({"results": results, **more} if compare else {**results[0], **more})
         return
     show(plan, answer, rows if compare else [], plots)
+    for line in advice.words(found):
+        console().print(f"advice: {line}")
     if table:
         show_pairs(answer)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from accounting import Plan, budget
+from accounting.budget import advice
 from accounting.compose import accountant
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation import buffered, sensitivity, square_root
@@ -128,3 +129,38 @@ def test_everybody_in_every_round_is_no_plain_gaussian():
 def test_streams_that_no_proof_covers(fields, words):
     with pytest.raises(InvalidParameter, match=words):
         CorrelatedRounds(separation=3, **fields)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("epsilon", "best", "runs"),
+    [
+        (0.63, "independent noise under balls-and-bins", "independent noise under balls-and-bins"),
+        pytest.param(2.0, "noise in 6 bands under poisson in 6", "balls-and-bins", marks=pytest.mark.slow),
+        (8.0, "noise in 60 bands under cyclic", "noise in 60 bands under cyclic"),
+    ],
+)
+def test_what_is_advised_at_the_golden_plan(epsilon, best, runs):
+    """The theorem's table, with matrices that are optimised."""
+    found = advice.choices(Plan(clients=6000, cohort=100), epsilon=epsilon, rounds=180)
+    assert str(found[0]).startswith(best)
+    assert runs in next(str(one) for one in found if one.runs)
+    assert best in advice.words(found)[0]
+    for one in found:
+        spent = budget.epsilon(one.plan, noise_multiplier=one.noise_multiplier, rounds=180)
+        assert 0.99 * epsilon < spent <= epsilon * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("fields", [{"sampling": "fixed"}, {"cohort": 6000}, {"adjacency": "replace-one"}])
+def test_there_is_nothing_to_advise_on(fields):
+    plan = Plan(**{"clients": 6000, "cohort": 100, **fields})
+    assert advice.words(advice.choices(plan, epsilon=2.0, rounds=180)) == ()
+
+
+def test_advice_on_a_small_plan():
+    found = advice.choices(Plan(clients=60, cohort=20, delta=1e-3), epsilon=3.0, rounds=6)
+    assert [one.error for one in found] == sorted(one.error for one in found)
+    assert {one.plan.sampling for one in found} == {"poisson", "balls-and-bins", "cyclic"}
+    for one in found:
+        spent = budget.epsilon(one.plan, noise_multiplier=one.noise_multiplier, rounds=6)
+        assert 0.99 * 3.0 < spent <= 3.0 * (1 + 1e-6)
