@@ -113,3 +113,10 @@ def one_of(allowed: Sequence[str], **named: object) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise _fail(name, value, f"one of {', '.join(allowed)}")
     return value
+
+
+def stream(given: object) -> str:
+    """The name of what a schedule was drawn from: text of at most 100 characters."""
+    if not isinstance(given, str) or len(given) > 100:
+        raise _fail("stream", given, "text of at most 100 characters")
+    return given

@@ -8,9 +8,11 @@ Public choices (a shared mask, initial weights) come from `dpfed.seeds` in both 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -65,21 +67,41 @@ class Simulated:
         return self.seeds.tensors(purpose, *path, device=device).normal(count)
 
 
+@dataclass(kw_only=True, eq=False)
+class ScheduleKey:
+    """What a run's schedule is drawn from: a secret of the operating system's, or the one that the run began with."""
+
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
+        """64 bits each that nobody without the key tells from fair ones, the same whenever asked for."""
+        name = json.dumps(["dpfed.schedule.1", purpose, *map(int, path)]).encode()
+        return np.frombuffer(hashlib.shake_256(self.key + name).digest(8 * count), dtype="<u8").astype(np.uint64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Secure:
-    """The operating system's generator; every call is fresh, whatever its name.
+    """The operating system's generator; every call is fresh, whatever its name, but for schedules.
+
+    Who takes part by a schedule (purposes "participation...") is computed anew in every round, so it comes from a key
+    of 256 bits of that generator, which the run's folder keeps: SHAKE-256 of the key and the name. Whoever has the key
+    knows who takes part when.
 
     Normals are the inverse distribution function of 53-bit uniforms, rounded to float32. The attack of Mironov 2012
     on floating-point noise is not closed by this; a release that must withstand it needs discrete noise
     (`dpfed.stages.integer_noise`), which is made of `bits` alone.
     """
 
+    schedule: ScheduleKey = field(default_factory=lambda: ScheduleKey(), repr=False, compare=False)
+
     @property
     def name(self) -> str:
         return "secure"
 
     def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
-        return (self.bits(count, purpose, *path) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        of_schedule = purpose.startswith("participation.")
+        drawn = self.schedule.bits(count, purpose, *path) if of_schedule else self.bits(count, purpose, *path)
+        return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
         return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)

@@ -67,7 +67,8 @@ class Budget:
             **plan.rounds_of.details(self.noise_multiplier),
         }
         if plan.correlated is not None and self.noise_multiplier is not None:
-            record["noise"], record["bands"] = plan.noise, plan.bands
+            record["noise"], record["bands"], record["buffers"] = plan.noise, plan.bands, plan.buffers
+            record["factorisation"] = plan.correlated.stream(self.rounds).to_dict()
             record["prefix_error_in_clips"] = plan.correlated.prefix_error(self.noise_multiplier, self.rounds)
         if isinstance(plan.sampler, Schedule):
             record["participations"] = plan.sampler.most_participations(self.rounds)

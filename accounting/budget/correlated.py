@@ -1,11 +1,11 @@
-"""Plans whose noise is correlated over rounds: banded Toeplitz factorisations of prefix sums (`factorisation`).
+"""Plans whose noise is correlated over rounds: banded and buffered Toeplitz factorisations (`factorisation`).
 
 The noise multiplier is that of the fresh noise z of a round, over the clip norm. Two ways to take part:
 
 - in a public order (cyclic), or at least `separation` rounds apart (min-separation): nothing is hidden, so that all
-  rounds are one Gaussian mechanism of the factorisation's sensitivity, whatever the number of bands;
-- poisson: in `bands` public groups of clients, of which group t mod bands is sampled in round t with probability
-  bands times cohort / clients. The columns of a client do not overlap, so that its T / bands rounds are
+  rounds are one Gaussian mechanism of the factorisation's sensitivity, whatever its coefficients;
+- poisson, banded: in `bands` public groups of clients, of which group t mod bands is sampled in round t with
+  probability bands times cohort / clients. The columns of a client do not overlap, so that its T / bands rounds are
   Poisson-sampled Gaussians of noise multiplier z / |c| (Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu
   2023, Theorem 4). A client's group must be fixed without regard to data.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,99 +22,156 @@ import numpy as np
 from accounting import factorisation, require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms import Composed, Cyclic, Gaussian, PoissonSampling, SingleRelease, repeated, subsample
+from accounting.mechanisms import (
+    Composed,
+    CorrelatedRounds,
+    Gaussian,
+    PoissonSampling,
+    SingleRelease,
+    repeated,
+    subsample,
+)
 from accounting.rounding import upwards
 
 if TYPE_CHECKING:
     from accounting.budget.plan import Plan
+    from accounting.factorisation.workload import Workload
 
-NOISES = ("independent", "banded")
+NOISES = ("independent", "banded", "blt")
+FACTORISATIONS = ("optimised", "square-root")
+_OF = {"bands": "banded", "buffers": "blt"}
+_FOR_CORRELATED = {"factorisation": "optimised", "server_momentum": 0.0, "server_decay": 1.0}
+_MOST_BUFFERS = 20
+
+
+def refuse_idle(plan: Plan) -> None:
+    """InvalidParameter for fields that this noise does not look at."""
+    for name, noise in _OF.items():
+        if getattr(plan, name) is not None and plan.noise != noise:
+            raise InvalidParameter(
+                f"{name}={require.shown(getattr(plan, name))} with noise={plan.noise!r}: is for {noise!r}. Remove it."
+            )
+    for name, default in _FOR_CORRELATED.items():
+        if plan.noise == "independent" and getattr(plan, name) != default:
+            raise InvalidParameter(f"{name}={getattr(plan, name)!r} with noise='independent': is for 'banded', 'blt'.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Banded:
-    """The rounds of a plan with banded noise."""
+class Correlated:
+    """The rounds of a plan with correlated noise."""
 
     plan: Plan
 
     def check(self) -> None:
         """Refuse what has no account. InvalidParameter, UnsupportedMechanism."""
         plan = self.plan
-        if plan.bands is None:
-            raise InvalidParameter("bands is missing: noise='banded' needs it; 1 is independent noise.")
-        require.count(bands=plan.bands)
+        name = {noise: name for name, noise in _OF.items()}[plan.noise]
+        size = getattr(plan, name)
+        if size is None:
+            raise InvalidParameter(f"{name} is missing: noise={plan.noise!r} needs it.")
+        if require.count(**{name: size}) > _MOST_BUFFERS and name == "buffers":
+            raise InvalidParameter(f"buffers={size}: must be at most {_MOST_BUFFERS}; more than 4 gain nothing.")
+        if plan.factorisation not in FACTORISATIONS:
+            raise InvalidParameter(f"factorisation={plan.factorisation!r}: must be {' or '.join(FACTORISATIONS)}.")
+        if plan.factorisation != "optimised" and plan.noise == "blt":
+            raise InvalidParameter("factorisation='square-root' with noise='blt': is for 'banded'. Remove it.")
         if plan.mechanism != "gaussian":
-            raise UnsupportedMechanism(f"noise='banded' with mechanism={plan.mechanism!r}: use mechanism 'gaussian'.")
-        if plan.sampling not in ("cyclic", "min-separation", "poisson"):
+            raise UnsupportedMechanism(f"noise={plan.noise!r} with mechanism={plan.mechanism!r}: use 'gaussian'.")
+        if plan.sampling not in ("cyclic", "min-separation", *(("poisson",) if plan.noise == "banded" else ())):
             raise UnsupportedMechanism(
-                f"noise='banded' with sampling={plan.sampling!r}: a client could take part in rounds whose noise is "
-                "one. Use 'cyclic', 'min-separation', or 'poisson' within as many public groups as there are bands."
+                f"noise={plan.noise!r} with sampling={plan.sampling!r}: a client could take part in rounds whose noise "
+                "is one. Use 'cyclic', 'min-separation', or banded noise with 'poisson' within as many public groups "
+                "as there are bands."
             )
-        if plan.sampling == "poisson" and plan.bands * plan.cohort > plan.clients:
+        if plan.sampling == "poisson" and size * plan.cohort > plan.clients:
             raise InvalidParameter(
-                f"bands={plan.bands} with cohort={plan.cohort} of clients={plan.clients}: each of as many groups must "
+                f"bands={size} with cohort={plan.cohort} of clients={plan.clients}: each of as many groups must "
                 f"hold a cohort. Use at most {plan.clients // plan.cohort} bands."
             )
+        self.workload(1)
 
-    @property
-    def coefficients(self) -> Floats:
-        """c, the square root's first `bands`."""
-        return factorisation.square_root(self.plan.bands or 1)
+    def workload(self, rounds: int) -> Workload:
+        """What the sums become in the model."""
+        from accounting.factorisation.workload import Workload
+
+        return Workload(rounds=rounds, momentum=self.plan.server_momentum, decay=self.plan.server_decay)
+
+    def stream(self, rounds: int) -> CorrelatedRounds:
+        """The matrix that is best for so many rounds, and who takes part. In sampled groups, of one participation."""
+        plan, sampled = self.plan, self.plan.sampling == "poisson"
+        separation = rounds if sampled else self.separation
+        times = 1 if sampled else plan.participations
+        if plan.noise == "blt":
+            weights, decays = _buffers(plan.buffers or 1, self.workload(rounds), separation, times)
+            return CorrelatedRounds(separation=separation, participations=times, weights=weights, decays=decays)
+        root = plan.factorisation == "square-root"
+        c = _banded(plan.bands or 1, None if root else self.workload(rounds), separation, times)
+        return CorrelatedRounds(separation=separation, participations=times, coefficients=c)
 
     def run(self, noise_multiplier: float, rounds: int) -> Composed:
-        """The mechanism of all rounds, as if it were rounds of independent noise. Direction of error: upper bound."""
+        """The mechanism of all rounds. Direction of error: upper bound."""
         plan, z = self.plan, require.noise_multiplier(noise_multiplier)
-        require.count(rounds=rounds)
+        stream = self.stream(require.count(rounds=rounds))
         assert plan.adjacency is not None
-        if plan.sampling == "poisson":
-            bands = plan.bands or 1
-            strength = z / float(np.linalg.norm(self.coefficients[:rounds]))
-            sampled = PoissonSampling(probability=min(bands * plan.cohort / plan.clients, 1.0))
-            release = subsample(Gaussian(noise_multiplier=strength, adjacency=plan.adjacency), sampled)
-            return repeated(release, -(-rounds // bands), before=plan.before)
-        if self._apart:
-            return repeated(self.round(z), rounds, before=plan.before)
-        times = -(-rounds // self.separation)
-        return repeated(self._public(z * math.sqrt(times) / self._sensitivity(rounds)), rounds, before=plan.before)
+        if plan.sampling != "poisson":
+            return repeated(self.round(z, stream), rounds, before=plan.before)
+        bands = plan.bands or 1
+        strength = z / float(np.linalg.norm(factorisation.column(stream, rounds)))
+        sampled = PoissonSampling(probability=min(bands * plan.cohort / plan.clients, 1.0))
+        release = subsample(Gaussian(noise_multiplier=strength, adjacency=plan.adjacency), sampled)
+        return repeated(release, -(-rounds // bands), before=plan.before)
 
-    def round(self, noise_multiplier: float) -> SingleRelease:
-        """One round in a public order whose participations do not overlap: what a ledger line states."""
-        return self._public(noise_multiplier / float(np.linalg.norm(self.coefficients)))
-
-    @property
-    def _apart(self) -> bool:
-        """Whether the columns of a client's participations do not overlap, whatever their number."""
-        return len(self.coefficients) <= self.separation and self.plan.participations is None
-
-    def _public(self, strength: float) -> SingleRelease:
+    def round(self, noise_multiplier: float, stream: CorrelatedRounds) -> SingleRelease:
+        """One round of the stream: what a ledger line states."""
         assert self.plan.adjacency is not None
-        noise = Gaussian(noise_multiplier=strength, adjacency=self.plan.adjacency)
-        return subsample(noise, Cyclic(period=self.separation))
+        return subsample(Gaussian(noise_multiplier=noise_multiplier, adjacency=self.plan.adjacency), stream)
 
     @property
     def separation(self) -> int:
         """Rounds from one participation to the next, at least."""
         return self.plan.separation or self.plan.period
 
-    def _sensitivity(self, rounds: int) -> float:
-        plan = self.plan
-        return factorisation.sensitivity(
-            self.coefficients, rounds=rounds, separation=self.separation, participations=plan.participations
-        )
-
     def prefix_error(self, noise_multiplier: float, rounds: int) -> float:
-        """Root mean square of the noise in the sum of the first rounds, over rounds, in clip norms."""
-        return noise_multiplier * factorisation.prefix_error(self.coefficients, rounds=rounds)
+        """Root mean square of the noise in the model, over rounds, in clip norms; of prefix sums where there is neither
+        momentum nor decay."""
+        return noise_multiplier * self._error_of(factorisation.column(self.stream(rounds), rounds), rounds)
+
+    def _error_of(self, coefficients: Floats, rounds: int) -> float:
+        from accounting.factorisation.workload import error
+
+        return error(coefficients, self.workload(rounds))
 
     def notes(self, noise_multiplier: float, rounds: int) -> tuple[str, ...]:
         """What the correlation is worth, and what must hold."""
-        error = upwards(self.prefix_error(noise_multiplier, rounds))
-        words = f"noise in {self.plan.bands} bands: sums over rounds are off by {error} C on average"
-        if self.plan.sampling != "poisson":
-            times = min(-(-rounds // self.separation), self.plan.participations or rounds)
-            same = noise_multiplier * math.sqrt(times) / self._sensitivity(rounds) * math.sqrt((rounds + 1) / 2)
-            words += f", by independent noise of this epsilon {upwards(same)} C"
-        if self.plan.sampling == "cyclic" and self._apart:
-            return (words,)
-        groups = f", in {self.plan.bands} public groups that take turns" if self.plan.sampling == "poisson" else ""
-        return (words, f"a plan only{groups}: `dpfed run` has no such noise")
+        plan, stream = self.plan, self.stream(rounds)
+        size = f"{plan.bands} bands" if plan.noise == "banded" else f"{plan.buffers} buffers"
+        sums = "sums over rounds are" if plan.server_momentum == 0 and plan.server_decay == 1 else "the model is"
+        words = f"noise in {size}: {sums} off by {upwards(self.prefix_error(noise_multiplier, rounds))} C on average"
+        if plan.sampling == "poisson":
+            return (words, f"a plan only, in {plan.bands} public groups that take turns: `dpfed run` has no such noise")
+        times, c = stream.most_participations(rounds), factorisation.column(stream, rounds)
+        shown = factorisation.sensitivity(
+            c, rounds=rounds, separation=self.separation, participations=plan.participations
+        )
+        same = noise_multiplier * math.sqrt(times) / shown * self._error_of(np.ones(1), rounds)
+        return (f"{words}, by independent noise of this epsilon {upwards(same)} C",)
+
+
+@lru_cache(maxsize=256)
+def _banded(bands: int, workload: Workload | None, separation: int, participations: int | None) -> tuple[float, ...]:
+    """The first column, cached: a search takes a second. workload None: the square root's, in closed form."""
+    if workload is None:
+        return tuple(factorisation.square_root(bands).tolist())
+    from accounting.factorisation import optimise
+
+    return tuple(optimise.banded(bands, workload, separation=separation, participations=participations).tolist())
+
+
+@lru_cache(maxsize=256)
+def _buffers(
+    count: int, workload: Workload, separation: int, participations: int | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    from accounting.factorisation import optimise
+
+    found = optimise.buffers(count, workload, separation=separation, participations=participations)
+    return tuple(found[0].tolist()), tuple(found[1].tolist())

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from accounting import require
 from accounting.budget.coins import CoinRounds
-from accounting.budget.correlated import NOISES, Banded
+from accounting.budget.correlated import NOISES, Correlated, refuse_idle
 from accounting.budget.gaussians import GaussianRounds
 from accounting.budget.integers import IntegerRounds
 from accounting.budget.rounds_of import RoundsOf
@@ -53,7 +53,9 @@ class Plan:
     (balls-and-bins), or exactly in participations clients / cohort rounds (allocation). separation: min-separation's B,
     a client that took part rests for B - 1 rounds.
 
-    noise "banded": correlated over rounds in `bands` bands (`budget.correlated`), to plan with.
+    noise: correlated over rounds (`budget.correlated`), "banded" in `bands` bands or "blt" with `buffers` buffers, the
+    matrix "optimised" or the "square-root", for a server of this momentum whose learning rate decays by `server_decay`
+    a round. participations and separation: what clients keep to.
 
     Of Gaussian noise (`gaussian`, `distributed-gaussian`): `budget.gaussians` says what dropout is.
     Of integer noise (`discrete-gaussian`, `skellam`): dimension, scale, rotate, placement, dropout, slots, secure,
@@ -74,6 +76,10 @@ class Plan:
     before: Composed | None = None
     noise: str = "independent"
     bands: int | None = None
+    buffers: int | None = None
+    factorisation: str = "optimised"
+    server_momentum: float = 0.0
+    server_decay: float = 1.0
     participations: int | None = None
     separation: int | None = None
     dropout: float = 0.0
@@ -108,14 +114,13 @@ class Plan:
         object.__setattr__(self, "delta", clients**-1.1 if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
         self._check_schedule()
+        refuse_idle(self)
         if self.correlated is not None:
             self.correlated.check()
-        elif self.bands is not None:
-            raise InvalidParameter(f"bands={require.shown(self.bands)} with noise='independent': is for 'banded'.")
         self._refuse_foreign_fields()
         for name, value in self.rounds_of.resolved().items():
             object.__setattr__(self, name, value)
-        self.round(1.0 if self.has_noise_multiplier else None)  # refuses what has no account
+        self.rounds_of.round(1.0 if self.has_noise_multiplier else None)  # refuses what has no account
 
     def _refuse_foreign_fields(self) -> None:
         looked_at = self.rounds_of.takes
@@ -134,7 +139,7 @@ class Plan:
             value = getattr(self, name)
             if value is None and takers[0] == self.sampling:
                 raise InvalidParameter(f"{name} is missing: sampling={self.sampling!r} needs it.")
-            public = self.noise == "banded" and self.sampling in ("cyclic", "min-separation")
+            public = self.noise != "independent" and self.sampling in ("cyclic", "min-separation")
             if value is not None and self.sampling not in takers and not public:
                 raise InvalidParameter(
                     f"{name}={require.shown(value)} with sampling={self.sampling!r}: is for {', '.join(takers)}. "
@@ -144,9 +149,9 @@ class Plan:
                 require.count(**{name: value})
 
     @property
-    def correlated(self) -> Banded | None:
+    def correlated(self) -> Correlated | None:
         """The rounds where their noise is correlated; None where it is independent."""
-        return Banded(plan=self) if self.noise == "banded" else None
+        return None if self.noise == "independent" else Correlated(plan=self)
 
     @property
     def period(self) -> int:
@@ -199,15 +204,13 @@ class Plan:
         return self.rounds_of.noise_kept
 
     def round(self, noise_multiplier: float | None = None) -> SingleRelease:
-        """The mechanism of one round: what its ledger line states. InvalidParameter for a noise multiplier of coins,
-        which have none, or none of what has one."""
+        """The mechanism of one round: what its ledger line states (of correlated noise, `correlated.round` is it).
+        InvalidParameter for a noise multiplier of coins, which have none, or none of what has one."""
         if noise_multiplier is not None and not self.has_noise_multiplier:
             raise InvalidParameter(
                 f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.mechanism!r}: its coins are "
                 "the noise. Remove it."
             )
-        if self.correlated is not None:
-            return self.correlated.round(require.noise_multiplier(noise_multiplier))
         return self.rounds_of.round(noise_multiplier)
 
     def run(self, noise_multiplier: float | None, rounds: int) -> Composed:

@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import caveats
-from accounting.compose import adaptive, lower_bound, pld, rdp
+from accounting.compose import adaptive, loss_grid, lower_bound, pld, rdp
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
 from accounting.compose.rdp import Conversion, Floats
 from accounting.compose.twins import Continuous, continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.factorisation.public import squares
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import (
     Composed,
@@ -221,10 +222,18 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
 
 
 def plain_shift(mechanism: Mechanism) -> float | None:
-    """mu of a composition of plain Gaussians, which is one Gaussian; None if anything is sampled."""
-    parts = [(plain_gaussian(part), count) for part, count in parts_of(mechanism)]
-    squares = [count * noise.mu**2 for noise, count in parts if noise is not None]
-    return math.sqrt(sum(squares)) if len(squares) == len(parts) else None
+    """mu of a composition of Gaussians, plain or in a public order, which is one Gaussian; None if anything is secret."""
+    shifts = [_squared_shift(part, count) for part, count in parts_of(mechanism)]
+    known = [one for one in shifts if one is not None]
+    return math.sqrt(sum(known)) if len(known) == len(shifts) else None
+
+
+def _squared_shift(part: SingleRelease, count: int) -> float | None:
+    """mu^2 of `count` times this release; None if anything is secret."""
+    if (plain := plain_gaussian(part)) is not None:
+        return count * plain.mu**2
+    schedule, public = schedule_of(part), loss_grid.public_order(part)
+    return None if schedule is None or public is None else squares(schedule, count) * public.mu**2
 
 
 def _analytic(mechanism: Mechanism, delta: float) -> _Bound:

@@ -7,6 +7,7 @@ import numpy as np
 import scipy
 
 from accounting.compose.loss_law import LossLaw
+from accounting.factorisation.public import squares
 from accounting.gaussian.attacks import attack_pairs
 from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import Gaussian, Mechanism, gaussian_of, parts_of, plain_gaussian, sampling_of, schedule_of
@@ -47,7 +48,7 @@ def _moments(part: Any, count: int) -> tuple[int, float, float]:
     """Releases, and the mean and variance of their summed loss: the larger of the two orders."""
     if plain := plain_gaussian(part) or public_order(part):  # composed in closed form, so one release
         schedule = schedule_of(part)
-        times = count if schedule is None else schedule.most_participations(count)
+        times = count if schedule is None else squares(schedule, count)
         return 1, times * plain.mu**2 / 2, times * plain.mu**2
     if found := blocks(part, count):
         each = [(ratio_law.moments(block, found[1]), times) for block, times in found[0].repeated]

@@ -17,6 +17,7 @@ from accounting.compose.adaptive_shown import shown_epsilon
 from accounting.compose.loss_law import CUT, LITTLE, LossLaw, composed, tilted_for
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised, rounded_down
+from accounting.factorisation.public import squares
 from accounting.gaussian import smallest_epsilon
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
@@ -79,9 +80,9 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 
 def _of_public_order(part: SingleRelease, count: int) -> float:
-    """mu^2 of the client that takes part most often, where the order of participation is public."""
+    """mu^2 of the client that shows most, where the order of participation is public."""
     schedule, noise = schedule_of(part), loss_grid.public_order(part)
-    return 0.0 if schedule is None or noise is None else schedule.most_participations(count) * noise.mu**2
+    return 0.0 if schedule is None or noise is None else squares(schedule, count) * noise.mu**2
 
 
 _Quantised = tuple[LossLaw, float, int, float]

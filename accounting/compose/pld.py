@@ -16,6 +16,7 @@ from accounting import require
 from accounting.compose import loss_grid, schedules
 from accounting.compose.loss_law import LossLaw, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.factorisation.public import squares
 from accounting.gaussian import fixed_size, poisson, privacy_profile
 from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import (
@@ -162,7 +163,7 @@ def _of_part(part: SingleRelease, count: int, interval: float) -> tuple[LossLaws
     if sampling_of(part).probability == 0:
         return LossLaws(orders=(certain(0, spacing=interval),)), 1
     if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
-        return _plain(public.mu * math.sqrt(schedule.most_participations(count)), interval), 1
+        return _plain(public.mu * math.sqrt(squares(schedule, count)), interval), 1
     if found := loss_grid.blocks(part, count):
         return LossLaws(orders=schedules.laws(*found, interval)), 1
     return LossLaws(orders=tuple(_orders(part, interval))), count

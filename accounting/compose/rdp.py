@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import require
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.factorisation.public import squares
 from accounting.gaussian.closeness import penalty
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, sampling_of, schedule_of, unsampled
 from accounting.mechanisms.kinds import account_of
@@ -54,7 +55,8 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     is infinite, which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7).
     Poisson: `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output laws).
     Fixed size: `gaussian.fixed_size_rdp` (replace-one, shift 2C; zero-out is a special case).
-    Schedules: without their secrecy, alpha k mu^2 / 2 with k the most participations (divergences are quasi-convex).
+    Schedules: without their secrecy, alpha k mu^2 / 2 with k the most participations (divergences are quasi-convex), or
+    the squared sensitivity of a stream of correlated noise.
     Other kinds: their accounts (`mechanisms.kinds`); sampled, one that has a twin is a Gaussian nearly. Composition:
     the sum.
     """
@@ -79,9 +81,8 @@ def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
     if unsampled(part) is part:
         return np.asarray(count * account_of(part).renyi(given, part))
     if schedule := schedule_of(part):
-        return np.asarray(
-            schedule.most_participations(count) * account_of(unsampled(part)).renyi(given, unsampled(part))
-        )
+        times = schedule.most_participations(count) if schedule.secret else squares(schedule, count)
+        return np.asarray(times * account_of(unsampled(part)).renyi(given, unsampled(part)))
     near = continuous(Composed(parts=((part, count),)))
     twin: Any
     ((twin, _),) = parts_of(near.mechanism)

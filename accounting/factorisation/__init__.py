@@ -5,8 +5,10 @@ triangular and Toeplitz with first column c, c_0 = 1. That is C x + z seen throu
 Gaussian mechanism on C x, also where x_t depends on what was published before (Denisov, McMahan, Rush, Smith, Thakurta
 2022, Theorem 2.1). Noise of one round is taken back in the next ones, so that the error of x_1 + ... + x_t, which the
 model is, stays small.
+
+`optimise` searches for C; it is loaded when asked for, since it brings an optimiser.
 """
 
-from accounting.factorisation.toeplitz import prefix_error, sensitivity, square_root
+from accounting.factorisation.toeplitz import buffered, column, inverse, sensitivity, square_root
 
-__all__ = ["prefix_error", "sensitivity", "square_root"]
+__all__ = ["buffered", "column", "inverse", "sensitivity", "square_root"]

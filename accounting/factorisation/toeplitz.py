@@ -1,6 +1,6 @@
-"""Banded Toeplitz factorisations of prefix sums: coefficients, sensitivity, error."""
+"""Toeplitz factorisations: coefficients in closed form, of banded and buffered ones; sensitivity; inverse."""
 
-import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,6 +8,9 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.errors import InvalidParameter
 from accounting.gaussian.half_lines import Floats
+
+if TYPE_CHECKING:
+    from accounting.mechanisms.correlated import CorrelatedRounds
 
 
 def square_root(bands: int) -> Floats:
@@ -18,6 +21,24 @@ def square_root(bands: int) -> Floats:
     """
     j = np.arange(1, require.count(bands=bands), dtype=float)
     return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
+
+
+def buffered(weights: ArrayLike, decays: ArrayLike, *, rounds: int) -> Floats:
+    """The first column of a buffered linear Toeplitz matrix (BLT): c_0 = 1, c_j = sum_i weights_i decays_i^(j-1).
+
+    Its noise needs one vector for each weight, whatever the rounds (McMahan, Xu, Zhang 2024). Weights >= 0 that add up
+    to at most 1 and decays in [0, 1] let it not increase. Shape: [rounds].
+    """
+    by, how = np.asarray(weights, dtype=float), np.asarray(decays, dtype=float)
+    powers = how[:, None] ** np.arange(require.count(rounds=rounds) - 1)
+    return np.concatenate([[1.0], by @ powers])
+
+
+def column(rounds: "CorrelatedRounds", count: int) -> Floats:
+    """The first column of C for the first `count` rounds of a stream: cut off where the rest is 0."""
+    if rounds.weights:
+        return buffered(rounds.weights, rounds.decays, rounds=count)
+    return np.array(rounds.coefficients[:count])
 
 
 def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, participations: int | None = None) -> float:
@@ -31,33 +52,32 @@ def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, partic
     are negative or increase.
     """
     c = _checked(coefficients)[: require.count(rounds=rounds)]
+    return float(np.linalg.norm(worst_pattern(c, starts(rounds, separation, participations), rounds)))
+
+
+def starts(rounds: int, separation: int, participations: int | None) -> range:
+    """The rounds of the client that shows most."""
     gap = require.count(separation=separation)
     most = -(-rounds // gap)
     times = most if participations is None else min(require.count(participations=participations), most)
-    column = np.zeros(rounds)
-    for start in range(0, times * gap, gap):
-        column[start : start + len(c)] += c[: rounds - start]
-    return float(np.linalg.norm(column))
+    return range(0, times * gap, gap)
 
 
-def prefix_error(coefficients: ArrayLike, *, rounds: int) -> float:
-    """Root mean square, over rounds, of the noise in x_1 + ... + x_t for z of variance 1: |A C^-1|_F / sqrt(T).
-
-    Independent noise: sqrt((T + 1) / 2). Error: rounding.
-    """
-    noise = np.cumsum(inverse(coefficients, rounds=rounds))
-    return math.sqrt(float((np.cumsum(noise * noise)).mean()))
+def worst_pattern(coefficients: Floats, at: range, rounds: int) -> Floats:
+    """The sum of the columns of C that begin in these rounds. Shape: [rounds]."""
+    summed = np.zeros(rounds)
+    for start in at:
+        summed[start : start + len(coefficients)] += coefficients[: rounds - start]
+    return summed
 
 
 def inverse(coefficients: ArrayLike, *, rounds: int) -> Floats:
     """The first column of C^-1: what of a round's fresh noise comes back in the rounds after it. Shape: [rounds]."""
-    c = _checked(coefficients)
-    found = np.zeros(require.count(rounds=rounds))
-    found[0] = 1.0
-    for t in range(1, rounds):
-        past = found[max(t - len(c) + 1, 0) : t][::-1]
-        found[t] = -float(past @ c[1 : len(past) + 1])
-    return found
+    from scipy.signal import lfilter
+
+    once = np.zeros(require.count(rounds=rounds))
+    once[0] = 1.0
+    return np.asarray(lfilter([1.0], _checked(coefficients)[:rounds], once))
 
 
 def _checked(coefficients: ArrayLike) -> Floats:

@@ -2,6 +2,7 @@
 
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.descriptions import (
     Composed,
     Mechanism,
@@ -31,6 +32,7 @@ __all__ = [
     "BernoulliAggregate",
     "BernoulliChannel",
     "Composed",
+    "CorrelatedRounds",
     "Cyclic",
     "DiscreteGaussian",
     "FixedSizeSampling",

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.samplings import FullParticipation, Sampling
 from accounting.mechanisms.schedules import Schedule
@@ -171,8 +172,8 @@ class Composed:
 
 
 def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
-    """`mechanism` on a sampled cohort; full participation leaves it as it is."""
-    if sampling.probability == 1.0:
+    """`mechanism` on a sampled cohort; full participation leaves it as it is, unless noise is correlated."""
+    if sampling.probability == 1.0 and not isinstance(sampling, CorrelatedRounds):
         if sampling.name == "fixed":
             Subsampled(mechanism=mechanism, sampling=sampling)  # refuses an adjacency that it cannot have
         return mechanism
@@ -240,6 +241,11 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
         raise UnsupportedMechanism(
             f"mechanism={mechanism.kind!r} with sampling={schedule.name!r}: schedules are accounted with Gaussian and "
             "discrete Gaussian noise. For other noise use sampling 'poisson' or 'fixed'."
+        )
+    if isinstance(schedule, CorrelatedRounds) and mechanism.kind != "gaussian":
+        raise UnsupportedMechanism(
+            f"mechanism={mechanism.kind!r} with correlated noise: what is taken back is no whole number. Use Gaussian "
+            "noise."
         )
     if mechanism.overflow or getattr(mechanism, "shares", 1) > 1:
         raise UnsupportedMechanism(

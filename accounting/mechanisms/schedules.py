@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from accounting import require
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.correlated import CorrelatedRounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class BallsAndBins:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bins", require.count(bins=self.bins))
-        _check_stream(self.stream)
+        require.stream(self.stream)
 
     @property
     def probability(self) -> float:
@@ -64,7 +65,7 @@ class Allocation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", require.count(rounds=self.rounds))
         object.__setattr__(self, "participations", require.count(participations=self.participations))
-        _check_stream(self.stream)
+        require.stream(self.stream)
         if self.participations > self.rounds:
             raise InvalidParameter(
                 f"participations={self.participations} in rounds={self.rounds}: a client takes part at most once a "
@@ -111,7 +112,7 @@ class MinSeparation:
         object.__setattr__(self, "separation", require.count(separation=self.separation))
         rate = require.probability(sampling_probability=self.probability)
         object.__setattr__(self, "probability", rate)
-        _check_stream(self.stream)
+        require.stream(self.stream)
         if not 0 < rate * self.separation <= 1 + 1e-12:
             raise InvalidParameter(
                 f"separation={self.separation} with probability={rate}: a client that takes part every "
@@ -152,7 +153,7 @@ class Cyclic:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period", require.count(period=self.period))
-        _check_stream(self.stream)
+        require.stream(self.stream)
 
     @property
     def probability(self) -> float:
@@ -176,12 +177,9 @@ class Cyclic:
         return {"name": self.name, **asdict(self)}
 
 
-Schedule = BallsAndBins | Allocation | MinSeparation | Cyclic
+Schedule = BallsAndBins | Allocation | MinSeparation | Cyclic | CorrelatedRounds
 
-SCHEDULES: dict[str, type[Schedule]] = {one.name: one for one in (BallsAndBins, Allocation, MinSeparation, Cyclic)}
+SCHEDULES: dict[str, type[Schedule]] = {
+    one.name: one for one in (BallsAndBins, Allocation, MinSeparation, Cyclic, CorrelatedRounds)
+}
 """By name."""
-
-
-def _check_stream(stream: object) -> None:
-    if not isinstance(stream, str) or len(stream) > 100:
-        raise InvalidParameter(f"stream={require.shown(stream)}: must be text of at most 100 characters.")

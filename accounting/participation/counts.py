@@ -3,7 +3,7 @@
 import numpy as np
 
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule
+from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
 
 
 def counts_law(schedule: Schedule, count: int) -> Floats:
@@ -19,7 +19,7 @@ def counts_law(schedule: Schedule, count: int) -> Floats:
 
         numbers = np.arange(schedule.participations + 1)
         return np.asarray(hypergeom.pmf(numbers, schedule.rounds, schedule.participations, count), dtype=float)
-    if isinstance(schedule, Cyclic):
+    if not isinstance(schedule, MinSeparation):
         law = np.zeros(schedule.most_participations(count) + 1)
         law[-1] = 1.0
         return law

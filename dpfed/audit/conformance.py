@@ -9,6 +9,7 @@ from typing import Any
 from accounting.compose import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
+from accounting.mechanisms import Schedule
 from accounting.rounding import downwards, upwards
 from dpfed.audit.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.run_files import RunFiles, clip_norm_before
@@ -100,11 +101,12 @@ def rounds_charged(files: RunFiles) -> Finding:
     """Every round stands in the ledger once: as a release, or as ended without one, with nothing published."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
     may_end = aborts.may_end(files.config, tolerance_of(files.config))
+    left_out = not repeatable and isinstance(sampler_of(files.config).law, Schedule)  # where it was interrupted
     problems: dict[str, list[int]] = {}
     for one in files.published:
         entries = files.entries.get(one.round, ())
-        problem = _charging_problem(entries, one.aborted, repeatable)
-        if one.aborted and not may_end:
+        problem = _charging_problem(entries, one.aborted, repeatable, left_out)
+        if one.aborted and not may_end and not left_out:
             problem = "ended without a result, which no plain sum of this configuration does"
         if problem:
             problems.setdefault(problem, []).append(one.round)
@@ -120,12 +122,12 @@ def rounds_charged(files: RunFiles) -> Finding:
     )
 
 
-def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: bool) -> str | None:
+def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: bool, left_out: bool) -> str | None:
     if not entries:
         return "was released without a charge" if not aborted else "ended without a result and without a line"
-    if repeatable and len(entries) > 1:
-        return "stands in the ledger more than once, though its noise is repeatable"
-    if aborted and isinstance(entries[-1], Release) and entries[-1].noise_placement != "uploads":
+    if (repeatable or left_out) and len(entries) > 1:
+        return "stands in the ledger more than once, though it is not repeated with other noise"
+    if aborted and not left_out and isinstance(entries[-1], Release) and entries[-1].noise_placement != "uploads":
         return "is charged but published as one that ended without a result"
     if not aborted and isinstance(entries[-1], Aborted):
         return "was published though the ledger says that it ended without a result"

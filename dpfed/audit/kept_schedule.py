@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation, Schedule
+from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, MinSeparation, Schedule
 from dpfed.audit.verdict import chance_in_words
 
 Ids = NDArray[np.int64]
@@ -26,7 +26,7 @@ def schedule_kept(law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha:
         return _bins(law, cohorts, clients, alpha)
     if isinstance(law, Allocation):
         return _allocated(law, cohorts, clients)
-    if isinstance(law, MinSeparation):
+    if isinstance(law, MinSeparation | CorrelatedRounds):
         return _rested(law, cohorts, clients)
     wrong = [
         number
@@ -74,7 +74,7 @@ def _allocated(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding
     return True, f"no client takes part more than {law.participations} times in {len(cohorts)} of {law.rounds} rounds."
 
 
-def _rested(law: MinSeparation, cohorts: Sequence[Ids], clients: int) -> Finding:
+def _rested(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids], clients: int) -> Finding:
     last = np.full(clients, -law.separation)
     for number, ids in enumerate(cohorts):
         early = ids[number - last[ids] < law.separation]

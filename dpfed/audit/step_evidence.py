@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
-from accounting.factorisation.toeplitz import inverse, square_root
+from accounting.factorisation import column, inverse
+from accounting.mechanisms import CorrelatedRounds, schedule_of
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.noise_evidence import unsampled
 from dpfed.audit.run_files import RunFiles, clip_norm_before
@@ -163,11 +164,11 @@ def _released_alone(files: RunFiles, one: RoundLine, probes: Probes) -> bool:
 
 def _taken_back(files: RunFiles, one: RoundLine) -> float:
     """The probe of what comes back of earlier rounds' noise, where noise is correlated: linear in theirs."""
-    bands = files.config.privacy.bands if files.config.privacy is not None else None
-    if bands is None:
+    stream = schedule_of(files.released[one.round].mechanism)
+    if not isinstance(stream, CorrelatedRounds):
         return 0.0
     fresh = {earlier.round: earlier.noise for earlier in files.results}
-    returned = inverse(square_root(bands), rounds=one.round)
+    returned = inverse(column(stream, one.round), rounds=one.round)
     total = 0.0
     for lag in range(1, one.round):
         noise = fresh.get(one.round - lag)

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from accounting import budget as budgets
-from accounting.budget import Budget, Plan
+from accounting.budget import Budget, Plan, advice
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_plans import Mechanism, PlanOptions, Sampling, refuse
 from dpfed.cli.budget_tables import pairs, show, show_group, show_pairs
-from dpfed.cli.output import print_json
+from dpfed.cli.output import console, print_json
 from dpfed.cli.solve_budget import solve
 from dpfed.errors import ConfigError
 
@@ -25,8 +25,12 @@ def budget(
     epsilon: float | None = None,
     delta: float | None = None,
     sampling: Sampling = "poisson",
-    noise: Literal["independent", "banded"] = "independent",
+    noise: Literal["independent", "banded", "blt"] = "independent",
     bands: int | None = None,
+    buffers: int | None = None,
+    factorisation: Literal["optimised", "square-root"] = "optimised",
+    server_momentum: float = 0.0,
+    server_decay: float = 1.0,
     participations: int | None = None,
     separation: int | None = None,
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
@@ -83,14 +87,24 @@ def budget(
         of all rounds (allocation), at most once in so many rounds by its own coin (min-separation), or in a public
         order (cyclic). docs/participation.md says which is for whom.
     noise
-        Independent over rounds, or correlated in so many --bands, so that it cancels in the model: to plan with. With
-        --separation alone clients take part in a public order; under poisson in as many groups as bands.
+        Independent over rounds, or correlated so that it cancels in the model: in so many --bands, or by so many
+        --buffers (blt). With --separation alone clients take part in a public order; under poisson (banded, to plan
+        with) in as many groups as bands.
     bands
         banded: rounds over which noise is taken back; 1 is independent noise.
+    buffers
+        blt: vectors that the noise needs, whatever the rounds. Default: 3.
+    factorisation
+        banded: the matrix of least error for these rounds, or the square root of prefix sums, in closed form.
+    server_momentum
+        banded, blt: of the server's step, for which the matrix is made.
+    server_decay
+        banded, blt: factor of the server's learning rate, a round.
     participations
         balls-and-bins, allocation: in how many rounds a client takes part. With it the cohort follows from the rounds.
+        banded, blt: in how many at most.
     separation
-        min-separation, banded: a client that took part stays away from the next separation - 1 rounds.
+        min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds.
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.
     accountant
@@ -131,7 +145,8 @@ def budget(
         Under poisson, with coins: the fixed number of coins that the server pads to; with noise shares: the fixed
         number of uploads, some of noise alone.
     compare
-        One row for every accountant and reading, each with the sampler it belongs to.
+        One row for every accountant and reading, each with the sampler it belongs to; and which schedule and noise give
+        the model's sums the least error at this epsilon.
     plot
         Write epsilon over rounds, one line for each accountant, to this PNG, and what epsilon says in other words
         (profile, trade-off curve, groups, an observer's belief) to NAME-readings.png; with --over, a heat map.
@@ -161,7 +176,8 @@ def budget(
         raise ConfigError("--group with --json: is printed for people only. Remove one.")
     options = PlanOptions(
         clients=clients or 0, cohort=cohort, sampling=sampling, participations=participations, separation=separation,
-        noise=noise, bands=bands, rounds=rounds, adjacency=adjacency, delta=delta, mechanism=mechanism,
+        noise=noise, bands=bands, buffers=buffers, factorisation=factorisation, server_momentum=server_momentum,
+        server_decay=server_decay, rounds=rounds, adjacency=adjacency, delta=delta, mechanism=mechanism,
         dropout=dropout, dimension=dimension, scale=scale, rotate=rotate, placement=placement, edge=edge,
         clip_norm=clip_norm, l2_sensitivity=l2_sensitivity, linf_clip=linf_clip, noise_std=noise_std,
         clip_metric=clip_metric, others=others, slots=slots,
@@ -199,13 +215,22 @@ def budget(
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     if second_opinion:
         answer, *rows = budgets.with_second_opinion([answer, *rows])
-    _report(plan, answer, rows, plot=plot, json=json, compare=compare, table=table)
+    found = advice.choices(plan, epsilon=answer.epsilon, rounds=answer.rounds) if compare and answer.valid else ()
+    _report(plan, answer, rows, found, plot=plot, json=json, compare=compare, table=table)
     if group != 1 and not json:
         show_group(answer, group)
 
 
 def _report(
-    plan: Plan, answer: Budget, rows: list[Budget], *, plot: Path | None, json: bool, compare: bool, table: bool
+    plan: Plan,
+    answer: Budget,
+    rows: list[Budget],
+    found: tuple[advice.Choice, ...],
+    *,
+    plot: Path | None,
+    json: bool,
+    compare: bool,
+    table: bool,
 ) -> None:
     plots = []
     if plot is not None:
@@ -216,9 +241,12 @@ def _report(
         plots = [plot, *([readings_path(plot)] if plot_readings(answer, readings_path(plot)) else [])]
     if json:
         results = [row.to_dict() for row in rows]
-        more = {"profile": pairs(answer)} if table else {}
+        more: dict[str, object] = {"profile": pairs(answer)} if table else {}
+        more |= {"advice": [one.to_dict() for one in found]} if found else {}
         print_json({"results": results, **more} if compare else {**results[0], **more})
         return
     show(plan, answer, rows if compare else [], plots)
+    for line in advice.words(found):
+        console().print(f"advice: {line}")
     if table:
         show_pairs(answer)

@@ -27,6 +27,10 @@ class PlanOptions:
     sampling: str
     noise: str
     bands: int | None
+    buffers: int | None
+    factorisation: str
+    server_momentum: float
+    server_decay: float
     participations: int | None
     separation: int | None
     rounds: int | None
@@ -79,6 +83,10 @@ class PlanOptions:
             before=self.before,
             noise=self.noise,
             bands=self.bands,
+            buffers=(self.buffers or 3) if self.noise == "blt" else self.buffers,
+            factorisation=self.factorisation,
+            server_momentum=self.server_momentum,
+            server_decay=self.server_decay,
             participations=self.participations,
             separation=self.separation,
             **{"adjacency": Adjacency(self.adjacency) if self.adjacency else None, **more},

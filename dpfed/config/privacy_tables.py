@@ -73,8 +73,15 @@ class PrivacyTable(Table):
     """z: the sum's noise has standard deviation z times clip_norm."""
 
     bands: Annotated[int, Field(ge=1)] | None = None
-    """Rounds over which noise is taken back, so that it cancels in the model: dp-fedavg with federation.sampling
-    'cyclic', at most clients / cohort. noise_multiplier is then that of the fresh noise of a round."""
+    """Rounds over which noise is taken back, so that it cancels in the model, with federation.sampling 'cyclic' or
+    'min-separation'. noise_multiplier is then that of the fresh noise of a round."""
+
+    buffers: Annotated[int, Field(ge=1, le=20)] | None = None
+    """Instead of bands: noise that is taken back by so many buffers (BLT), over all later rounds."""
+
+    factorisation: Literal["optimised", "square-root"] = "optimised"
+    """Of bands: the matrix of least error for the run's rounds and server.momentum, or the square root of prefix
+    sums."""
 
     epsilon: Positive | None = None
     """The budget of the run."""

@@ -109,6 +109,10 @@ class MethodTable(Table):
     shared: bool = False
     """All clients of a round have the same noise or direction (FedMRN, FedScalar)."""
 
+    stays: bool = False
+    """The random coordinates (fed-smp-randk) or shared directions (fedscalar) of the first round stay for the run, as
+    noise that is taken back over rounds needs them."""
+
     error_feedback: bool = False
     """What compression left out of a client's update is added to its next one; never with privacy."""
 

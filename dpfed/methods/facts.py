@@ -21,6 +21,7 @@ COINS_SEEN = "noise and coins, every upload seen"
 SPARSE = ("method.keep", "method.k")
 COMPRESSED = ("method.options", "method.error_feedback")
 SHARED = ("method.shared",)
+STAYS = ("method.stays",)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, MethodFacts
+from dpfed.methods.facts import COMPRESSED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, STAYS, MethodFacts
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -16,7 +16,7 @@ _FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation
 
 def random_mask(s: Settings) -> Stages:
     """Coordinates from the round's public seed, times d/k."""
-    return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept))
+    return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept, stays=s.config.method.stays))
 
 
 def public_mask(s: Settings) -> Stages:
@@ -38,7 +38,7 @@ METHODS = (
         privacy="required",
         sparse="yes",
         stages=random_mask,
-        takes=(*SPARSE, *COMPRESSED),
+        takes=(*SPARSE, *COMPRESSED, *STAYS),
         presets={"fed-smp-randk": {"method": {"keep": 0.4}}},
     ),
     MethodFacts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SHARED, compressed
+from dpfed.methods.facts import COMPRESSED, SHARED, STAYS, compressed
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -28,7 +28,7 @@ METHODS = (
         unbiased=True,
         what="the update's products with p random directions, the client's or (method.shared) the round's",
         summed=True,
-        takes=(*COMPRESSED, *SHARED),
+        takes=(*COMPRESSED, *SHARED, *STAYS),
         stages=projections,
     ),
 )

@@ -11,7 +11,7 @@ from accounting.budget import Plan
 from accounting.budget.integers import IntegerRounds
 from accounting.compose.accountant import Accountant, epsilons, overflow
 from accounting.integers.fixed_point import NoiseLaw
-from accounting.mechanisms import SingleRelease, Subsampled, schedule_of, subsample
+from accounting.mechanisms import CorrelatedRounds, SingleRelease, Subsampled, schedule_of, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.rounding import upwards
@@ -22,7 +22,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
 from dpfed.methods.choices import edge_of, integer_noise, others_of, seen, signs_are_coins, tolerance_of
 from dpfed.methods.facts import MethodFacts
-from dpfed.participation.of_run import allocated, sampler_of
+from dpfed.participation.of_run import allocated, sampler_of, stream_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
         least = least_uploads(uploads, tolerance_of(config) or 0.0)
         worst = z * math.sqrt(least / uploads)
     return PrivacyGoal(
-        mechanism=_as_drawn(plan.round(worst), config),
+        mechanism=_as_drawn(_round(plan, worst, config.federation.rounds), config),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,
@@ -113,6 +113,13 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
         varies=charged,
         least=least,
     )
+
+
+def _round(plan: Plan, noise_multiplier: float, rounds: int) -> SingleRelease:
+    """One of so many rounds; of correlated noise, of the matrix that is made for them."""
+    if plan.correlated is None:
+        return plan.round(noise_multiplier)
+    return plan.correlated.round(noise_multiplier, plan.correlated.stream(rounds))
 
 
 def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw) -> PrivacyGoal:
@@ -238,9 +245,8 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
         sampling="all" if all_take_part else federation.sampling,
         adjacency=Adjacency(table.adjacency) if table.adjacency else default,
         delta=table.delta,
-        noise="independent" if table.bands is None else "banded",
-        bands=table.bands,
         **({} if all_take_part else _schedule(config)),
+        **_correlation(config, table),
     )
 
 
@@ -248,7 +254,23 @@ def _as_drawn(release: SingleRelease, config: Config) -> SingleRelease:
     """The same, with the name of the stream that a schedule is drawn from."""
     if not isinstance(release, Subsampled) or schedule_of(release) is None:
         return release
+    if isinstance(release.sampling, CorrelatedRounds):
+        return replace(release, sampling=replace(release.sampling, stream=stream_of(config)))
     return replace(release, sampling=sampler_of(config).law)
+
+
+def _correlation(config: Config, table: PrivacyTable) -> dict[str, Any]:
+    """What a plan needs to know of noise that is taken back. The model is a sum of steps along the mean update."""
+    if table.bands is None and table.buffers is None:
+        return {}
+    steps = config.server.rule == "step"
+    return {
+        "noise": "banded" if table.bands is not None else "blt",
+        "bands": table.bands,
+        "buffers": table.buffers,
+        "factorisation": table.factorisation,
+        "server_momentum": config.server.momentum if steps else 0.0,
+    }
 
 
 def _schedule(config: Config) -> dict[str, Any]:

@@ -33,6 +33,16 @@ def _numbers(config: Config, facts: MethodFacts) -> bool:
 
 RULES = (
     Needs(
+        ("privacy.factorisation",),
+        "privacy.bands",
+        lambda config, facts: config.privacy is not None and config.privacy.bands is not None,
+    ),
+    Needs(
+        ("method.stays",),
+        "coordinates or directions that all clients share (fedscalar: method.shared=true)",
+        lambda config, facts: facts.name != "fedscalar" or config.method.shared,
+    ),
+    Needs(
         ("federation.separation",),
         "federation.sampling='min-separation'",
         lambda config, facts: config.federation.sampling == "min-separation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from accounting.mechanisms import DiscreteGaussian, FullParticipation, Sampling, Skellam, Subsampled
+from accounting.mechanisms import CorrelatedRounds, DiscreteGaussian, FullParticipation, Sampling, Skellam, Subsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.aggregation.summed import least_uploads
 from dpfed.config.tables import Config
@@ -47,7 +47,7 @@ def gaussian_noise(config: Config, goal: PrivacyGoal, sampler: Sampler, randomne
         adaptive=adaptive,
         shares=shares if table.placement == "clients" and not goal.varies else None,
         charged=goal.varies,
-        correlated=None if table.bands is None else Correlated(bands=table.bands, rounds=config.federation.rounds),
+        correlated=Correlated(law=law) if isinstance(law := _sampling(goal), CorrelatedRounds) else None,
     )
 
 

@@ -45,7 +45,7 @@ def refuse(config: Config, facts: MethodFacts) -> None:
         _coins(config, facts),
         _randomness(config, facts),
         _schedules(config),
-        _bands(config, facts),
+        _correlated(config, facts),
     ):
         raise ConfigError(message)
 
@@ -305,12 +305,6 @@ def _schedules(config: Config) -> Iterator[str]:
     name = config.federation.sampling
     if name in ("poisson", "fixed", "all"):
         return
-    if config.privacy is not None and config.run.randomness == "secure":
-        yield (
-            f"run.randomness='secure' with federation.sampling={name!r}: a run that is interrupted would have to keep "
-            "on disk who is still to take part, and to repeat no round; that is not built. Use 'poisson' or 'fixed', "
-            "or 'simulated' for an experiment."
-        )
     if config.audit.canaries:
         yield (
             f"audit.canaries={config.audit.canaries} with federation.sampling={name!r}: canaries take part in rounds "
@@ -324,27 +318,32 @@ def _schedules(config: Config) -> Iterator[str]:
         )
 
 
-def _bands(config: Config, facts: MethodFacts) -> Iterator[str]:
+def _correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
     """Noise that is taken back over rounds, where it would not cancel or has no account."""
     table, federation = config.privacy, config.federation
-    if table is None or table.bands is None:
+    if table is None or (table.bands is None and table.buffers is None):
         return
-    period = max(round(federation.clients / federation.cohort), 1)
-    if federation.sampling != "cyclic" or table.bands > period:
+    given = f"privacy.bands={table.bands}" if table.bands is not None else f"privacy.buffers={table.buffers}"
+    if table.bands is not None and table.buffers is not None:
+        yield "privacy.bands with privacy.buffers: noise is taken back in one way. Remove one of them."
+    if federation.sampling not in ("cyclic", "min-separation"):
         yield (
-            f"privacy.bands={table.bands} with federation.sampling={federation.sampling!r} and clients / cohort = "
-            f"{period}: a client may take part again only when the noise of its last round is spent. Use sampling "
-            f"'cyclic' and at most {period} bands."
+            f"{given} with federation.sampling={federation.sampling!r}: a client may take part again only after a "
+            "number of rounds that is known. Use sampling 'cyclic' or 'min-separation'."
         )
-    if facts.name != "dp-fedavg" or integer_noise(config) is not None:
+    if integer_noise(config) is not None:
+        kind = integer_noise(config)
+        yield f"{given} with privacy.noise={kind!r}: what is taken back is no whole number. Use 'gaussian'."
+    stays = facts.name in ("fed-smp-randk", "fedscalar") and config.method.stays
+    if facts.name != "dp-fedavg" and not stays:
+        able = "fed-smp-randk or fedscalar with method.stays=true, fedscalar with method.shared=true as well"
         yield (
-            f"privacy.bands={table.bands} with method.name={facts.name!r} and privacy.noise="
-            f"{table.noise or 'gaussian'!r}: noise cancels where every round has the same coordinates and sums of "
-            "floats. Use dp-fedavg with Gaussian noise."
+            f"{given} with method.name={facts.name!r}: its coordinates or directions change from round to round, so "
+            f"that noise on one round's would not meet the next one's. Use dp-fedavg, or {able}."
         )
     if table.placement != "server" or table.adaptive is not None or seen(config) != "sum":
         yield (
-            f"privacy.bands={table.bands}: the noise is the server's, on a sum, at one clip norm. Use "
+            f"{given}: the noise is the server's, on a sum, at one clip norm. Use "
             "privacy.placement='server', release='sum', and no privacy.adaptive."
         )
 

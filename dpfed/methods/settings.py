@@ -164,7 +164,7 @@ class Settings:
         """FedScalar with directions of the round, in place of each client's."""
         made = scheme(self.config, self.facts, self.size)
         assert isinstance(made, FedScalar)
-        return SharedProjection(size=self.size, scheme=made, purpose="code")
+        return SharedProjection(size=self.size, scheme=made, purpose="code", stays=self.config.method.stays)
 
     def public_signs(self) -> MapChoice:
         """A public size of the signs: never one that comes from the data, which `dpfed.methods.refusals` sees to."""

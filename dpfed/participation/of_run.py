@@ -19,7 +19,7 @@ def sampler_of(config: Config) -> Sampler:
     The stream of a schedule is named by the seed that it is drawn from, so that a ledger tells two runs apart.
     """
     federation = config.federation
-    clients, cohort, stream = federation.clients, federation.cohort, f"seed {config.run.seed}"
+    clients, cohort, stream = federation.clients, federation.cohort, stream_of(config)
     name = federation.sampling
     if name in ("poisson", "fixed", "all"):
         return sampler(name, clients=clients, cohort=cohort)
@@ -40,6 +40,11 @@ def sampler_of(config: Config) -> Sampler:
             f"/ cohort = {clients / cohort:g}, the rounds from one participation to the next on average."
         )
     return MinSeparationCohorts(clients=clients, cohort=cohort, separation=separation, stream=stream)
+
+
+def stream_of(config: Config) -> str:
+    """The name of what a run's schedule, or its correlated noise, is drawn from."""
+    return f"seed {config.run.seed}"
 
 
 def allocated(clients: int, cohort: int, rounds: int) -> int:

@@ -9,6 +9,7 @@ from accounting.ledger import Entry, Header, Ledger, LocalRelease, Release
 from accounting.ledger.file import LONGEST_LINE
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import open_input
+from accounting.mechanisms import SingleRelease, schedule_of
 from dpfed.errors import RunError
 from dpfed.run.binding import PARTS, Heads
 
@@ -120,13 +121,33 @@ class Book:
         if not self._repeatable or before is None:
             if self.project is not None and isinstance(entry, Release):
                 population = self.ledger.header.population
-                self.project.charge(entry, run=self.run, population=population, repeatable=self._repeatable)
+                # A round of a schedule is never repeated: a line that the ledger has not got released nothing.
+                stands = self._repeatable or schedule_of(entry.mechanism) is not None
+                self.project.charge(entry, run=self.run, population=population, repeatable=stands)
             self.ledger.record(entry)
         elif before != entry:
             raise RunError(
                 f"{self.ledger.path}, round {entry.round}: the repeated round is not the one that was charged. The "
                 "package or the machine has changed since; start a new run."
             )
+
+    def charged_apart(self, rounds_done: int) -> bool:
+        """Whether the next round was charged before an interruption, and would be another release if repeated."""
+        return not self._repeatable and rounds_done in self._written
+
+    def require_own_stream(self, release: SingleRelease) -> None:
+        """RunError where another run of the project has drawn from the stream of this one's schedule: accounted
+        together, one run's rounds would be the other's next ones."""
+        schedule = schedule_of(release)
+        lines = [] if schedule is None or self.project is None else self.project.ledger.releases
+        for line in lines:
+            other = schedule_of(line.mechanism) if isinstance(line, Release) else None
+            name = line.detail.get("run")
+            if other is not None and schedule is not None and other.stream == schedule.stream and name != self.run:
+                raise RunError(
+                    f"{self.ledger.path}: run {name} of the project has a schedule that is drawn from "
+                    f"{schedule.stream!r}, too. Give this run another run.seed."
+                )
 
     @property
     def heads(self) -> Heads:

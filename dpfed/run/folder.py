@@ -9,6 +9,7 @@ diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums
 canaries.jsonl     what was seen of each canary, if there were any
 checkpoint.safetensors   the state that the next round starts from, and what the files above have to say of its round
 population.key     the secret key of the fingerprint of the clients: stays with the operator
+schedule.key       in a run with secure randomness, what its participation schedule is drawn from: as secret
 model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
 lock               held while a process runs here
 
@@ -44,6 +45,7 @@ from dpfed.server.state import ServerState
 
 _LOCK = "lock"
 OWN_CODE = "own_code.json"
+SCHEDULE_KEY = "schedule.key"
 
 
 class RunFolder:
@@ -125,6 +127,17 @@ class RunFolder:
             population_key.write(path, key)
         return key
 
+    def schedule_key(self, new: bytes) -> bytes:
+        """What the schedule is drawn from; `new` where nothing was begun. RunError where it is lost: a schedule that is
+        drawn anew is another one, which the ledger does not say. LedgerError."""
+        path = self.path / SCHEDULE_KEY
+        key = population_key.read(path)
+        if key is None and (self.ledger.exists() or self._checkpoint.exists()):
+            raise RunError(f"{path}: is gone, so that nobody knows who is still to take part. Restore it from a copy.")
+        if key is None:
+            population_key.write(path, new)
+        return key or new
+
     def own_code(self, files: Sequence[OwnFile], *, resume: bool) -> None:
         """Note the code of the user's own that a new run needs; RunError where one that goes on has other code."""
         if not resume:
@@ -150,7 +163,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Release it; a new folder, of a run that was refused before it charged or saved anything, is taken away."""
-        names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", _LOCK)
+        names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", SCHEDULE_KEY, _LOCK)
         if self._made is not None:
             with suppress(OSError):  # what cannot be removed stays; why the run was refused is said all the same
                 for name in names:

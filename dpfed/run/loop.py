@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from accounting.errors import AccountingError, BudgetSpent
 from accounting.ledger import Header, population_key
 from accounting.ledger.project import ProjectLedger
+from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.aggregation.summed import Closing
 from dpfed.config.own_code import code_hash, words_of
@@ -26,6 +27,7 @@ from dpfed.data.samples import require_samples_here
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
+from dpfed.randomness import Secure
 from dpfed.round import NO_RESULT, begin_round, cohort_of, end_round
 from dpfed.run import exceeded
 from dpfed.run.binding import Binding, Heads, start_hash
@@ -37,7 +39,16 @@ from dpfed.run.prolonging import require_same_rounds
 from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
-from dpfed.run.watched import RoundFacts, WatchedRound, facts_of, facts_record, open_watched, take_part_watched
+from dpfed.run.watched import (
+    INTERRUPTED,
+    RoundFacts,
+    WatchedRound,
+    facts_of,
+    facts_record,
+    open_watched,
+    take_part_watched,
+    without_result,
+)
 from dpfed.server.moving_average import network_of
 from dpfed.server.state import ServerState
 from dpfed.stages.stage import Round
@@ -156,6 +167,9 @@ class Run:
         self._now: Round | None = None
         if saved.report:  # whatever kept it out of the other files
             self._write_report(saved.report, self._spent.charge(None))
+        scheduled = isinstance(experiment.method.sampler.law, Schedule)
+        if scheduled and self._book is not None and self._book.charged_apart(self.state.round):
+            self._leave_out()
 
     @classmethod
     def open(
@@ -181,6 +195,9 @@ class Run:
             binding = _binding_of(experiment, folder, project)
             folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)
+            randomness = experiment.method.randomness
+            if isinstance(randomness, Secure) and isinstance(experiment.method.sampler.law, Schedule):
+                randomness.schedule.key = folder.schedule_key(randomness.schedule.key)
             return cls(experiment, folder, saved, on_round, binding, project)
         except BaseException:
             folder.discard()
@@ -233,12 +250,25 @@ class Run:
         self._folder.save_checkpoint(Checkpoint(state=self.state, report=report, heads=heads))
         return self._write_report(report, self._spent.charge(facts.release))
 
+    def _leave_out(self) -> None:
+        """The next round was charged before an interruption: of a schedule it is not repeated, with other noise, but
+        charged as it was and left without a result."""
+        method = self.experiment.method
+        drawn = cohort_of(method, self.state.round)
+        self.state = replace(self.state, round=self.state.round + 1)
+        facts = without_result(drawn, method.sampler.clients, INTERRUPTED)
+        report = _report_of(self.state, facts, self._uplink, 0.0)
+        heads = self._book.heads if self._book is not None else Heads()
+        self._folder.save_checkpoint(Checkpoint(state=self.state, report=report, heads=heads))
+        self._write_report(report, self._spent.charge(None))
+
     def _write_report(self, report: Mapping[str, Any], epsilon: float) -> Mapping[str, Any]:
         """The lines of a round that is saved."""
         self._uplink = report["uplink"]
         record = _round_record(self.experiment, self.state, epsilon, self._uplink)
         if report["diagnostics"]["aborted"] is not None:
-            record["aborted"] = NO_RESULT
+            interrupted = report["diagnostics"]["aborted"] == INTERRUPTED
+            record["aborted"] = INTERRUPTED if interrupted else NO_RESULT
         self._folder.append_diagnostics(report["diagnostics"])
         self._folder.append_canaries(report["canaries"])
         self._folder.append_metrics(record)
@@ -356,7 +386,10 @@ def _open_book(
         population=binding.population,
         binding=binding.to_header(),
     )
-    return Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
+    book = Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
+    if isinstance(goal, PrivacyGoal):
+        book.require_own_stream(goal.mechanism)
+    return book
 
 
 def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:

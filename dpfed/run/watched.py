@@ -21,6 +21,9 @@ from dpfed.server.state import ServerState
 from dpfed.stages.observer import Observer, Together
 from dpfed.stages.stage import Round
 
+INTERRUPTED = "interrupted after its charge; nothing of it was used"
+"""What ledgers' readers find of a round of a schedule that a crash ended: charged, and without a result."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WatchedRound(OpenRound[Opened]):
@@ -133,6 +136,23 @@ def facts_of(ended: EndedRound, watch: Watch, method: Method) -> RoundFacts:
         near_the_ends=watch.near_the_ends,
         probes=None if probes is None else probes | {"after": probe_of(ended.state.broadcast)},
         canaries=_scores(now, watch, method),
+    )
+
+
+def without_result(drawn: NDArray[np.int64], clients: int, why: str) -> RoundFacts:
+    """Of a round that was drawn, and that nobody has seen a result of."""
+    return RoundFacts(
+        cohort=len(drawn),
+        members=members.written(drawn, clients),
+        counted=None,
+        clipped=None,
+        not_finite=0,
+        uplink_bytes=None,
+        participants=len(drawn),
+        arrived=0,
+        largest_norm=None,
+        noise_known=False,
+        aborted=why,
     )
 
 

@@ -1,43 +1,65 @@
-"""Noise that is taken back over rounds, so that it cancels in the model: a banded factorisation of prefix sums."""
+"""Noise that is taken back over rounds, so that it cancels in the model: a banded or buffered factorisation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
-import numpy as np
+import torch
 from torch import Tensor
 
-from accounting import factorisation
-from accounting.factorisation.toeplitz import inverse
-from accounting.gaussian.half_lines import Floats
+from accounting.mechanisms import CorrelatedRounds
+
+
+@dataclass(kw_only=True, eq=False)
+class _Past:
+    """What a stream keeps between rounds. kept: [bands - 1 or buffers, k]; `number`: the round that comes next."""
+
+    number: int = 0
+    kept: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Correlated:
-    """w_t = sum over j of d_j z_(t-j): d the first column of C^-1, C the square root of prefix sums cut to `bands`.
+    """w_t with C w = z: z_t the fresh noise of round t, C the matrix of `law`, which is what is charged.
 
-    z_t is the fresh noise of round t. Earlier rounds' are drawn again from their streams: nothing of them is kept, in
-    memory or on disk, and a run resumes at any round; so it is for randomness that can be repeated. Time: t draws.
+    Banded: w_t = z_t - sum over j of c_j w_(t-j), with the noise of the last bands - 1 rounds at hand. Buffered:
+    w_t = z_t - sum over i of weights_i s_i, s_i = decays_i s_i + w_t afterwards. Memory: so many vectors, whatever the
+    rounds. Time: one pass over them. Nothing of it is on disk: where another round than the next one is asked for
+    (a run that goes on, an audit), earlier fresh noise is drawn again from its streams, so that a run resumes at any
+    round with the same noise. So it is for randomness that can be repeated.
     """
 
-    bands: int
-    rounds: int
-
-    @cached_property
-    def norm(self) -> float:
-        """|c|: the sensitivity of one participation, in clip norms."""
-        return float(np.linalg.norm(factorisation.square_root(self.bands)))
-
-    @cached_property
-    def returned(self) -> Floats:
-        """d, [rounds]."""
-        return inverse(factorisation.square_root(self.bands), rounds=self.rounds)
+    law: CorrelatedRounds
+    _past: _Past = field(default_factory=_Past, init=False, repr=False, compare=False)
 
     def noise(self, fresh: Tensor, number: int, drawn_in: Callable[[int], Tensor]) -> Tensor:
-        """w of round `number`, from its fresh noise and that of the rounds before, drawn again."""
-        noise = fresh.clone()
-        for lag in range(1, number + 1):
-            noise.add_(drawn_in(number - lag), alpha=float(self.returned[lag]))
+        """w of round `number`, from its fresh noise; `drawn_in`: that of an earlier round, drawn again."""
+        past = self._past
+        if past.kept is None or past.number != number or past.kept.shape[1:] != fresh.shape:
+            past.kept, past.number = fresh.new_zeros(self._height, len(fresh)), 0
+            for earlier in range(number):
+                self._next(drawn_in(earlier))
+        return self._next(fresh)
+
+    @property
+    def _height(self) -> int:
+        return len(self.law.weights) or len(self.law.coefficients) - 1
+
+    def _next(self, fresh: Tensor) -> Tensor:
+        past, law = self._past, self.law
+        kept = past.kept
+        assert kept is not None
+        past.number += 1
+        if not len(kept):
+            return fresh.clone()
+        if law.weights:
+            noise = fresh - fresh.new_tensor(law.weights) @ kept
+            kept.mul_(fresh.new_tensor(law.decays)[:, None]).add_(noise)
+            return noise
+        place = (past.number - 1) % len(kept)  # of the oldest, which is overwritten
+        back = torch.tensor(law.coefficients[1:], device=fresh.device)  # of the newest first
+        ages = (place - 1 - torch.arange(len(kept), device=fresh.device)) % len(kept)
+        noise = fresh - back[ages.to(back.device)].to(fresh.dtype) @ kept
+        kept[place] = noise
         return noise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Release
-from accounting.mechanisms import Gaussian, PoissonSampling, Schedule, SingleRelease, simultaneous, subsample
+from accounting.mechanisms import (
+    CorrelatedRounds,
+    Cyclic,
+    Gaussian,
+    MinSeparation,
+    PoissonSampling,
+    Schedule,
+    SingleRelease,
+    simultaneous,
+    subsample,
+)
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
@@ -41,9 +51,8 @@ class GaussianNoise:
 
     shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
                (more of it is post-processing). The caller releases no sum of fewer.
-    correlated: the noise of a round is taken back in later ones. Then `noise_multiplier` is that of the fresh noise, a
-               participation moves the run by |c| clip norms (`accounting.factorisation`), and clients that take part at
-               least `bands` rounds apart are charged for Gaussians of z / |c|. The ledger states the fresh noise.
+    correlated: the noise of a round is taken back in later ones. Then `noise_multiplier` is that of the fresh noise,
+               and rounds are charged together, as one stream of its matrix (`accounting.factorisation`).
     charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
                is lost does not depend on data, and every released round is charged. The number that arrived then is
                in the ledger, as a part of the charge: of a number that is fixed, and so a count of dropouts alone.
@@ -81,6 +90,9 @@ class GaussianNoise:
                 "privacy.bands: noise that is taken back over rounds is the server's, at one clip norm. Use "
                 "privacy.placement='server' without privacy.adaptive."
             )
+        if self.correlated is not None:
+            _check_rests(self.correlated.law, self.sampler)
+            object.__setattr__(self, "correlated", replace(self.correlated))  # what it remembers is of this source
         self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
 
     @property
@@ -104,11 +116,10 @@ class GaussianNoise:
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
         joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
-        once = 1.0 if self.correlated is None else self.correlated.norm
-        plain = Gaussian(noise_multiplier=noise * self.noise_multiplier / once, adjacency=self.adjacency)
+        plain = Gaussian(noise_multiplier=noise * self.noise_multiplier, adjacency=self.adjacency)
         if self.placement == "uploads":
             return plain
-        return subsample(joint or plain, self.sampler.law)
+        return subsample(joint or plain, self.sampler.law if self.correlated is None else self.correlated.law)
 
     @property
     def in_rows(self) -> bool:
@@ -144,8 +155,6 @@ class GaussianNoise:
         detail: dict[str, float] = {"dimension": now.projection.sent, "divided_by": self.sampler.expected}
         if self.adaptive is not None:
             detail["count_noise_std"] = self.adaptive.count_noise_std
-        if self.correlated is not None:
-            detail["bands"] = self.correlated.bands
         if self.placement == "clients":
             shares = uploads if self.charged else self._shares
             detail |= {"shares": shares, "share_std": self._share_std(norm)}
@@ -173,3 +182,14 @@ class GaussianNoise:
 
     def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))
+
+
+def _check_rests(stream: CorrelatedRounds, sampler: Sampler) -> None:
+    """ConfigError where clients come sooner, or more often, than the stream of correlated noise is charged for."""
+    law = sampler.law
+    apart = law.period if isinstance(law, Cyclic) else law.separation if isinstance(law, MinSeparation) else 0
+    if apart < stream.separation or stream.participations is not None:
+        raise ConfigError(
+            f"correlated noise for clients {stream.separation} rounds apart, at most {stream.participations} times, "
+            f"with cohorts drawn by {law}: use a public order, or rests, of as many rounds, and no limit of times."
+        )

@@ -65,10 +65,11 @@ class SharedMask:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSharedMask:
-    """Fed-SMP rand-k: k coordinates from the round's public seed, times d/k."""
+    """Fed-SMP rand-k: k coordinates from the round's public seed, times d/k. stays: those of the first round."""
 
     size: int
     kept: int
+    stays: bool = False
 
     @property
     def sent(self) -> int:
@@ -79,7 +80,8 @@ class RandomSharedMask:
         return FLOAT_BITS * self.size + SEED_BITS
 
     def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
-        indices = random_indices(self.size, self.kept, seeds, "mask.shared", number).to(weights.device)
+        at = 0 if self.stays else number
+        indices = random_indices(self.size, self.kept, seeds, "mask.shared", at).to(weights.device)
         return SharedMask(size=self.size, indices=indices, scale=self.size / self.kept)
 
 

@@ -22,12 +22,14 @@ class SharedProjection:
     """r_k = <x, v_k> for the round's p public directions v_k; the adjoint of a sum r is (1/p) Σ_k r_k v_k.
 
     ||x|| <= C does not bound r (only C √(p d) does), so privacy clips r itself: THE sensitivity is in the p numbers
-    that are sent, and noise is added to their sum. About C_x √p for x of norm C_x and random directions.
+    that are sent, and noise is added to their sum. About C_x √p for x of norm C_x and random directions. stays: the
+    directions of the first round in all.
     """
 
     size: int
     scheme: FedScalar
     purpose: str
+    stays: bool = False
 
     @property
     def sent(self) -> int:
@@ -38,7 +40,7 @@ class SharedProjection:
         return _FLOAT_BITS * self.size + _SEED_BITS
 
     def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
-        shared = replace(self.scheme, shared_seed=seeds.integer(self.purpose, number))
+        shared = replace(self.scheme, shared_seed=seeds.integer(self.purpose, 0 if self.stays else number))
         return _Directions(size=self.size, scheme=shared)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from accounting.budget.plan import SAMPLINGS
 from accounting.mechanisms import sampling_of, subsample, unsampled
 from dpfed.compress.dense import Dense
 from dpfed.config.tables import Config, parse
@@ -45,6 +46,11 @@ def config_of(tables: Mapping[str, Any], *, source: str) -> Config:
         raise ConfigError(f"{source}: a plan has the tables federation, privacy and run, and no others.")
     config = parse({**_NOT_OURS, **tables}, source=source)
     refuse(config, method(config.method.name))
+    if config.run.randomness == "secure" and config.federation.sampling not in SAMPLINGS:
+        raise ConfigError(
+            f"sampling={config.federation.sampling!r} with randomness='secure': a loop of one's own keeps no key of "
+            "who is still to take part. Use 'poisson' or 'fixed', `dpfed run`, or randomness='simulated'."
+        )
     return config
 
 

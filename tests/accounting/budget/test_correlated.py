@@ -2,14 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from accounting import Plan, budget
+from accounting.budget import advice
+from accounting.compose import accountant
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation import sensitivity, square_root
+from accounting.factorisation import buffered, sensitivity, square_root
 from accounting.gaussian import smallest_epsilon
+from accounting.mechanisms import Composed, CorrelatedRounds, Gaussian, from_dict, subsample
 
-GOLDEN = {"clients": 6000, "cohort": 100, "noise": "banded"}
+GOLDEN = {"clients": 6000, "cohort": 100, "noise": "banded", "factorisation": "square-root"}
 DELTA = 6000**-1.1
 
 
@@ -64,9 +68,99 @@ def test_fewer_participations_need_less():
         ({"bands": 0}, "bands=0"),
         ({"noise": "independent", "bands": 3}, "independent"),
         ({"noise": "blt", "bands": 3}, "noise='blt'"),
+        ({"noise": "blt", "buffers": 3, "factorisation": "optimised"}, "poisson"),
+        ({"noise": "blt", "buffers": 3, "sampling": "cyclic"}, "square-root"),
+        ({"noise": "blt", "buffers": 21, "sampling": "cyclic"}, "at most 20"),
+        ({"noise": "independent", "factorisation": "optimised", "server_momentum": 0.9}, "server_momentum"),
+        ({"bands": 3, "server_momentum": 1.0}, "momentum"),
+        ({"bands": 3, "server_decay": 0.0}, "decay"),
         ({"bands": 3, "mechanism": "skellam", "dimension": 3}, "skellam"),
     ],
 )
 def test_what_has_no_account_is_refused(fields, words):
     with pytest.raises((InvalidParameter, UnsupportedMechanism), match=words):
         Plan(**{**GOLDEN, **fields})
+
+
+def test_buffers_are_charged_by_their_sensitivity():
+    """Columns overlap: three participations of a client are one Gaussian, not three."""
+    plan = Plan(clients=6000, cohort=100, noise="blt", buffers=2, sampling="cyclic")
+    found = budget.solve(plan, epsilon=2.0, rounds=180)
+    stream = plan.correlated.stream(180)
+    c = buffered(stream.weights, stream.decays, rounds=180)
+    pattern = sum(np.concatenate([np.zeros(start), c[: 180 - start]]) for start in (0, 60, 120))
+    truth = smallest_epsilon(DELTA, mu=float(np.linalg.norm(pattern)) / found.noise_multiplier)
+    assert truth <= found.epsilon <= 2.0
+    assert found.epsilon == pytest.approx(truth, rel=1e-4)
+    assert found.lower_bound == pytest.approx(truth, rel=1e-4)
+    independent = budget.solve(Plan(clients=6000, cohort=100, sampling="cyclic"), epsilon=2.0, rounds=180)
+    gain = independent.noise_multiplier * math.sqrt(181 / 2) / found.to_dict()["prefix_error_in_clips"]
+    assert gain == pytest.approx(16.477 / 4.650, rel=1e-3)
+
+
+@pytest.mark.parametrize("matrix", [{"coefficients": (1.0, 0.5, 0.25)}, {"weights": (0.3, 0.2), "decays": (0.9, 0.5)}])
+def test_streams_are_written_and_read(matrix):
+    stream = CorrelatedRounds(separation=3, participations=2, stream="seed 1", **matrix)
+    release = subsample(Gaussian(noise_multiplier=2.0, adjacency="add-remove"), stream)
+    assert from_dict(release.to_dict()) == release
+
+
+def test_everybody_in_every_round_is_no_plain_gaussian():
+    """separation 1: what a round leaves in later ones counts."""
+    stream = CorrelatedRounds(separation=1, coefficients=(1.0, 0.5))
+    release = subsample(Gaussian(noise_multiplier=2.0, adjacency="zero-out"), stream)
+    truth = smallest_epsilon(1e-5, mu=math.sqrt(1 + 3 * 1.5**2) / 2)
+    assert accountant.epsilon(Composed(parts=((release, 4),)), delta=1e-5) >= truth
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "length 0"),
+        ({"coefficients": (1.0,), "weights": (0.1,), "decays": (0.5,)}, "give the first"),
+        ({"coefficients": (0.9,)}, "begin with 1"),
+        ({"coefficients": (1.0, 0.2, 0.3)}, "not increase"),
+        ({"weights": (0.7, 0.7), "decays": (0.5, 0.5)}, "at most 1"),
+        ({"weights": (0.7,), "decays": (1.5,)}, "at most 1"),
+        ({"weights": (-0.7,), "decays": (0.5,)}, "weights"),
+        ({"coefficients": "1"}, "coefficients"),
+    ],
+)
+def test_streams_that_no_proof_covers(fields, words):
+    with pytest.raises(InvalidParameter, match=words):
+        CorrelatedRounds(separation=3, **fields)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("epsilon", "best", "runs"),
+    [
+        (0.63, "independent noise under balls-and-bins", "independent noise under balls-and-bins"),
+        pytest.param(2.0, "noise in 6 bands under poisson in 6", "balls-and-bins", marks=pytest.mark.slow),
+        (8.0, "noise in 60 bands under cyclic", "noise in 60 bands under cyclic"),
+    ],
+)
+def test_what_is_advised_at_the_golden_plan(epsilon, best, runs):
+    """The theorem's table, with matrices that are optimised."""
+    found = advice.choices(Plan(clients=6000, cohort=100), epsilon=epsilon, rounds=180)
+    assert str(found[0]).startswith(best)
+    assert runs in next(str(one) for one in found if one.runs)
+    assert best in advice.words(found)[0]
+    for one in found:
+        spent = budget.epsilon(one.plan, noise_multiplier=one.noise_multiplier, rounds=180)
+        assert 0.99 * epsilon < spent <= epsilon * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("fields", [{"sampling": "fixed"}, {"cohort": 6000}, {"adjacency": "replace-one"}])
+def test_there_is_nothing_to_advise_on(fields):
+    plan = Plan(**{"clients": 6000, "cohort": 100, **fields})
+    assert advice.words(advice.choices(plan, epsilon=2.0, rounds=180)) == ()
+
+
+def test_advice_on_a_small_plan():
+    found = advice.choices(Plan(clients=60, cohort=20, delta=1e-3), epsilon=3.0, rounds=6)
+    assert [one.error for one in found] == sorted(one.error for one in found)
+    assert {one.plan.sampling for one in found} == {"poisson", "balls-and-bins", "cyclic"}
+    for one in found:
+        spent = budget.epsilon(one.plan, noise_multiplier=one.noise_multiplier, rounds=6)
+        assert 0.99 * 3.0 < spent <= 3.0 * (1 + 1e-6)

@@ -18,12 +18,14 @@ from dpfed.aggregation.plain import PlainSum, PlainSums
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
+from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from dpfed.randomness import Simulated
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
+from dpfed.stages.correlated import Correlated
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import PublicTopMask, fingerprint, top_indices
@@ -35,6 +37,9 @@ TOPK = ("method.name=fed-smp-topk", "method.keep=0.3", "data.public=200")
 ALL = ("federation.sampling=all",)
 FIXED = ("federation.sampling=fixed",)
 LONG = (*ALL, "federation.rounds=40")
+THIRDS = ("federation.cohort=20", "federation.rounds=6")
+BINS = (*THIRDS, "federation.sampling=balls-and-bins")
+TAKEN_BACK = (*THIRDS, "federation.sampling=cyclic", "privacy.buffers=2", "method.name=dp-fedavg")
 SECURE = ("run.randomness=secure", "privacy.noise=discrete-gaussian")
 
 
@@ -202,6 +207,39 @@ def mostly_the_same(self, randomness, number):
     return np.union1d(drawn, extra)
 
 
+REAL_BINS, REAL_ALLOCATION = BallsAndBinsCohorts.sample, AllocationCohorts.sample
+REAL_RESTS, REAL_ORDER = MinSeparationCohorts.sample, CyclicCohorts.sample
+
+
+def first_bins(self, randomness, number):
+    """The bins of the first epoch in all."""
+    return REAL_BINS(self, randomness, number % self.bins)
+
+
+def skipping(self, randomness, number):
+    """From the second epoch's second round on, those of the epoch after."""
+    return REAL_BINS(self, randomness, number + self.bins if number > self.bins else number)
+
+
+def once_more(self, randomness, number):
+    """Every client in one round more than is charged."""
+    return REAL_ALLOCATION(replace(self, participations=self.participations + 1), randomness, number)
+
+
+def hardly_resting(self, randomness, number):
+    """A rest that is a round shorter than is charged."""
+    return REAL_RESTS(replace(self, separation=self.separation - 1), randomness, number)
+
+
+def too_soon(self, randomness, number):
+    """A public order of two thirds of the period."""
+    return REAL_ORDER(replace(self, period=self.period - 1), randomness, number)
+
+
+def not_taken_back(self, fresh, number, drawn_in):
+    return fresh.clone()
+
+
 def of_private_samples(self, weights, number, seeds):
     """Coordinates by the clients' samples, under the name of the public ones."""
     inputs, labels = self.trainer.inputs[:200], self.trainer.labels[:200]
@@ -328,5 +366,41 @@ FAULTS = (
         settings=("privacy.adaptive.quantile=0.5",),
         check="counts are noised",
         broken=with_count(silent),
+    ),
+    RunFault(
+        name="balls-and-bins: the bins of the first epoch in every one",
+        settings=BINS,
+        check=MEMBERS,
+        patches=((BallsAndBinsCohorts, "sample", first_bins),),
+    ),
+    RunFault(
+        name="balls-and-bins: an epoch skipped from its second round on",
+        settings=BINS,
+        check=MEMBERS,
+        patches=((BallsAndBinsCohorts, "sample", skipping),),
+    ),
+    RunFault(
+        name="allocation: a participation too many",
+        settings=(*THIRDS, "federation.sampling=allocation"),
+        check=MEMBERS,
+        patches=((AllocationCohorts, "sample", once_more),),
+    ),
+    RunFault(
+        name="min-separation: a rest that is too short",
+        settings=(*THIRDS, "federation.sampling=min-separation", "federation.separation=3"),
+        check=MEMBERS,
+        patches=((MinSeparationCohorts, "sample", hardly_resting),),
+    ),
+    RunFault(
+        name="correlated noise: clients come too soon",
+        settings=TAKEN_BACK,
+        check=MEMBERS,
+        patches=((CyclicCohorts, "sample", too_soon),),
+    ),
+    RunFault(
+        name="correlated noise: nothing is taken back",
+        settings=TAKEN_BACK,
+        check=SUMS,
+        patches=((Correlated, "noise", not_taken_back),),
     ),
 )

@@ -1,18 +1,21 @@
 """Runs whose clients take part by a schedule: what is charged, resumed, audited, refused."""
 
+import json
+
 import pytest
 import torch
 
 import dpfed
 from accounting import Composed, Ledger, guarantee
 from accounting.errors import AccountingError
+from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import schedule_of
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import goal_of
-from dpfed.participation.schedules import BallsAndBinsCohorts
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.folder import RunFolder
 
 BINS = ("federation.sampling=balls-and-bins", "federation.cohort=20", "federation.rounds=5")
 RESTS = ("federation.sampling=min-separation", "federation.separation=2", "federation.cohort=20", "federation.rounds=5")
@@ -58,16 +61,6 @@ def test_a_scheduled_run_is_charged_resumed_and_audited(tiny_config, tmp_path, s
     assert not [check for check in found.values() if check.passed is False]
 
 
-def test_an_audit_finds_bins_that_are_reused(tiny_config, tmp_path, monkeypatch):
-    """The planted fault: every epoch has the bins of the first."""
-    honest = BallsAndBinsCohorts.sample
-    monkeypatch.setattr(BallsAndBinsCohorts, "sample", lambda self, r, number: honest(self, r, number % self.bins))
-    federation.run(build(tiny_config(*BINS, "federation.rounds=6")), tmp_path / "run")
-    found = {check.name: check for check in audit_run(tmp_path / "run").checks}
-    assert found["members follow the sampler"].passed is False
-    assert "not drawn anew" in found["members follow the sampler"].detail
-
-
 def test_a_budget_ends_a_run_within_an_epoch(tiny_config, tmp_path):
     """The first rounds of an epoch are charged as what they are."""
     experiment = build(tiny_config(*BINS, "privacy.noise_multiplier=1.5", "privacy.epsilon=0.95"))
@@ -81,7 +74,7 @@ def test_a_budget_ends_a_run_within_an_epoch(tiny_config, tmp_path):
     ("settings", "words"),
     [
         ((*BINS, "privacy.adjacency=replace-one"), "replace-one"),
-        ((*BINS, "run.randomness=secure", "privacy.noise=discrete-gaussian"), "who is still to take part"),
+        ((*BINS, "run.randomness=secure"), "floating-point"),
         ((*BINS, "aggregation.kind=masked"), "secure sum"),
         ((*BINS, "privacy.placement=clients"), "cohort size"),
         ((*BINS, "audit.canaries=4"), "canaries"),
@@ -94,6 +87,12 @@ def test_a_budget_ends_a_run_within_an_epoch(tiny_config, tmp_path):
 def test_what_cannot_be_is_refused(tiny_config, settings, words):
     with pytest.raises((ConfigError, AccountingError), match=words):
         build(tiny_config(*settings))
+
+
+def test_a_loop_of_ones_own_keeps_no_key_of_a_schedule():
+    of = {"clients": 60, "cohort": 20, "clip_norm": 1.0, "rounds": 4, "noise_multiplier": 2.0, "dimension": 3}
+    with pytest.raises(ConfigError, match="keeps no key"):
+        dpfed.ClientLevel(**of, sampling="balls-and-bins", randomness="secure")
 
 
 def test_a_loop_of_ones_own_releases_every_round():
@@ -114,3 +113,57 @@ def test_a_loop_of_ones_own_releases_every_round():
     with pytest.raises(RunError, match="none may be left out"):
         for _ in skipping.rounds():
             pass
+
+
+SECURE = ("run.randomness=secure", "privacy.noise=discrete-gaussian", "privacy.placement=server")
+
+
+def test_a_secure_schedule_goes_on_and_leaves_out_what_was_interrupted(tiny_config, tmp_path, monkeypatch):
+    """Killed between the charge of round 4 and its checkpoint: the round is charged once and not repeated."""
+    config, folder = tiny_config(*BINS, *SECURE), tmp_path / "run"
+    honest = RunFolder.save_checkpoint
+
+    def killed(self, checkpoint):
+        if checkpoint.state.round == 4:
+            raise Killed
+        honest(self, checkpoint)
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", killed)
+    with pytest.raises(Killed):
+        federation.run(build(config), folder)
+    monkeypatch.setattr(RunFolder, "save_checkpoint", honest)
+    assert len(Ledger.read(folder / "ledger.jsonl").releases) == 4
+    outcome = federation.run(build(config), folder, resume=True)
+    book = Ledger.read(folder / "ledger.jsonl")
+    assert [one.round for one in book.releases] == [0, 1, 2, 3, 4]
+    ((part, count),) = book.mechanism().parts
+    assert count == 5
+    assert outcome.summary["epsilon"] == guarantee(Composed(parts=((part, 5),)), delta=60**-1.1).epsilon
+    assert outcome.summary["aborted_rounds"] == 1
+    found = {check.name: check for check in audit_run(folder).checks}
+    assert found["members follow the sampler"].passed is True  # the same bins before and after
+    assert not [check for check in found.values() if check.passed is False]
+    key = folder / "schedule.key"
+    assert key.stat().st_mode & 0o077 == 0
+    drawn = [json.loads(line)["members"] for line in (folder / "diagnostics.jsonl").read_text().splitlines()]
+    again = federation.run(build(config), tmp_path / "other")
+    other = [json.loads(line)["members"] for line in (again.folder / "diagnostics.jsonl").read_text().splitlines()]
+    assert drawn != other
+
+
+def test_a_schedule_whose_key_is_lost_does_not_go_on(tiny_config, tmp_path):
+    config, folder = tiny_config(*BINS, *SECURE), tmp_path / "run"
+    with pytest.raises(Killed):
+        federation.run(build(config), folder, on_round=killed_after(2))
+    (folder / "schedule.key").unlink()
+    with pytest.raises(RunError, match=r"schedule\.key"):
+        federation.run(build(config), folder, resume=True)
+
+
+def test_two_runs_of_a_project_do_not_share_a_stream(tiny_config, tmp_path):
+    """Or the second's rounds would be accounted as the first's next epochs."""
+    project = ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=50.0, delta=60**-1.1)
+    federation.run(build(tiny_config(*BINS)), tmp_path / "one", project=project)
+    with pytest.raises(RunError, match=r"another run\.seed"):
+        federation.run(build(tiny_config(*BINS)), tmp_path / "two", project=project)
+    federation.run(build(tiny_config(*BINS, "run.seed=1")), tmp_path / "three", project=project)

@@ -1,0 +1,127 @@
+"""Which schedule and which noise give the least error at an epsilon: what `dpfed budget --compare` advises."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accounting.budget import calibrate
+from accounting.budget.plan import Plan
+from accounting.compose import accountant
+from accounting.errors import CalibrationError
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.rounding import upwards
+
+_TOLERANCE = 3e-3
+_BANDS = (2, 3, 4, 6, 10, 15, 25, 60)
+_BUFFERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A plan, the noise multiplier that its epsilon takes, and the error of the model in clip norms (root mean square
+    over rounds). Error of both: at most 0.3% above the smallest, never below it."""
+
+    plan: Plan
+    noise_multiplier: float
+    error: float
+
+    @property
+    def runs(self) -> bool:
+        """Whether `dpfed run` has it: not groups that are sampled."""
+        return self.plan.correlated is None or self.plan.sampling != "poisson"
+
+    def __str__(self) -> str:
+        plan, noise = self.plan, "independent noise"
+        if plan.noise != "independent":
+            noise = (
+                f"noise in {plan.bands} bands" if plan.noise == "banded" else f"noise in {plan.buffers} buffers (BLT)"
+            )
+        groups = f" in {plan.bands} public groups" if not self.runs else ""
+        return f"{noise} under {plan.sampling}{groups}, {upwards(self.error)} C"
+
+    def to_dict(self) -> dict[str, Any]:
+        plan = self.plan
+        return {
+            "sampling": plan.sampling,
+            "noise": plan.noise,
+            "bands": plan.bands,
+            "buffers": plan.buffers,
+            "noise_multiplier": self.noise_multiplier,
+            "prefix_error_in_clips": self.error,
+            "run": self.runs,
+        }
+
+
+def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Choice, ...]:
+    """The plan's cohort by other schedules and noises at the same epsilon, the least error first; () where there is
+    nothing to choose: noise that is not the server's Gaussian, replace-one, all clients in every round, releases
+    before. Error is that of prefix sums, over rounds."""
+    one_client = plan.adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
+    if plan.mechanism != "gaussian" or not one_client or plan.before is not None or plan.period < 2:
+        return ()
+    found: list[Choice] = []
+    for other in _others(plan, rounds):
+        worse = len(found) > 1 and found[-1].error > found[-2].error  # more bands do not help either
+        if other.noise == "banded" and other.sampling == "poisson" and worse and found[-1].plan.noise == "banded":
+            continue
+        one = _solved(other, epsilon, rounds, start=found[-1].noise_multiplier if found else 1.0)
+        found += [] if one is None else [one]
+    return tuple(sorted(found, key=lambda one: one.error))
+
+
+def words(found: tuple[Choice, ...]) -> tuple[str, ...]:
+    """What to advise; nothing where there is nothing to choose."""
+    if not found:
+        return ()
+    best, runs = found[0], next((one for one in found if one.runs), None)
+    lines = [f"least error of the model's sums at this epsilon: {best}"]
+    if runs is not None and runs is not best:
+        lines[0] += f" (a plan only); of what `dpfed run` has: {runs}"
+    public = next((one for one in found if one.plan.sampling == "cyclic"), None)
+    if public is not None and public is not runs:
+        lines.append(f"where nobody's participation can be kept secret: {public}")
+    return tuple(lines)
+
+
+def _changed(plan: Plan, **fields: Any) -> Plan:
+    plain: dict[str, Any] = {
+        "participations": None,
+        "separation": None,
+        "noise": "independent",
+        "bands": None,
+        "buffers": None,
+        "factorisation": "optimised",
+    }
+    return replace(plan, **(plain | fields))
+
+
+def _others(plan: Plan, rounds: int) -> Iterator[Plan]:
+    for sampling in ("balls-and-bins", "poisson"):
+        yield _changed(plan, sampling=sampling)
+    for bands in _BANDS:
+        if bands * plan.cohort <= plan.clients and bands <= rounds:
+            yield _changed(plan, sampling="poisson", noise="banded", bands=bands)
+    yield _changed(plan, sampling="cyclic", noise="banded", bands=min(plan.period, rounds))
+    yield _changed(plan, sampling="cyclic", noise="blt", buffers=_BUFFERS)
+
+
+def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Choice | None:
+    delta = float(plan.delta or 0)
+    try:
+        z = calibrate.smallest(
+            lambda z: accountant.epsilon(plan.run(z, rounds), delta=delta),
+            epsilon,
+            name="noise multiplier",
+            start=start,
+            tolerance=_TOLERANCE,
+        )
+    except CalibrationError:
+        return None
+    return Choice(plan=plan, noise_multiplier=z, error=z * _error(plan, rounds))
+
+
+def _error(plan: Plan, rounds: int) -> float:
+    if plan.correlated is not None:
+        return plan.correlated.prefix_error(1.0, rounds)
+    return math.sqrt((rounds + 1) / 2)

@@ -1,0 +1,61 @@
+"""What the rounds' sums become in the model: the matrix whose error a factorisation keeps small."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.signal import lfilter
+
+from accounting import require
+from accounting.errors import InvalidParameter
+from accounting.factorisation.toeplitz import inverse
+from accounting.gaussian.half_lines import Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A: after each of `rounds` rounds the model is a sum of eta_s v_s, v_s = momentum v_(s-1) + x_s, eta_s = decay^s.
+
+    The server's momentum and the decay of its learning rate. momentum 0, decay 1: prefix sums. Errors: InvalidParameter
+    for a momentum outside [0, 1) or a decay outside (0, 1].
+    """
+
+    rounds: int
+    momentum: float = 0.0
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        require.count(rounds=self.rounds)
+        if not 0 <= require.real("in [0, 1)", momentum=self.momentum) < 1:
+            raise InvalidParameter(f"momentum={self.momentum}: must be in [0, 1).")
+        if not 0 < require.real("above 0 and at most 1", decay=self.decay) <= 1:
+            raise InvalidParameter(f"decay={self.decay}: must be above 0 and at most 1.")
+
+    @property
+    def powers(self) -> Floats:
+        """decay^0, decay^1, ..."""
+        return np.asarray(self.decay ** np.arange(self.rounds, dtype=float))
+
+    def column(self, inverse_column: Floats) -> Floats:
+        """The first column of A C^-1, from that of C^-1. Column s is its beginning, times decay^s."""
+        return np.asarray(np.cumsum(self.powers * lfilter([1.0], [1.0, -self.momentum], inverse_column)))
+
+    def columns_back(self, gradient: Floats) -> Floats:
+        """The transpose of `column`."""
+        summed = self.powers * np.cumsum(gradient[::-1])[::-1]
+        return np.asarray(lfilter([1.0], [1.0, -self.momentum], summed[::-1])[::-1])
+
+    @property
+    def times(self) -> Floats:
+        """In |A C^-1|_F^2, how much the square of each entry of the first column weighs: once a column that has it."""
+        return np.asarray(np.cumsum(self.powers**2)[::-1])
+
+
+def error(coefficients: ArrayLike, workload: Workload) -> float:
+    """Root mean square, over rounds, of the noise in the model for z of variance 1: |A C^-1|_F / sqrt(T).
+
+    Independent noise in prefix sums: sqrt((T + 1) / 2). Error: rounding.
+    """
+    column = workload.column(inverse(coefficients, rounds=workload.rounds))
+    return math.sqrt(float(workload.times @ column**2) / workload.rounds)
