@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpfed import data
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Unavailable
 from dpfed.audit.verdict import rounds_in_words
 from dpfed.config.tables import Config
-from dpfed.data.samples import public_samples, validation_samples
+from dpfed.data.samples import public_samples, validation_samples, whole_data
 from dpfed.errors import DpfedError
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
@@ -58,7 +57,7 @@ def _public(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Public samples, and how many of them are left among those that are dealt out."""
     seeds, here = Seeds(root=config.data.partition_seed), torch.device("cpu")
     try:
-        whole, _ = validation_samples(config, data.load(config.data.name, config.data.root), seeds, here)
+        whole, _ = validation_samples(config, whole_data(config), seeds, here)
         dealt, public = public_samples(config, whole, seeds, here)
     except DpfedError as error:
         raise Unavailable(f"the run's data cannot be loaded here ({error}).") from None

@@ -17,10 +17,20 @@ class Data(Table):
     """Which samples, and which client has them."""
 
     name: str
-    """A data set that `dpfed.data` knows, or a file .safetensors of one's own."""
+    """A data set that `dpfed.data` knows; or of one's own a file .safetensors or .npz, or a folder of Parquet files or
+    of a Hugging Face datasets directory, whose name ends in a slash (docs/data.md)."""
 
     root: str | None = None
-    """The folder that holds it; default: $DPFED_DATA_DIR, for a file of one's own the current folder."""
+    """The folder that holds it; default: $DPFED_DATA_DIR, for files of one's own the current folder."""
+
+    inputs: tuple[str, ...] | None = Field(default=None, strict=False, min_length=1)
+    """Columns of a folder of tables that are a sample's input: numbers, lists of numbers, or one column of images."""
+
+    label: str | None = None
+    """The column with its class, or with a number to predict."""
+
+    client: str | None = None
+    """The column that says whose sample it is, for data.partition = "natural"."""
 
     classes: Count | None = None
     """How many labels a file of one's own can have, unless its metadata say so: a public number. A file that has

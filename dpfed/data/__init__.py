@@ -10,8 +10,9 @@ from pathlib import Path
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
-from dpfed.data.arrays import from_arrays, from_clients, from_samples, load_arrays
+from dpfed.data.arrays import SUFFIXES, from_arrays, from_clients, from_samples, load_arrays
 from dpfed.data.cifar import load_cifar10, load_cifar100
+from dpfed.data.columns import Columns, is_folder, load_columns
 from dpfed.data.dataset import Dataset
 from dpfed.data.digits import load_digits
 from dpfed.data.label_partitions import dirichlet, some_labels, unbalanced
@@ -23,6 +24,7 @@ from dpfed.errors import ConfigError, DataError, DpfedError
 
 __all__ = [
     "DATASETS",
+    "Columns",
     "Dataset",
     "Partition",
     "dirichlet",
@@ -30,6 +32,7 @@ __all__ = [
     "from_clients",
     "from_samples",
     "iid",
+    "is_own",
     "load",
     "natural",
     "register",
@@ -51,19 +54,26 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
 """Name -> loader that takes the data root; `digits` needs none."""
 
 
-def load(name: str, root: str | Path | None = None, *, classes: int | None = None) -> Dataset:
+def load(
+    name: str, root: str | Path | None = None, *, classes: int | None = None, columns: Columns | None = None
+) -> Dataset:
     """The data set `name`, read from the folder `root`, or from $DPFED_DATA_DIR when root is None.
 
-    A name that ends in .safetensors is a file of a user's own (`arrays.load_arrays`), in the folder `root` or else the
-    current one; `classes` declares how many its labels can be, where its metadata do not. Raises ConfigError for an
-    unknown name, or for `classes` of a data set that has its own, and DataError when its files are missing or damaged.
+    A name that ends in .safetensors or .npz is a file of a user's own (`arrays.load_arrays`), in the folder `root` or
+    else the current one; one that ends in a slash is a folder of tables (`columns.load_columns`), of which `columns`
+    are used. `classes` declares how many labels there can be, where the files do not. Raises ConfigError for an unknown
+    name, or for `classes` of a data set that has its own, and DataError when its files are missing or damaged.
     """
-    if name.endswith(".safetensors"):
+    if name.endswith(SUFFIXES):
         return load_arrays(Path(root or ".") / name, classes=classes)
+    if is_folder(name):
+        if columns is None:
+            raise ConfigError(f"data.name={name!r}: is a folder of tables. Name its columns: data.inputs, data.label.")
+        return load_columns(Path(root or ".") / name, columns, classes=classes)
     if classes is not None:
         raise ConfigError(
-            f"data.classes={classes} with data.name={name!r}: it is for a file .safetensors; this data set has its own "
-            "number of classes. Remove it."
+            f"data.classes={classes} with data.name={name!r}: it is for a file or folder of your own; this data set "
+            "has its own number of classes. Remove it."
         )
     if name in registered.own("data set"):
         return _own(name)
@@ -76,11 +86,17 @@ def load(name: str, root: str | Path | None = None, *, classes: int | None = Non
 def check_name(name: str) -> None:
     """ConfigError with the nearest name unless there is such a data set; its files may be missing."""
     known = sorted(["digits", *DATASETS, *registered.own("data set")])
-    if name not in known and not name.endswith(".safetensors"):
+    if name not in known and not is_own(name):
         raise ConfigError(
-            f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors."
+            f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors or .npz, or a folder "
+            "of tables, whose name ends in '/'."
             f"{did_you_mean(name, known)} One's own are in a file that --load names."
         )
+
+
+def is_own(name: str) -> bool:
+    """Whether it names a file or a folder of a user's own."""
+    return name.endswith(SUFFIXES) or is_folder(name)
 
 
 def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
@@ -89,8 +105,8 @@ def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
 
     Raises ConfigError for the name of a data set that comes with dpfed, or that another line of code has registered.
     """
-    if name.endswith(".safetensors"):
-        raise ConfigError(f"data set {name!r}: such a name is there already, of a file. Choose another.")
+    if is_own(name):
+        raise ConfigError(f"data set {name!r}: such a name is there already, of a file or folder. Choose another.")
     if not isinstance(dataset, Dataset) and not callable(dataset):
         raise ConfigError(
             f"data set {name!r}: is {type(dataset).__name__}; must be a dpfed.data.Dataset or a function that loads "

@@ -1,7 +1,9 @@
-"""A user's own data: one safetensors file, or any two map-style data sets."""
+"""A user's own data: one file of arrays, or any two map-style data sets."""
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from dpfed.errors import DataError
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 _TARGETS = ("train_targets", "test_targets")
 _OPTIONAL = ("train_clients",)
+SUFFIXES = (".safetensors", ".npz")
 
 Pair = tuple[Any, Any]
 """(inputs, labels)."""
@@ -31,26 +34,19 @@ class Samples(Protocol):
 
 
 def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
-    """The data set in a safetensors file: train_inputs, train_labels, test_inputs, test_labels; perhaps train_clients.
+    """The data set in a file .safetensors or .npz: train_inputs, train_labels, test_inputs, test_labels; perhaps
+    train_clients.
 
     Inputs are [N, ...] of any number type and become float32 as they are; labels are integers [N, ...] from 0 on,
-    clients integers [N], who holds each training sample. safetensors holds arrays and nothing else, so reading it runs
-    no code. train_targets and test_targets in place of the labels are numbers [N, ...] to predict, no classes.
+    clients integers [N], who holds each training sample. Such files hold arrays and nothing else (of .npz, objects are
+    refused), so that reading them runs no code. train_targets and test_targets in place of the labels are numbers
+    [N, ...] to predict, no classes.
 
-    The number of classes is what the file's metadata declare ("classes": "10"), or `classes`: labels are private, and
-    the size of the network, which is published, must not follow from them. Raises DataError.
+    The number of classes is what the file declares (metadata "classes": "10"; in .npz a number `classes` beside the
+    arrays), or `classes`: labels are private, and the size of the network, which is published, must not follow from
+    them. Raises DataError.
     """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        require_input(path, at_most=LARGEST_ARRAYS)
-        with safe_open(path, framework="numpy") as file:
-            declared = (file.metadata() or {}).get("classes")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dictionary)
-    except (OSError, SafetensorError, TypeError, ValueError, AttributeError, MemoryError) as error:
-        raise DataError(
-            f"{path}: cannot be read as safetensors ({error}). Write it with safetensors.numpy.save_file."
-        ) from None
+    arrays, declared = _of_npz(path) if path.suffix == ".npz" else _of_safetensors(path)
     if set(_TARGETS) & set(arrays):
         return _of_targets(path, arrays, declared, classes)
     if missing := sorted(set(_NEEDED) - set(arrays)):
@@ -61,6 +57,38 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
     if unknown := sorted(set(arrays) - set(_NEEDED) - set(_OPTIONAL)):
         raise DataError(f"{path}: unknown array {', '.join(unknown)}; known are {', '.join(_NEEDED + _OPTIONAL)}.")
     return _dataset(path.stem, arrays, str(path), _declared(path, declared, classes))
+
+
+def _of_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], str | None]:
+    """Its arrays, and the number of classes in its metadata. DataError."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        require_input(path, at_most=LARGEST_ARRAYS)
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dictionary)
+            return arrays, (file.metadata() or {}).get("classes")
+    except (OSError, SafetensorError, TypeError, ValueError, AttributeError, MemoryError) as error:
+        raise DataError(
+            f"{path}: cannot be read as safetensors ({error}). Write it with safetensors.numpy.save_file."
+        ) from None
+
+
+def _of_npz(path: Path) -> tuple[dict[str, NDArray[Any]], str | None]:
+    """Its arrays, and the number `classes` among them. DataError, also for what unpacks to too much."""
+    try:
+        require_input(path, at_most=LARGEST_ARRAYS)
+        with zipfile.ZipFile(path) as packed:
+            if sum(one.file_size for one in packed.infolist()) > LARGEST_ARRAYS:
+                raise ValueError(f"unpacks to more than {LARGEST_ARRAYS:,} bytes")
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path}: cannot be read as .npz ({error}). Write it with numpy.savez, numbers only and no objects."
+        ) from None
+    declared = arrays.pop("classes", None)
+    return arrays, None if declared is None else str(declared)
 
 
 def _of_targets(path: Path, arrays: dict[str, NDArray[Any]], declared: str | None, classes: int | None) -> Dataset:
@@ -84,8 +112,8 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
     if in_file is None and given is None:
         raise DataError(
             f"{path}: the number of classes is not declared. Set data.classes = N in the configuration, or write the "
-            'file with save_file(..., metadata={"classes": "N"}). It is public and is not counted from the labels, '
-            "which are private."
+            'file with save_file(..., metadata={"classes": "N"}) or savez(..., classes=N). It is public and is not '
+            "counted from the labels, which are private."
         )
     number = (
         int(in_file)

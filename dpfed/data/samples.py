@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from dpfed import data
+from dpfed.config.samples_tables import Data
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.data.partition import Holdings, Partition
@@ -60,6 +61,19 @@ def validation_samples(
     return rest, Validation(inputs=torch.from_numpy(inputs).to(device), labels=torch.from_numpy(labels).to(device))
 
 
+def whole_data(config: Config) -> Dataset:
+    """The data set that the configuration names, nothing left out."""
+    return _load(config.data, config.data.name)
+
+
+def _load(table: Data, name: str) -> Dataset:
+    classes = table.classes if data.is_own(name) or name == table.name else None
+    columns = None
+    if table.inputs and table.label is not None:
+        columns = data.Columns(inputs=table.inputs, label=table.label, client=table.client)
+    return data.load(name, table.root, classes=classes, columns=columns)
+
+
 def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.device) -> tuple[Dataset, Public | None]:
     """The data set to train on, without its public samples, and those."""
     limits, draw = config.data, seeds.generator("data.at-most")
@@ -76,8 +90,7 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
         if whole.natural_clients:
             note += ", nor is what they share with other samples of the clients they come from"
     else:
-        declared = limits.classes if limits.public_from.endswith(".safetensors") else None
-        other = data.load(limits.public_from, limits.root, classes=declared)
+        other = _load(limits, limits.public_from)
         if not _of_one_form(other, whole):
             raise ConfigError(
                 f"data.public_from={other.name!r}: its samples are {_form(other)}, {whole.name} has {_form(whole)}. "

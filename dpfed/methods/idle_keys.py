@@ -114,8 +114,13 @@ RULES = (
     ),
     Needs(
         ("data.classes",),
-        "a file .safetensors of your own (data.name); others have their own number of classes",
-        lambda config, facts: config.data.name.endswith(".safetensors"),
+        "a file or folder of your own (data.name); other data sets have their own number of classes",
+        lambda config, facts: config.data.name.endswith((".safetensors", ".npz", "/")),
+    ),
+    Needs(
+        ("data.inputs", "data.label", "data.client"),
+        "a folder of tables (data.name ends in '/')",
+        lambda config, facts: any(name and name.endswith("/") for name in (config.data.name, config.data.public_from)),
     ),
     Needs(
         ("data.public_from",),

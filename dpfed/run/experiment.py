@@ -18,7 +18,7 @@ from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
-from dpfed.data.samples import Public, Validation, public_samples, validation_samples
+from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
 from dpfed.methods.facts import MethodFacts
@@ -167,7 +167,7 @@ def _samples(
     config: Config, given: Dataset | None, division: Seeds, device: torch.device
 ) -> tuple[Dataset, Public | None, Validation | None]:
     """What clients train on, and what of it is public or set aside instead."""
-    whole = given or data.load(config.data.name, config.data.root, classes=config.data.classes)
+    whole = given or whole_data(config)
     check_letters(config.model.name, whole)
     rest, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, rest, division, device)
