@@ -37,6 +37,7 @@ FACTORS = np.concatenate([np.linspace(0.0, 2.0, 81), np.linspace(2.1, 4.0, 20)])
 
 _CELLS = 240
 _NEVER = 1e-7
+_UNHEARD_OF = 1e-14
 _BETWEEN = 1e-4
 _ROOM = 1.2
 """Means of scores are normal only nearly: a bound at alpha uses the quantile of alpha over this, of Student's law with
@@ -151,6 +152,8 @@ def _cells(law: NormalMixture, edges: Floats, factor: float) -> tuple[Floats, Fl
     """Probabilities of the cells in world 0 and world 1: below the first edge, between, above the last."""
     worlds = []
     for weights, means, own in zip(law.weights, law.means, law.own, strict=True):
-        below = ndtr(edges[:, None] - (means + (factor - 1) * own)) @ weights
+        likely = weights > _UNHEARD_OF
+        centres = (means + (factor - 1) * own)[likely]
+        below = np.minimum(ndtr(edges[:, None] - centres) @ weights[likely], 1.0)
         worlds.append(np.maximum(np.diff(below, prepend=0.0, append=1.0), 0.0))
     return worlds[0], worlds[1]
