@@ -6,7 +6,7 @@ the client under test in world 1) move the release, over how far it is claimed t
 
 Why the bound holds. Let g be any function of a score that is settled beforehand, and D(f) = E g(present) - E g(absent)
 where present clients move f times as far as claimed. D rises with f. The difference of the two sample means less
-z_{1-alpha} standard errors is above D(true f) with probability alpha, up to the normal law of means; so the largest f
+t_{1-alpha} standard errors is above D(true f) with probability alpha, up to the normal law of means; so the largest f
 with D(f) below it is above the true one as rarely. g is chosen for power: log-likelihood ratios of cells for mixtures
 of normal laws (`of`), the ratio itself for coins (`coin_scores`), the score itself for sums of whole numbers, whose
 noise may have any law (`linear`).
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, stdtrit
 
 from accounting import require
 from dpfed.audit.score_law import NormalMixture
@@ -29,17 +29,19 @@ from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
 
-LEAST = 30
-"""Scores of either kind, for the normal law of their means."""
+LEAST = 10
+"""Scores of either kind, for the law of their means."""
 
 FACTORS = np.concatenate([np.linspace(0.0, 2.0, 81), np.linspace(2.1, 4.0, 20)])
 """At which D is computed. Straight lines between them are off by less than `_BETWEEN` of a factor."""
 
 _CELLS = 240
 _NEVER = 1e-7
+_UNHEARD_OF = 1e-14
 _BETWEEN = 1e-4
 _ROOM = 1.2
-"""Means of scores are normal only nearly: a bound at alpha uses the quantile of alpha over this."""
+"""Means of scores are normal only nearly: a bound at alpha uses the quantile of alpha over this, of Student's law with
+the degrees of freedom of the smaller world (fewer than Welch's)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,9 +109,9 @@ class WholeScores:
     def moved(self, absent: Floats, present: Floats, *, alpha: float, shared: float = 1.0) -> float:
         """The same from the scores of either world; 0 with fewer than `LEAST` of one. shared: how many times larger the
         variance of a mean may be than that of independent scores."""
-        quantile = -float(ndtri(require.open_probability(alpha=alpha) / _ROOM)) * math.sqrt(shared)
         if min(absent.size, present.size) < LEAST:
             return 0.0
+        quantile = _quantile(absent.size, present.size, alpha) * math.sqrt(shared)
         without, given = self.weigh(absent), self.weigh(present)
         error = math.sqrt(given.var(ddof=1) / given.size + without.var(ddof=1) / without.size)
         shown = float(given.mean() - without.mean()) - quantile * error
@@ -123,13 +125,17 @@ class WholeScores:
         this probability, whatever is seen; None where that takes more than four times as far."""
         if min(trials0, trials1) < LEAST:
             return None
-        quantile = -float(ndtri(require.open_probability(alpha=alpha) / _ROOM))
+        quantile = _quantile(trials0, trials1, alpha)
         honest = float(np.interp(1.0, self.factors, self.differences))
         errors = np.sqrt(self.variances[0] / trials0 + self.variances[1] / trials1)
         likely = ndtr((self.differences - honest) / np.maximum(errors, 1e-300) - quantile) >= probability
         found = np.flatnonzero(~likely)
         first = int(found[-1]) + 1 if found.size else 0
         return float(self.factors[first] - 1) if first < self.factors.size else None
+
+
+def _quantile(first: int, second: int, alpha: float) -> float:
+    return -float(stdtrit(min(first, second) - 1, require.open_probability(alpha=alpha) / _ROOM))
 
 
 def _edges(law: NormalMixture) -> Floats:
@@ -146,6 +152,8 @@ def _cells(law: NormalMixture, edges: Floats, factor: float) -> tuple[Floats, Fl
     """Probabilities of the cells in world 0 and world 1: below the first edge, between, above the last."""
     worlds = []
     for weights, means, own in zip(law.weights, law.means, law.own, strict=True):
-        below = ndtr(edges[:, None] - (means + (factor - 1) * own)) @ weights
+        likely = weights > _UNHEARD_OF
+        centres = (means + (factor - 1) * own)[likely]
+        below = np.minimum(ndtr(edges[:, None] - centres) @ weights[likely], 1.0)
         worlds.append(np.maximum(np.diff(below, prepend=0.0, append=1.0), 0.0))
     return worlds[0], worlds[1]

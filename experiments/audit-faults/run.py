@@ -2,7 +2,8 @@
 
 python experiments/audit-faults/run.py                 every fault of a round, by every layer that is to catch it
 python experiments/audit-faults/run.py --runs          every fault of a whole run, by `dpfed audit run`
-python experiments/audit-faults/run.py --methods       every private method at its default, 6,000 trials each
+python experiments/audit-faults/run.py --methods       every private method at its default, 6,000 trials each; goes on
+                                                       where it was ended
 """
 
 import argparse
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from accounting.rounding import downwards, upwards
 from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.cli import status
+from dpfed.audit.method_setting import audit_upload, audited_methods
 from tests.dpfed.audit.faults import FAULTS  # the broken parts exist in the tests only
 from tests.dpfed.audit.run_faults import FAULTS as RUN_FAULTS
 
@@ -34,10 +35,12 @@ def main() -> None:
     options.add_argument("--twins", type=int, default=TWINS, help="sound rounds that each layer sees")
     options.add_argument("--only", default="", help="faults whose names contain this")
     options.add_argument("--trials", type=int, default=6_000, help="with --methods")
+    options.add_argument("--kept", type=Path, default=Path("methods.txt"), help="rows of --methods that are done")
     given = options.parse_args()
     torch.set_num_threads(1)
     if given.methods:
-        sys.exit(status(["audit", "upload", "--all", "--trials", str(given.trials)]))
+        methods([one for one in audited_methods() if given.only in one], given.trials, given.kept)
+        return
     if given.runs:
         runs(given.seeds)
         return
@@ -66,6 +69,32 @@ def main() -> None:
         f"\nSound twins: at most {most} alarms in {given.twins} looks of a layer, a rate of at most {worst:.2%} with "
         f"95% confidence (Clopper-Pearson); none in {given.twins} says at most {none:.2%}. "
         f"{time.monotonic() - began:.0f} s."
+    )
+
+
+def methods(names: list[str], trials: int, kept: Path) -> None:
+    """A row each, as soon as it is done; those that the file has are not audited again. Seconds of CPU."""
+    done = {line.split("`")[1]: line for line in kept.read_text().splitlines()} if kept.exists() else {}
+    print("| method | seen | mechanism | claimed epsilon | at least | if Gaussian | known law |", end="")
+    print(" finds | checks | CPU s | verdict |\n|---|---|---|---:|---:|---:|---:|---|---:|---:|---|")
+    for name in names:
+        if name not in done:
+            began = time.process_time()
+            row = method_row(audit_upload(name, trials=trials))
+            done[name] = row.format(seconds=time.process_time() - began)
+            with kept.open("a") as file:
+                file.write(done[name] + "\n")
+        print(done[name], flush=True)
+
+
+def method_row(found) -> str:
+    record = found.to_dict()
+    bounds = [record[f"lower_bound{kind}"] for kind in ("", "_if_gaussian", "_known_law")]
+    shown = " | ".join("–" if one is None else downwards(one) for one in bounds)
+    passed = f"{sum(bool(one.passed) for one in found.checks)}/{len(found.checks)}"
+    return (
+        f"| `{found.method}` | {found.claim.seen} | {record['mechanism']['kind']} | {upwards(found.claim.epsilon)} "
+        f"| {shown} | {found.power.in_words().partition(', with')[0]} | {passed} | {{seconds:.0f}} | {found.verdict} |"
     )
 
 

@@ -322,6 +322,25 @@ def test_canaries_that_are_found_too_easily(folder):
     found = audit_run(loud, confidence=0.95)
     assert {one.name for one in found.checks if one.passed is False} == {"canaries bear out one round"}
     assert found.to_dict()["lower_bound"] > found.canaries.round_epsilon
+    assert 0.7 < found.canaries.moved < 1
+    assert not found.canaries.too_far
+
+
+def test_canaries_that_are_in_the_sum_twice_move_it_too_far(folder):
+    """Planted: whole scores see it, and state less than is true."""
+    twice = folder("canaries")
+    generator = np.random.default_rng(1)
+    change(
+        twice,
+        "canaries.jsonl",
+        lambda lines: [
+            one.update(score=2 * one["present"] + 0.5 * float(generator.standard_normal())) for one in lines
+        ],
+    )
+    found = audit_run(twice)
+    assert found.canaries.too_far
+    assert 1 < found.canaries.moved < 2
+    assert found.verdict == "fail"
 
 
 def test_canaries_shorter_than_the_clip_norm_leave_the_bound_untested(folder):

@@ -26,6 +26,8 @@ from dpfed.methods.catalogue import METHODS
 from dpfed.run import watched
 from dpfed.run.experiment import build
 
+from .broken_rounds import no_clip_after_the_scale
+
 SMALL = "model.hidden=[2]"
 QUICK = {"draws": 10_000}
 
@@ -158,6 +160,22 @@ def test_scores_of_a_gaussian_claim_have_the_claimed_law():
         scores = world.scores(side, n)["filter"]
         assert scores.mean() == pytest.approx(mean, abs=6 / n**0.5)
         assert scores.std() == pytest.approx(1.0, abs=6 / (2 * n) ** 0.5)
+
+
+def test_whole_scores_find_a_client_that_moves_too_far_before_the_profile_does():
+    """Planted: rand-k is clipped before its scale, so that one entry moves the sum 2.5 times too far; 160 trials."""
+    found = []
+    for made in no_clip_after_the_scale():
+        claim = claimed(made.one, 1e-5)
+        (pair,) = [one for one in pairs_of(made.one, claim, made.layout) if one.name == "one entry"]
+        world = TwoWorlds.of(made.drawing_from(OneStream(3)), claim, pair)
+        found += Share(world=world, trials=160, alpha=0.05, best=True, seed=1).tested()[0]
+    sound, broken = found
+    assert not sound.rejected
+    assert sound.moved.factor < 1
+    assert broken.too_far
+    assert 1 < broken.moved.factor < 2.5
+    assert broken.moved.epsilon > 2.98
 
 
 @pytest.mark.slow
