@@ -52,8 +52,8 @@ def plot_audit(
 
 
 def _colour(k: int, count: int) -> Any:
-    """Another one for every pair."""
-    if count <= len(COLOURS):
+    """Another one for every pair, and none that of the claim, which is black."""
+    if count < len(COLOURS):
         return COLOURS[k]
     from matplotlib import colormaps
 
