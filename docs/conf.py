@@ -37,6 +37,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 1800
 nb_execution_show_tb = True
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # its tables are tables
 
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
