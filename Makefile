@@ -33,7 +33,7 @@ docs: $(VENV)/.docs $(FLOWER)/.ready
 	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going -q -b html docs docs/_build/html
 
 test-docs: $(READY)
-	$(BIN)/python -m pytest -n 0 -rs tests/docs
+	$(BIN)/python -m pytest -n 0 -rs tests/docs/test_site.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -37,8 +37,10 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 1800
 nb_execution_show_tb = True
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # its tables are tables
 
 autodoc_typehints = "none"
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 
 ROOT = Path(__file__).parents[1]
@@ -98,7 +100,7 @@ def public_names(match):
 
 def as_written(app, what, name, thing, options, lines):
     """Docstrings are plain text in columns, and are shown so."""
-    lines[:] = ["::", "", *(f"   {line}" for line in lines), ""] if lines else []
+    lines[:] = [".. code-block:: text", "", *(f"   {line}" for line in lines), ""] if lines else []
 
 
 class CommandsAsSuch(SphinxPostTransform):

@@ -86,7 +86,11 @@ def _made(kind: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
         raise ConfigError(
             f"--track {kind}: {package} is not installed ({error}): pip install 'dpfed[{package}]'."
         ) from None
-    return TensorBoard(found, folder) if kind == "tensorboard" else Mlflow(found, folder, config)
+    if kind == "tensorboard":
+        return TensorBoard(found, folder)
+    if not found.is_tracking_uri_set():  # its default is a database that mlflow-skinny cannot open
+        raise ConfigError("--track mlflow: no server is named. Set MLFLOW_TRACKING_URI, as in http://127.0.0.1:5000.")
+    return Mlflow(found, folder, config)
 
 
 class Csv:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.round_audit import ENOUGH, NOT_TESTED, PairTest, UploadAudit
 from dpfed.audit.verdict import FALSE_ALARM
 from dpfed.errors import RunError
+from dpfed.report.audit_charts import errors_group
 from dpfed.report.figures.audit import Observed, plot_audit
-from dpfed.report.page import rendered
+from dpfed.report.page import ChartGroup, rendered
 from dpfed.run.durable_files import put
 
 
@@ -24,8 +24,7 @@ def write_audit(audit: UploadAudit, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         put(folder / "audit.json", json.dumps(audit.to_dict(), indent=2, allow_nan=False).encode())
-        _plot(audit, folder / "audit.png")
-        put(folder / "report.html", _page(audit, folder / "audit.png").encode())
+        put(folder / "report.html", _page(audit, _drawn(audit, folder / "audit.png")).encode())
     except OSError as error:
         raise RunError(f"{folder}: the report cannot be written ({error.strerror}).") from None
 
@@ -80,7 +79,7 @@ def moved_words(audit: UploadAudit) -> str:
     )
 
 
-def _page(audit: UploadAudit, plot: Path) -> str:
+def _page(audit: UploadAudit, errors: ChartGroup) -> str:
     claim = audit.claim
     return rendered(
         "audit.html",
@@ -91,7 +90,7 @@ def _page(audit: UploadAudit, plot: Path) -> str:
         moved=moved_words(audit),
         claim=f"{claim.to_dict()['kind']}, {claim.mechanism.adjacency} neighbours, {_seen(claim.seen)}, "
         f"epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}",
-        plot=base64.b64encode(plot.read_bytes()).decode(),
+        errors=errors,
         rows=[_row(one, claim.is_gaussian) for one in audit.tests],
         delta=upwards(claim.delta),
         confidence=f"{audit.confidence:.0%}",
@@ -117,11 +116,14 @@ def _row(one: PairTest, gaussian: bool) -> dict[str, object]:
     }
 
 
-def _plot(audit: UploadAudit, path: Path) -> None:
+def _drawn(audit: UploadAudit, path: Path) -> ChartGroup:
+    """The figure for print goes to `path`; the chart of the page comes back."""
     epsilons = np.linspace(0.0, 1.3 * audit.claim.epsilon + 0.1, 300)
     rates = np.linspace(0.0, 1.0, 401)
     pairs = [_observed(one, one.test.alpha) for one in audit.tests]
-    plot_audit(epsilons, audit.claim.profile(epsilons), rates, trade_off(audit.claim.profile, rates), pairs, path)
+    allowed = trade_off(audit.claim.profile, rates)
+    plot_audit(epsilons, audit.claim.profile(epsilons), rates, allowed, pairs, path)
+    return errors_group(rates, allowed, pairs)
 
 
 def _observed(one: PairTest, alpha: float) -> Observed:

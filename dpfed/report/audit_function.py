@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 
@@ -13,8 +12,9 @@ from dpfed.audit.claims import trade_off
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.functions.audit import FunctionAudit, FunctionTest
 from dpfed.errors import RunError
+from dpfed.report.audit_charts import errors_group
 from dpfed.report.figures.audit import Observed, plot_audit
-from dpfed.report.page import rendered
+from dpfed.report.page import ChartGroup, rendered
 from dpfed.run.durable_files import put
 
 
@@ -23,13 +23,12 @@ def write_function_audit(audit: FunctionAudit, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         put(folder / "audit.json", json.dumps(audit.to_dict(), indent=2, allow_nan=False).encode())
-        _plot(audit, folder / "audit.png")
-        put(folder / "report.html", _page(audit, folder / "audit.png").encode())
+        put(folder / "report.html", _page(audit, _drawn(audit, folder / "audit.png")).encode())
     except OSError as error:
         raise RunError(f"{folder}: the report cannot be written ({error.strerror}).") from None
 
 
-def _page(audit: FunctionAudit, plot: Path) -> str:
+def _page(audit: FunctionAudit, errors: ChartGroup) -> str:
     finds = audit.to_dict()["power"]["epsilon"]
     found = (
         "So few calls find nothing with probability 90%."
@@ -43,7 +42,7 @@ def _page(audit: FunctionAudit, plot: Path) -> str:
         title=f"Audit of {audit.name}",
         audit=audit,
         verdict=verdict[:1].upper() + verdict[1:],
-        plot=base64.b64encode(plot.read_bytes()).decode(),
+        errors=errors,
         rows=[_row(one, audit.claim.gaussian) for one in audit.tests],
         found=found,
         alarm=f"{1 - audit.confidence:.0%}",
@@ -63,12 +62,15 @@ def _row(one: FunctionTest, gaussian: bool) -> dict[str, object]:
     }
 
 
-def _plot(audit: FunctionAudit, path: Path) -> None:
+def _drawn(audit: FunctionAudit, path: Path) -> ChartGroup:
+    """The figure for print goes to `path`; the chart of the page comes back."""
     epsilons = np.linspace(0.0, 1.3 * min(audit.claim.epsilon, 50.0) + 0.1, 300)
     rates = np.linspace(0.0, 1.0, 401)
     claimed = np.asarray(audit.claim.profile(epsilons))
     pairs = [_observed(one) for one in audit.tests]
-    plot_audit(epsilons, claimed, rates, trade_off(audit.claim.profile, rates), pairs, path)
+    allowed = trade_off(audit.claim.profile, rates)
+    plot_audit(epsilons, claimed, rates, allowed, pairs, path)
+    return errors_group(rates, allowed, pairs)
 
 
 def _observed(one: FunctionTest) -> Observed:

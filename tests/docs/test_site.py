@@ -73,6 +73,7 @@ def test_no_page_shows_how_it_was_written():
         assert not re.search(r"\{code-cell\}|:tags:|\]\([\w./-]+\.md", text), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_page_in_a_browser(tmp_path, dark):
     found, console = visited(SITE, [*pages(), "search.html?q=epsilon"], tmp_path, widths=(1280, 400), dark=dark)

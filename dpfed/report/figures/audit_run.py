@@ -12,6 +12,8 @@ from dpfed.report.figures.figure import COLOURS, figure
 
 Floats = NDArray[np.float64]
 
+_GROUPS = 20
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CanaryScores:
@@ -59,13 +61,13 @@ def _canaries(axis: Any, found: CanaryScores | None) -> None:
     low, high = min(float(everything.min()), -3.0), max(float(everything.max()), found.shift + 3.0)
     bins = np.linspace(low, high, 13)
     at = np.linspace(low, high, 400)
-    for scores, centre, colour, name in (
-        (found.absent, 0.0, COLOURS[0], "absent"),
-        (found.present, found.shift, COLOURS[1], "present"),
+    for scores, centre, colour, claimed, name in (
+        (found.absent, 0.0, COLOURS[0], COLOURS[2], "absent"),
+        (found.present, found.shift, COLOURS[1], COLOURS[3], "present"),
     ):
         axis.hist(scores, bins=bins, density=True, alpha=0.35, color=colour, label=f"{len(scores)} {name}")
         law = np.exp(-((at - centre) ** 2) / 2) / np.sqrt(2 * np.pi)
-        axis.plot(at, law, color=colour, linewidth=1.5, label=f"claimed, {name}")
+        axis.plot(at, law, "--", color=claimed, linewidth=1.8, label=f"claimed, {name}")
     axis.set_ylim(top=1.35 * axis.get_ylim()[1])  # room for the legend
     axis.set(xlabel="canary score, in claimed noise std", ylabel="density", title="canaries")
     axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
@@ -75,7 +77,9 @@ def _noise(axis: Any, found: NoiseRatios | None) -> None:
     if found is None or not len(found.rounds):
         _nothing(axis, "noise", "no noise on sums to look at")
         return
-    axis.fill_between(found.rounds, found.low, found.high, step="mid", alpha=0.2, label="a correct run keeps to")
+    axis.fill_between(
+        found.rounds, found.low, found.high, step="mid", alpha=0.2, color=COLOURS[2], label="a correct run keeps to"
+    )
     inside = (found.ratios >= found.low) & (found.ratios <= found.high)
     rounds = np.asarray(found.rounds)
     axis.axhline(1.0, color=COLOURS[6], linewidth=0.8)
@@ -93,19 +97,28 @@ def _cohorts(axis: Any, found: CohortSizes | None) -> None:
     if found is None or not len(found.sizes):
         _nothing(axis, "cohorts", "no cohort sizes to look at")
         return
-    sizes, counts = np.unique(np.asarray(found.sizes), return_counts=True)
-    axis.bar(sizes, counts, width=0.8, alpha=0.4, color=COLOURS[0], label="rounds seen")
-    at = found.first + np.arange(len(found.mass))
-    shown = found.mass > 1e-4 * found.mass.max()
-    axis.plot(
-        at[shown], len(found.sizes) * found.mass[shown], "o-", markersize=3, color=COLOURS[1], label="claimed law"
-    )
+    middles, counts, expected = grouped_sizes(found)
+    width = float(middles[1] - middles[0]) if len(middles) > 1 else 1.0
+    axis.bar(middles, counts, width=0.85 * width, alpha=0.4, color=COLOURS[0], label="rounds seen")
+    axis.plot(middles, expected, "o-", markersize=3, color=COLOURS[1], label="claimed law")
     axis.set(xlabel="clients in the round", ylabel="rounds", title="cohort sizes")
     low, high = axis.get_xlim()
-    axis.set_xlim(min(low, float(sizes[0]) - 3), max(high, float(sizes[-1]) + 3))  # a constant size, too, is one bar
+    axis.set_xlim(low - 3, high + 3)  # a constant size, too, is one bar
     axis.set_ylim(top=1.25 * axis.get_ylim()[1])
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
+
+
+def grouped_sizes(found: CohortSizes) -> tuple[Floats, Floats, Floats]:
+    """(middles, rounds seen, rounds expected) of groups of sizes: about twenty equal ones where sizes are many."""
+    likely = found.first + np.flatnonzero(found.mass > 1e-4 * found.mass.max())
+    low, high = min(int(likely[0]), *found.sizes), max(int(likely[-1]), *found.sizes)
+    width = max(1, round((high - low + 1) / _GROUPS))
+    edges = np.arange(low, high + width + 1, width)
+    counts, _ = np.histogram(found.sizes, bins=edges - 0.5)
+    sizes = found.first + np.arange(len(found.mass))
+    expected, _ = np.histogram(sizes, bins=edges - 0.5, weights=len(found.sizes) * found.mass)
+    return (edges[:-1] + edges[1:] - 1) / 2, counts.astype(np.float64), expected
 
 
 def _nothing(axis: Any, title: str, words: str) -> None:

@@ -28,8 +28,11 @@ PUBLIC = {"round", "test_accuracy", "test_loss", "epsilon", "clip_norm", "uplink
 class FakeMlflow(types.SimpleNamespace):
     """What of MLflow is called, kept."""
 
-    def __init__(self, fails_at=None):
-        self.calls, self.fails_at = [], fails_at
+    def __init__(self, fails_at=None, named=True):
+        self.calls, self.fails_at, self.named = [], fails_at, named
+
+    def is_tracking_uri_set(self):
+        return self.named
 
     def start_run(self, run_name):
         self.calls.append(("start", run_name))
@@ -84,6 +87,9 @@ def test_a_tracker_that_is_not_there_is_refused_before_anything_runs(tmp_path, m
     with pytest.raises(ConfigError, match="mlflow is not installed"):
         dpfed.run(TABLES, out=tmp_path / "run", track=["mlflow"])
     assert not (tmp_path / "run").exists()
+    monkeypatch.setitem(sys.modules, "mlflow", FakeMlflow(named=False))
+    with pytest.raises(ConfigError, match="Set MLFLOW_TRACKING_URI"):
+        dpfed.run(TABLES, out=tmp_path / "run", track=["mlflow"])
     with pytest.raises(ConfigError, match="must be csv, tensorboard or mlflow"):
         dpfed.run(TABLES, out=tmp_path / "run", track=["paper"])
 

@@ -6,12 +6,21 @@ import re
 
 import pytest
 from browser import seen
+from visits import visited
 
 from dpfed.report.collection import collect
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.run import write_report
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+
+
+class Pages(dict):
+    """Pages by name, and the folder where their runs are."""
+
+    def __init__(self, folder, pages):
+        super().__init__(pages)
+        self.folder = folder
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +40,7 @@ def pages(tmp_path_factory):
         write_report(federation.run(build(config), folder / name))
     over = write_experiment_report(collect([folder / name for name in more]), folder / "over")
     files = {"plain": folder / "fedavg/report.html", "private": folder / "dp-fedavg/report.html", "over": over}
-    return {name: file.read_text() for name, file in files.items()}
+    return Pages(folder, {name: file.read_text() for name, file in files.items()})
 
 
 def visible(page):
@@ -93,3 +102,26 @@ def test_the_browser_test_sees_what_overflows_and_what_is_blocked(pages, tmp_pat
     found = seen(wide, tmp_path, width=400, dark=False)
     assert found.width > 400
     assert found.console
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True])
+def test_words_of_every_page_stand_out_from_their_paper(pages, tmp_path, dark):
+    """WCAG's AA, for every word that can be seen; the page of an audit, too."""
+    from dpfed.audit.run import audit_run
+    from dpfed.report.audit_run import write_audit_report
+
+    site = tmp_path / "site"
+    write_audit_report(audit_run(pages.folder / "dp-fedavg"), site)
+    for name, page in pages.items():
+        (site / f"{name}.html").write_text(page)
+    found, console = visited(
+        site, sorted(file.name for file in site.glob("*.html")), tmp_path, widths=(1280, 400), dark=dark
+    )
+    assert len(found) == 2 * 4
+    assert not console
+    assert not [(one.page, one.width, one.wide, one.faint, one.error) for one in found if bad(one)]
+
+
+def bad(one):
+    return one.faint or one.error or one.wide > one.width
