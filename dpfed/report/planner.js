@@ -83,7 +83,7 @@ async function later() {
   if (answer.error) { refused(answer, mine); return; }
   show(answer, mine);
   await figures(turn, fresh, given);
-  await rows(answer, turn, fresh);
+  if (fresh()) await rows(answer, turn, fresh);
 }
 // The plan with rounds and noise as they were found.
 function ahead(given) {
