@@ -84,6 +84,7 @@ async function later() {
   show(answer, mine);
   await figures(turn, fresh, given);
   if (fresh()) await rows(answer, turn, fresh);
+  if (fresh()) await map(turn, fresh, ahead(given));
 }
 // The plan with rounds and noise as they were found.
 function ahead(given) {
@@ -96,15 +97,14 @@ async function figures(turn, fresh, given) {
   const there = ahead(given), curve = await source.curve(there, turn);
   if (!fresh()) return;
   if (curve.points) drawCurve(at("curve"), curve, curve.here ?? Number(there.rounds)); else if (curve.error) emptied(at("curve"));
-  await map(turn, fresh, there);
+  await map(undefined, fresh, there);
 }
+// Without a turn by a quick account.
 async function map(turn, fresh, there) {
+  at("elsewhere").hidden = there.noise_multiplier === undefined;
   if (there.noise_multiplier === undefined) { emptied(at("map")); return; }
   const over = document.querySelector('input[name="over"]:checked')?.value ?? "noise-multiplier";
-  let cells = await source.map(over, there);
-  if (fresh() && cells.cells && (turn === undefined || !at("map").firstChild)) draw(cells);
-  if (turn === undefined) return;
-  cells = await source.map(over, there, turn);
+  const cells = await source.map(over, there, turn);
   if (fresh() && cells.cells) draw(cells);
 }
 function draw(cells) {
@@ -147,12 +147,15 @@ function badge(mood, words) {
   at("account").className = `badge ${mood}`;
   at("account").textContent = words;
 }
+// What stands there is of another plan.
 function wait() {
   badge("mind", "computing");
   for (const id of ["numbers", "facts", "curve", "map"]) at(id).classList.add("waiting");
+  for (const one of document.querySelectorAll("[data-number]")) one.textContent = "…";
 }
 function refused(answer, mine) {
-  wait();
+  for (const id of ["numbers", "facts", "curve", "map", "command", "python"]) at(id).replaceChildren();
+  at("what-if").tBodies[0].replaceChildren();
   found = null;
   showing = mine;
   badge("bad", answer.ended ? "ended" : "no answer");
@@ -195,7 +198,7 @@ async function rows(answer, turn, fresh) {
     if (line.own) continue;
     const other = await source.answer(line.options, turn);
     if (!fresh() || other.superseded) return;
-    cells[k][1].textContent = other.error ? "none" : other.shown[answer.solved];
+    cells[k][1].textContent = other.error ? "no account" : other.shown[answer.solved];
     if (other.error) cells[k][1].title = other.error;
   }
 }
