@@ -121,10 +121,16 @@ def test_a_page_of_its_own_has_what_the_command_prints(static, capsys):
     assert "connect-src" not in static
     assert {table["sampling"] for table in tables(static)} == {"cyclic", "poisson", "fixed", "all"}
     for table in tables(static):
-        if table["cohort"] in (10, 600) and table["sampling"] != "poisson":
+        if table["sampling"] in ("cyclic", "all"):
             command = table["command"].format(rounds=table["rounds"][1], noise=table["noise"][1])
             assert status([*shlex.split(command)[1:], "--json"]) == 0
             assert upwards(json.loads(capsys.readouterr().out)["epsilon"]) == table["cells"][1][1]
+        if table["sampling"] == "fixed":
+            same = question_of({**START, "sampling": "fixed", "cohort": str(table["cohort"])}).plan()
+            two = {"noise_multiplier": table["noise"][0], "rounds": table["rounds"][-1]}
+            assert upwards(budget.epsilon(same, **two, accountant="pld")) == table["cells"][-1][0]
+            assert "--accountant pld" in table["command"]
+            assert 'accountant="pld"' in table["python"]
         rows = [[float(one) for one in row] for row in table["cells"]]
         assert all(left >= right for row in rows for left, right in pairwise(row))
         assert all(below <= above for below, above in zip(rows[0], rows[1], strict=True))

@@ -166,6 +166,7 @@ def test_a_newer_question_ends_the_job_of_an_older_one():
     assert process.poll() is not None
 
 
+@pytest.mark.slow
 def test_a_computation_that_ends_by_itself_is_one_message_and_another_begins():
     with Lane() as lane:
         lane._process.kill()
