@@ -14,11 +14,16 @@ function boxOf(name) { return known.boxes.find((box) => box.name === name); }
 function shownHere(box) {
   return Object.entries(box.when).every(([name, values]) => !at(name) || values.includes(at(name).value));
 }
+// A comma between thousands is left out; any other is no number.
+function typed(box) {
+  const text = at(box.name).value.trim();
+  return box.whole && /^\d{1,3}(,\d{3})+$/.test(text) ? text.replaceAll(",", "") : text;
+}
 // What is asked: the options that have a meaning and are given.
 function options() {
   const given = {};
   for (const box of known.boxes) {
-    const value = at(box.name).value.trim().replaceAll(",", "");
+    const value = typed(box);
     if (value && box.name !== solved() && shownHere(box)) given[box.name] = value;
   }
   return given;
@@ -38,7 +43,7 @@ function ends(box) {
   return box.name === "cohort" && clients > 1 ? [1, clients] : box.slider;
 }
 function slide(box) {
-  const slider = at(`${box.name}-slider`), value = Number(at(box.name).value.replaceAll(",", ""));
+  const slider = at(`${box.name}-slider`), value = Number(typed(box));
   if (!slider || !(value > 0)) return;
   const [low, high] = ends(box);
   slider.value = 1000 * Math.log(value / low) / Math.log(high / low);
@@ -54,10 +59,12 @@ function changed() {
   version += 1;
   arrange();
   known.boxes.forEach(slide);
-  history.replaceState(null, "", `#${new URLSearchParams(options())}`);
   soon();
   clearTimeout(timer);
-  timer = setTimeout(later, QUIET);
+  timer = setTimeout(() => {
+    history.replaceState(null, "", fragment());
+    later();
+  }, QUIET);
 }
 async function soon() {
   asked = true;
@@ -230,8 +237,9 @@ function say(words) { at("shared").textContent = words; }
 async function copy(text, done) {
   try { await navigator.clipboard.writeText(text); say(done); } catch { say(text); }
 }
+function fragment() { return `#${new URLSearchParams(options())}`; }
 function link() {
-  return known.grid ? location.href : `${location.origin}/${location.hash}`;
+  return (known.grid ? location.href.split("#")[0] : `${location.origin}/`) + fragment();
 }
 for (const box of known.boxes) {
   at(box.name).addEventListener(at(box.name).options ? "change" : "input", changed);

@@ -98,10 +98,16 @@ def test_noise_is_solved_for_and_the_plan_is_kept(server, tmp_path):
         assert number(browser, "noise_multiplier") == pytest.approx(
             budget.noise_multiplier(question_of(START).plan(), epsilon=2.0, rounds=12), abs=1e-4
         )
+        browser.until("location.hash.includes('epsilon=2&')")
         kept = opened(browser.run("location.href"))
         assert kept.solved == "noise_multiplier"
         assert kept.epsilon == 2.0
-        set_to(browser, "cohort", "7000")
+        set_to(browser, "epsilon", "2,5")
+        browser.until("!document.getElementById('error').hidden")
+        assert "must be a number" in browser.run("document.getElementById('error').textContent")
+        set_to(browser, "epsilon", "2")
+        set_to(browser, "cohort", "7,000")
+        browser.until("document.getElementById('error').textContent.includes('cohort=7000')")
         browser.until("!document.getElementById('error').hidden")
         assert "at most the number of clients" in browser.run("document.getElementById('error').textContent")
         browser.run("location.hash = '#clients=600&cohort=20&rounds=12&noise_multiplier=1.4'")
