@@ -2,8 +2,9 @@
 
 python benchmarks/planner.py [--csv FILE]
 
-Milliseconds of one answer: the median and the slowest of `REPEATS` positions of the noise slider, after the first. Then
-seconds of the default account, which replaces the quick one once the slider rests.
+Milliseconds of one answer: the median and the slowest of `REPEATS` positions of a slider, after the first, by the
+clock and, which other work on the machine disturbs less, of the processor (page's side and server's). Then seconds of
+the default account, which replaces the quick one once the slider rests.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ QUESTIONS: dict[str, dict[str, str]] = {
 }
 
 
-def asked(server: PlannerServer, options: dict[str, str], *, quick: bool) -> tuple[float, dict[str, object]]:
-    """Seconds of one answer, and the answer."""
+def asked(server: PlannerServer, options: dict[str, str], *, quick: bool) -> tuple[float, float, dict[str, object]]:
+    """Seconds of one answer, by the clock and of the processor, and the answer."""
     port = server.server_address[1]
     headers = {"Origin": f"http://127.0.0.1:{port}", "Content-Type": "application/json"}
     body = json.dumps({"kind": "answer", "options": options, "quick": quick, "turn": time.time_ns()})
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("POST", f"/{server.secret}/ask", body, headers)
     found = json.loads(connection.getresponse().read())
     connection.close()
-    return time.perf_counter() - began, found
+    return time.perf_counter() - began, time.process_time() - used, found
 
 
 def moved(options: dict[str, str], step: int) -> dict[str, str]:
@@ -59,10 +60,17 @@ def row(server: PlannerServer, name: str, change: dict[str, str]) -> list[str]:
     options = {**PAPER, **change}
     later = [asked(server, moved(options, step), quick=False)[0] for step in (0, 1)]
     answers = [asked(server, moved(options, step), quick=True) for step in range(2, REPEATS + 3)][1:]
-    took = [1e3 * seconds for seconds, _ in answers]
-    last = answers[-1][1]
+    took, used = ([1e3 * answer[place] for answer in answers] for place in (0, 1))
+    last = answers[-1][2]
     by = "no quick one" if "unknown" in last else ("quick: " if last["quick"] else "default: ") + str(last["account"])
-    return [name, f"{statistics.median(took):.0f}", f"{max(took):.0f}", by, f"{min(later):.2f}"]
+    return [
+        name,
+        f"{statistics.median(took):.0f}",
+        f"{max(took):.0f}",
+        f"{statistics.median(used):.0f}",
+        by,
+        f"{min(later):.2f}",
+    ]
 
 
 def main() -> None:
@@ -71,9 +79,16 @@ def main() -> None:
     chosen = parser.parse_args()
     server = PlannerServer(question_of(PAPER), port=0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    heading = ["question", "median ms", "slowest ms", "account while a slider moves", "default account, s"]
+    heading = [
+        "question",
+        "median ms",
+        "slowest ms",
+        "processor ms",
+        "account while a slider moves",
+        "default account, s",
+    ]
     rows = []
-    print(f"| {' | '.join(heading)} |\n|---|--:|--:|---|--:|")
+    print(f"| {' | '.join(heading)} |\n|---|--:|--:|--:|---|--:|")
     with server.lane:
         for name, change in QUESTIONS.items():
             rows.append(row(server, name, change))

@@ -127,6 +127,7 @@ function show(answer, mine) {
   found = answer;
   showing = mine;
   at("error").hidden = true;
+  at("answered").hidden = false;
   for (const id of ["numbers", "facts"]) at(id).classList.remove("waiting");
   badge(answer.quick ? "mind" : "good", answer.quick ? "quick upper bound, refining" : "upper bound");
   const cohort = `${answer.cohort.toLocaleString("en")} clients each`;
@@ -166,6 +167,7 @@ function refused(answer, mine) {
   found = null;
   showing = mine;
   badge("bad", answer.ended ? "ended" : "no answer");
+  at("answered").hidden = true;
   at("error").textContent = answer.error;
   at("error").hidden = false;
   if (at(solved()).disabled) at(solved()).value = "";
