@@ -14,11 +14,16 @@ function boxOf(name) { return known.boxes.find((box) => box.name === name); }
 function shownHere(box) {
   return Object.entries(box.when).every(([name, values]) => !at(name) || values.includes(at(name).value));
 }
+// A comma between thousands is left out; any other is no number.
+function typed(box) {
+  const text = at(box.name).value.trim();
+  return box.whole && /^\d{1,3}(,\d{3})+$/.test(text) ? text.replaceAll(",", "") : text;
+}
 // What is asked: the options that have a meaning and are given.
 function options() {
   const given = {};
   for (const box of known.boxes) {
-    const value = at(box.name).value.trim().replaceAll(",", "");
+    const value = typed(box);
     if (value && box.name !== solved() && shownHere(box)) given[box.name] = value;
   }
   return given;
@@ -38,7 +43,7 @@ function ends(box) {
   return box.name === "cohort" && clients > 1 ? [1, clients] : box.slider;
 }
 function slide(box) {
-  const slider = at(`${box.name}-slider`), value = Number(at(box.name).value.replaceAll(",", ""));
+  const slider = at(`${box.name}-slider`), value = Number(typed(box));
   if (!slider || !(value > 0)) return;
   const [low, high] = ends(box);
   slider.value = 1000 * Math.log(value / low) / Math.log(high / low);
@@ -54,10 +59,12 @@ function changed() {
   version += 1;
   arrange();
   known.boxes.forEach(slide);
-  history.replaceState(null, "", `#${new URLSearchParams(options())}`);
   soon();
   clearTimeout(timer);
-  timer = setTimeout(later, QUIET);
+  timer = setTimeout(() => {
+    history.replaceState(null, "", fragment());
+    later();
+  }, QUIET);
 }
 async function soon() {
   asked = true;
@@ -83,7 +90,8 @@ async function later() {
   if (answer.error) { refused(answer, mine); return; }
   show(answer, mine);
   await figures(turn, fresh, given);
-  await rows(answer, turn, fresh);
+  if (fresh()) await rows(answer, turn, fresh);
+  if (fresh()) await map(turn, fresh, ahead(given));
 }
 // The plan with rounds and noise as they were found.
 function ahead(given) {
@@ -96,15 +104,14 @@ async function figures(turn, fresh, given) {
   const there = ahead(given), curve = await source.curve(there, turn);
   if (!fresh()) return;
   if (curve.points) drawCurve(at("curve"), curve, curve.here ?? Number(there.rounds)); else if (curve.error) emptied(at("curve"));
-  await map(turn, fresh, there);
+  await map(undefined, fresh, there);
 }
+// Without a turn by a quick account.
 async function map(turn, fresh, there) {
+  at("elsewhere").hidden = there.noise_multiplier === undefined;
   if (there.noise_multiplier === undefined) { emptied(at("map")); return; }
   const over = document.querySelector('input[name="over"]:checked')?.value ?? "noise-multiplier";
-  let cells = await source.map(over, there);
-  if (fresh() && cells.cells && (turn === undefined || !at("map").firstChild)) draw(cells);
-  if (turn === undefined) return;
-  cells = await source.map(over, there, turn);
+  const cells = await source.map(over, there, turn);
   if (fresh() && cells.cells) draw(cells);
 }
 function draw(cells) {
@@ -120,6 +127,7 @@ function show(answer, mine) {
   found = answer;
   showing = mine;
   at("error").hidden = true;
+  at("answered").hidden = false;
   for (const id of ["numbers", "facts"]) at(id).classList.remove("waiting");
   badge(answer.quick ? "mind" : "good", answer.quick ? "quick upper bound, refining" : "upper bound");
   const cohort = `${answer.cohort.toLocaleString("en")} clients each`;
@@ -147,15 +155,19 @@ function badge(mood, words) {
   at("account").className = `badge ${mood}`;
   at("account").textContent = words;
 }
+// What stands there is of another plan.
 function wait() {
   badge("mind", "computing");
   for (const id of ["numbers", "facts", "curve", "map"]) at(id).classList.add("waiting");
+  for (const one of document.querySelectorAll("[data-number]")) one.textContent = "…";
 }
 function refused(answer, mine) {
-  wait();
+  for (const id of ["numbers", "facts", "curve", "map", "command", "python"]) at(id).replaceChildren();
+  at("what-if").tBodies[0].replaceChildren();
   found = null;
   showing = mine;
   badge("bad", answer.ended ? "ended" : "no answer");
+  at("answered").hidden = true;
   at("error").textContent = answer.error;
   at("error").hidden = false;
   if (at(solved()).disabled) at(solved()).value = "";
@@ -195,7 +207,7 @@ async function rows(answer, turn, fresh) {
     if (line.own) continue;
     const other = await source.answer(line.options, turn);
     if (!fresh() || other.superseded) return;
-    cells[k][1].textContent = other.error ? "none" : other.shown[answer.solved];
+    cells[k][1].textContent = other.error ? "no account" : other.shown[answer.solved];
     if (other.error) cells[k][1].title = other.error;
   }
 }
@@ -227,8 +239,9 @@ function say(words) { at("shared").textContent = words; }
 async function copy(text, done) {
   try { await navigator.clipboard.writeText(text); say(done); } catch { say(text); }
 }
+function fragment() { return `#${new URLSearchParams(options())}`; }
 function link() {
-  return known.grid ? location.href : `${location.origin}/${location.hash}`;
+  return (known.grid ? location.href.split("#")[0] : `${location.origin}/`) + fragment();
 }
 for (const box of known.boxes) {
   at(box.name).addEventListener(at(box.name).options ? "change" : "input", changed);

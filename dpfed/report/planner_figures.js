@@ -1,5 +1,5 @@
 // The planner's figures: a curve and a map, drawn for the width that there is and read by hovering.
-const SVG = "http://www.w3.org/2000/svg";
+const SVG = Object.assign(document.createElement("div"), { innerHTML: "<svg></svg>" }).firstChild.namespaceURI;
 const H = 230, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 42;
 // As many units as there are pixels, so that words are as large everywhere.
 function width(figure) {
@@ -90,5 +90,5 @@ function drawMap(figure, found, pick) {
 }
 // Away from the middle, where neither dark nor light words can be read.
 function stretched(t) {
-  return t > 0.5 ? 0.62 + 0.76 * (t - 0.5) : 0.72 * t;
+  return t > 0.5 ? 0.72 + 0.56 * (t - 0.5) : 0.72 * t;
 }

@@ -9,7 +9,6 @@ class Served {
     try {
       const headers = { "Content-Type": "application/json" };
       const response = await fetch("ask", { method: "POST", headers, body, cache: "no-store" });
-      if (response.status === 409) return { superseded: true };
       if (!response.headers.get("Content-Type").startsWith("application/json")) return { error: await response.text() };
       return await response.json();
     } catch {

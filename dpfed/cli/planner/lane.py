@@ -1,4 +1,5 @@
-"""One process that computes what takes long, one job after the other; a newer question ends the job of an older one."""
+"""One process that computes what takes long, one job after the other; a newer question ends the job of an older one,
+and a spare process goes on."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 
 class Superseded(Exception):
@@ -23,15 +24,18 @@ class Lane:
         self._state, self._turn = threading.Lock(), threading.Lock()  # of the fields; held by whoever computes
         self._running = 0
         self._process: subprocess.Popen[str] | None = None
+        self._spare: subprocess.Popen[str] | None = None  # has loaded what it needs when it is wanted
 
     def __enter__(self) -> Lane:
-        self._process = _started()
+        self._process, self._spare = _started(), _started()
         return self
 
     def __exit__(self, *exception: object) -> None:
         with self._state:
             self._newest = sys.maxsize
-            self._end()
+            for process in (self._process, self._spare):
+                self._kill(process)
+            self._process = self._spare = None
 
     def ask(self, turn: int, job: Mapping[str, Any]) -> dict[str, Any]:
         """What the job comes to. Superseded where a job of a later turn came before it was done."""
@@ -47,36 +51,54 @@ class Lane:
             if turn < self._newest:
                 raise Superseded
             if self._process is None:
-                self._process = _started()
+                raise Superseded
             process, self._running = self._process, turn
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(job) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except (OSError, ValueError):
-            line = ""
+        line = _line_of(process, job)
         with self._state:
             self._running = 0
-            if line:
+            if line.endswith("\n"):
                 found: dict[str, Any] = json.loads(line)
                 return found
-            ended = self._process is process
-            if ended:
+            by_itself = self._process is process
+            if by_itself:
                 self._end()
-        if ended:
+            _close(process.stdout)
+        if by_itself:
             return {"error": "the computation ended before it was done (memory?). Change the plan."}
         raise Superseded
 
     def _end(self) -> None:
-        """End the process and what it computes; the next job starts another."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            with contextlib.suppress(OSError):  # words that it did not read any more
-                process.stdin.close()  # type: ignore[union-attr]
+        """End the process and what it computes; another goes on."""
+        process, self._process = self._process, self._spare
+        self._kill(process)
+        self._spare = _started()
+
+    def _kill(self, process: subprocess.Popen[str] | None) -> None:
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        _close(process.stdin)
+        if not self._running or process is self._spare:  # else who waits for its answer closes it
+            _close(process.stdout)
+
+
+def _line_of(process: subprocess.Popen[str], job: Mapping[str, Any]) -> str:
+    """Its answer; nothing, or a part of a line, if it has ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        return process.stdout.readline()
+    except (OSError, ValueError):
+        return ""
+
+
+def _close(stream: IO[str] | None) -> None:
+    if stream is not None:
+        with contextlib.suppress(OSError):  # words that nobody reads any more
+            stream.close()
 
 
 def _started() -> subprocess.Popen[str]:

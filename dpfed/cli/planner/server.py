@@ -88,5 +88,5 @@ class PlannerHandler(LoopbackHandler):
         try:
             found = self.server.soon(asked) if job.get("quick") else self.server.later(asked, turn)
         except Superseded:
-            return HTTPStatus.CONFLICT, {"error": "a newer question came"}
-        return (HTTPStatus.BAD_REQUEST if "error" in found else HTTPStatus.OK), found
+            found = {"superseded": True}
+        return HTTPStatus.OK, found  # an error too: browsers complain of other answers
