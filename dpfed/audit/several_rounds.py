@@ -15,6 +15,7 @@ from accounting.factorisation import column
 from accounting.factorisation.public import squares
 from accounting.ledger import Release
 from accounting.mechanisms import BallsAndBins, Composed, CorrelatedRounds, Schedule, gaussian_of, schedule_of
+from accounting.rounding import downwards, upwards
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.rejection import ClaimTest, reject_claim
 from dpfed.audit.thresholds import Thresholds, claimed_gaussian
@@ -128,7 +129,7 @@ def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: floa
     """Whether the rounds together show no more than is charged for them."""
     found = Stream(one=one, rounds=rounds).tested(trials, alpha=alpha, seed=seed)
     detail = (
-        f"{trials} streams of {rounds} rounds: at epsilon {found.epsilon:.3f} they show a delta of at least "
-        f"{found.seen:.3g}, {found.claimed:.3g} is claimed."
+        f"{trials} streams of {rounds} rounds: at epsilon {upwards(found.epsilon)} they show a delta of at least "
+        f"{downwards(max(found.seen, 0.0))}, {upwards(found.claimed)} is claimed."
     )
     return Check(name="several rounds together", passed=not found.rejected, detail=detail)

@@ -19,6 +19,7 @@ def stream(settings, rounds=6, noise=0.7):
     return Stream(one=round_of(build(configured("dp-fedavg", settings, noise))), rounds=rounds)
 
 
+@pytest.mark.slow
 def test_the_score_of_correlated_noise_has_the_claimed_law():
     """Without the client N(0, 1), with it N(sens / z, 1): 5 standard errors, a wrong alarm with probability 1e-6."""
     one = stream(ORDER)
