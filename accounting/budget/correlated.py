@@ -42,6 +42,8 @@ FACTORISATIONS = ("optimised", "square-root")
 _OF = {"bands": "banded", "buffers": "blt"}
 _FOR_CORRELATED = {"factorisation": "optimised", "server_momentum": 0.0, "server_decay": 1.0}
 _MOST_BUFFERS = 20
+MOST_ROUNDS = 10_000
+"""For which a matrix is searched, or its error worked out."""
 
 
 def refuse_idle(plan: Plan) -> None:
@@ -99,6 +101,8 @@ class Correlated:
     def stream(self, rounds: int) -> CorrelatedRounds:
         """The matrix that is best for so many rounds, and who takes part. In sampled groups, of one participation."""
         plan, sampled = self.plan, self.plan.sampling == "poisson"
+        if rounds > MOST_ROUNDS:
+            raise InvalidParameter(f"rounds={rounds} with noise={plan.noise!r}: must be at most {MOST_ROUNDS}.")
         separation = rounds if sampled else self.separation
         times = 1 if sampled else plan.participations
         if plan.noise == "blt":

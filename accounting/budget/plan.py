@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from accounting import require
 from accounting.budget.coins import CoinRounds
-from accounting.budget.correlated import NOISES, Correlated, refuse_idle
+from accounting.budget.correlated import MOST_ROUNDS, NOISES, Correlated, refuse_idle
 from accounting.budget.gaussians import GaussianRounds
 from accounting.budget.integers import IntegerRounds
 from accounting.budget.rounds_of import RoundsOf
@@ -161,7 +161,9 @@ class Plan:
     @property
     def most_rounds(self) -> int | None:
         """Rounds after which the schedule is over; None where it goes on."""
-        if self.participations is None or self.correlated is not None:
+        if self.correlated is not None:
+            return MOST_ROUNDS
+        if self.participations is None:
             return None
         return self.participations * self.period if self.sampling == "balls-and-bins" else self._allocated
 
@@ -216,13 +218,13 @@ class Plan:
     def run(self, noise_multiplier: float | None, rounds: int) -> Composed:
         """The mechanism of all rounds, and of what was released before. InvalidParameter for more rounds than the
         participations of a client allow."""
+        if self.correlated is not None:
+            return self.correlated.run(require.noise_multiplier(noise_multiplier), rounds)
         if self.most_rounds is not None and rounds > self.most_rounds:
             raise InvalidParameter(
                 f"rounds={rounds} with participations={self.participations} of cohort={self.cohort} of "
                 f"clients={self.clients}: that is {self.most_rounds} rounds. Change one of them."
             )
-        if self.correlated is not None:
-            return self.correlated.run(require.noise_multiplier(noise_multiplier), rounds)
         return repeated(self.round(noise_multiplier), rounds, before=self.before)
 
     def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:

@@ -222,7 +222,7 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
 
 
 def plain_shift(mechanism: Mechanism) -> float | None:
-    """mu of a composition of Gaussians, plain or in a public order, one Gaussian; None if anything is secret."""
+    """mu of Gaussians, plain or in a public order, which are one Gaussian together; None if anything is secret."""
     shifts = [_squared_shift(part, count) for part, count in parts_of(mechanism)]
     known = [one for one in shifts if one is not None]
     return math.sqrt(sum(known)) if len(known) == len(shifts) else None

@@ -7,6 +7,7 @@ private as any other.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
@@ -14,7 +15,7 @@ from scipy.signal import fftconvolve, lfilter
 from scipy.special import expit
 
 from accounting import require
-from accounting.factorisation.toeplitz import buffered, square_root, starts, worst_pattern
+from accounting.factorisation.toeplitz import buffered, square_root, worst_pattern
 from accounting.factorisation.workload import Workload
 from accounting.gaussian.half_lines import Floats
 
@@ -32,13 +33,10 @@ class _Loss:
 
     def __call__(self, c: Floats) -> tuple[float, Floats]:
         rounds = self.workload.rounds
-        at = starts(rounds, self.separation, self.participations)
-        pattern = worst_pattern(c, at, rounds)
+        who: dict[str, Any] = {"rounds": rounds, "separation": self.separation, "participations": self.participations}
+        pattern = worst_pattern(c, **who)
         shown = float(pattern @ pattern)
-        of_shown = np.zeros(len(c))
-        for start in at:
-            part = pattern[start : start + len(c)]
-            of_shown[: len(part)] += 2 * part
+        of_shown = 2 * worst_pattern(pattern, **who, back=True)[: len(c)]
         once = np.zeros(rounds)
         once[0] = 1.0
         d = lfilter([1.0], c, once)

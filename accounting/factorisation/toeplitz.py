@@ -52,23 +52,26 @@ def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, partic
     are negative or increase.
     """
     c = _checked(coefficients)[: require.count(rounds=rounds)]
-    return float(np.linalg.norm(worst_pattern(c, starts(rounds, separation, participations), rounds)))
+    return float(np.linalg.norm(worst_pattern(c, rounds=rounds, separation=separation, participations=participations)))
 
 
-def starts(rounds: int, separation: int, participations: int | None) -> range:
-    """The rounds of the client that shows most."""
-    gap = require.count(separation=separation)
-    most = -(-rounds // gap)
-    times = most if participations is None else min(require.count(participations=participations), most)
-    return range(0, times * gap, gap)
+def worst_pattern(
+    coefficients: Floats, *, rounds: int, separation: int, participations: int | None, back: bool = False
+) -> Floats:
+    """The sum of the columns of C that begin in rounds 0, B, 2B, ...: of the client that shows most. Shape: [rounds].
 
-
-def worst_pattern(coefficients: Floats, at: range, rounds: int) -> Floats:
-    """The sum of the columns of C that begin in these rounds. Shape: [rounds]."""
-    summed = np.zeros(rounds)
-    for start in at:
-        summed[start : start + len(coefficients)] += coefficients[: rounds - start]
-    return summed
+    back: the transpose, from what is seen in the rounds to the first column. Time: linear in the rounds.
+    """
+    gap = min(require.count(separation=separation), rounds)
+    times = rounds if participations is None else require.count(participations=participations)
+    places = np.zeros(-(-rounds // gap) * gap)
+    places[: min(len(coefficients), rounds)] = coefficients[:rounds]
+    epochs = places.reshape(-1, gap)
+    epochs = epochs[::-1] if back else epochs
+    summed = np.cumsum(epochs, axis=0)
+    if times < len(summed):
+        summed[times:] -= summed[:-times].copy()
+    return np.asarray((summed[::-1] if back else summed).ravel()[:rounds])
 
 
 def inverse(coefficients: ArrayLike, *, rounds: int) -> Floats:

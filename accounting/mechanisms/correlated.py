@@ -8,7 +8,7 @@ from accounting import require
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.adjacency import Adjacency
 
-_MOST = 10_000
+_MOST = {"coefficients": 10_000, "weights": 20, "decays": 20}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,6 @@ class CorrelatedRounds:
 
 
 def _numbers(name: str, given: object) -> tuple[float, ...]:
-    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) > _MOST:
-        raise InvalidParameter(f"{name}: must be a list of at most {_MOST} numbers.")
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) > _MOST[name]:
+        raise InvalidParameter(f"{name}: must be a list of at most {_MOST[name]} numbers.")
     return tuple(require.nonnegative(**{name: one}) for one in given)

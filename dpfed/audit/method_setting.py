@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from accounting.mechanisms.schedules import SCHEDULES
 from dpfed.aggregation.summed import least_uploads
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.round_audit import TRIALS, UploadAudit, audit_round
 from dpfed.audit.sampler_check import cohorts_check
 from dpfed.audit.secure_check import secure_check
-from dpfed.audit.verdict import Check
+from dpfed.audit.several_rounds import several_rounds_check
+from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
@@ -36,6 +38,8 @@ _SHORT = {"fedmrn": 0.02, "fedmrns": 0.02}
 
 _EPSILON_OF_COINS = 3.0
 _NOISE_MULTIPLIER = 1.0
+_ROUNDS, _STREAMS = 6, 300
+"""Of several rounds together: three participations of a client, in so many trials."""
 
 
 def audited_methods() -> list[str]:
@@ -64,11 +68,8 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     tables["privacy"] |= {"clip_norm": _SHORT[name]} if name in _SHORT else {}
     tables = override(tables, [*_SETTING, *settings])
     federation = tables["federation"]
-    if federation["sampling"] not in ("poisson", "fixed", "all"):
-        raise ConfigError(
-            f"federation.sampling={federation['sampling']!r} in `dpfed audit upload`: it tests single rounds, which a "
-            "schedule has none of. Use 'poisson', 'fixed' or 'all' here; `dpfed audit run` checks who took part."
-        )
+    if federation["sampling"] in SCHEDULES and not any("federation.rounds" in one for one in settings):
+        federation["rounds"] = _ROUNDS
     if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
         federation["cohort"] = max(1, federation["clients"] // 2)
     config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")
@@ -130,8 +131,17 @@ def audit_upload(
     draws: int = 300_000,
     progress: Callable[[str], None] | None = None,
 ) -> UploadAudit:
-    """Audit one round of a method; see `round_audit.audit_round`. ConfigError for a method that is never private."""
+    """Audit one round of a method; see `round_audit.audit_round`. ConfigError for a method that is never private.
+
+    With a participation schedule, or correlated noise, a round of all clients with independent noise, and one check
+    more, of several rounds together.
+    """
     config = configured(name, settings, noise_multiplier)
+    together: tuple[Check, ...] = ()
+    if config.federation.sampling in SCHEDULES:
+        (progress or str)("several rounds together")
+        together = (_several_rounds(config, seed),)
+        config = _one_round(config)
     experiment = build(config)
     assert config.privacy is not None
     return audit_round(
@@ -143,9 +153,24 @@ def audit_upload(
         seed=seed,
         delta=config.privacy.delta or 1e-5,
         draws=draws,
-        checks=(_sampler(name, experiment, seed), _secure()),
+        checks=(_sampler(name, experiment, seed), _secure(), *together),
         progress=progress,
     )
+
+
+def _several_rounds(config: Config, seed: int) -> Check:
+    one, rounds = round_of(build(config)), config.federation.rounds
+    return several_rounds_check(one, rounds, trials=_STREAMS, alpha=FALSE_ALARM, seed=seed)
+
+
+def _one_round(config: Config) -> Config:
+    """A round of all clients, with independent noise."""
+    tables = config.to_dict()
+    tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
+    for table, keys in (("federation", ("separation",)), ("privacy", ("bands", "buffers", "factorisation"))):
+        for key in keys:
+            tables[table].pop(key, None)
+    return parse(tables, source="audit of one round")
 
 
 @cache

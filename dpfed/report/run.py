@@ -78,7 +78,9 @@ def _rounds(summary: Mapping[str, Any]) -> str:
     if summary.get("stopped_by") == "budget":
         words += ", ended by the privacy budget"
     if summary.get("aborted_rounds"):
-        words += f", {summary['aborted_rounds']:,} of them without a result (too many clients were lost)"
+        scheduled = summary.get("sampling") not in ("poisson", "fixed", "all")
+        why = "interrupted after their charge" if scheduled else "too many clients were lost"
+        words += f", {summary['aborted_rounds']:,} of them without a result ({why})"
     return words
 
 

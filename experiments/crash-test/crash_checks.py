@@ -62,12 +62,15 @@ def check_repeated(folder: Path, reference: Path) -> None:
         raise Violation("summary.json is not that of the run that was never killed")
 
 
-def check_charged_again(folder: Path, rounds: int) -> None:
-    """All rounds were done, each charged as often as it drew noise, and the summary says how many were in vain."""
+def check_charged_again(folder: Path, rounds: int, *, once: bool = False) -> None:
+    """All rounds were done, each charged as often as it drew noise, and the summary says how many were in vain. once:
+    rounds of a schedule, of which an interrupted one is charged and left out."""
     ledger, summary = Ledger.read(folder / "ledger.jsonl"), summary_of(folder)
     charges = Counter(entry.round for entry in ledger.releases)
     if sorted(charges) != list(range(rounds)) or summary["rounds"] != rounds:
         raise Violation(f"rounds {sorted(charges)} were charged and {summary['rounds']} done, of {rounds}")
+    if once and max(charges.values()) > 1:
+        raise Violation(f"rounds of a schedule were charged more than once: {dict(charges)}")
     if summary["interrupted_charges"] != sum(charges.values()) - rounds and summary["project_ledger"] is None:
         raise Violation(f"{summary['interrupted_charges']} charges are said to be in vain, of {dict(charges)}")
     if summary["epsilon"] != ledger.guarantee(summary["delta"], accountant=summary["accountant"]).epsilon:

@@ -31,6 +31,7 @@ from crash_points import How, Kill, Points
 
 from accounting.compose import lower_bound
 from accounting.ledger.project import ProjectLedger
+from accounting.mechanisms import schedule_of
 from dpfed.config.tables import override, parse
 from dpfed.run import loop as federation
 from dpfed.run.experiment import Experiment, build
@@ -55,6 +56,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "error-feedback": ("method.name=fedavg-topk", "method.keep=0.1", "method.error_feedback=true", *RECORDS),
     "secure": (*DISCRETE, "run.randomness=secure", "audit.canaries=6"),
     "secure-project": (*SHARES, "run.randomness=secure", "aggregation.kind=masked"),
+    "correlated": ("federation.sampling=cyclic", "privacy.buffers=2", "server.momentum=0.9"),
+    "secure-schedule": (*DISCRETE, "run.randomness=secure", "federation.sampling=balls-and-bins"),
 }
 WAYS: tuple[How, ...] = get_args(How)
 
@@ -124,7 +127,8 @@ def killed_and_resumed(case: Case, kills: Sequence[Kill | float], scratch: Path,
                 break
         check_after_kill(base / "run", project, history)
         if case.secure:
-            check_charged_again(base / "run", case.experiment.config.federation.rounds)
+            scheduled = schedule_of(case.experiment.goal.mechanism) is not None
+            check_charged_again(base / "run", case.experiment.config.federation.rounds, once=scheduled)
         else:
             check_repeated(base / "run", case.reference / "run")
     return met

@@ -164,3 +164,11 @@ def test_advice_on_a_small_plan():
     for one in found:
         spent = budget.epsilon(one.plan, noise_multiplier=one.noise_multiplier, rounds=6)
         assert 0.99 * 3.0 < spent <= 3.0 * (1 + 1e-6)
+
+
+def test_a_plan_has_a_matrix_for_so_many_rounds_at_most():
+    plan = Plan(clients=60, cohort=20, delta=1e-3, sampling="cyclic", noise="banded", bands=2)
+    with pytest.raises(InvalidParameter, match="at most 10000"):
+        budget.epsilon(plan, noise_multiplier=5.0, rounds=20_000)
+    fits = budget.rounds(plan, epsilon=2.0, noise_multiplier=5.0)
+    assert budget.epsilon(plan, noise_multiplier=5.0, rounds=fits) <= 2.0

@@ -199,3 +199,19 @@ def test_descriptions_are_read_back(schedule):
 def test_what_has_no_account_is_refused(make, words):
     with pytest.raises((InvalidParameter, UnsupportedMechanism), match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rounds", "participations", "delta", "low", "high"),
+    [
+        (0.9, 100, 1, 1e-5, 0.88077, 0.91288),
+        pytest.param(0.7, 240, 4, 1e-6, 4.59327, 4.65703, marks=pytest.mark.slow),
+        pytest.param(1.1, 60, 2, 1e-5, 1.27999, 1.33341, marks=pytest.mark.slow),
+        pytest.param(0.8, 90, 3, 1e-6, 3.94263, 4.00329, marks=pytest.mark.slow),
+    ],
+)
+def test_allocations_lie_in_the_bracket_of_pld_accounting(sigma, rounds, participations, delta, low, high):
+    """PLD_accounting 2.0, gaussian_allocation_epsilon_range: its lower and upper bound, settings held back."""
+    law = Allocation(participations=participations, rounds=rounds)
+    release = Subsampled(mechanism=Gaussian(noise_multiplier=sigma, adjacency="add-remove"), sampling=law)
+    assert low < accountant.epsilon(Composed(parts=((release, rounds),)), delta=delta) < high
