@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.errors import ConfigError, WireError
@@ -23,16 +26,11 @@ def update_of(start: ArrayRecord, end: ArrayRecord) -> Tensor:
     num_batches_tracked are left out. WireError unless both have the same names and shapes."""
     if list(start.keys()) != list(end.keys()):
         raise WireError(f"arrays {list(end.keys())!r:.200}: must be the model's, {list(start.keys())!r:.200}.")
-    parts = []
-    for name, array in start.items():
-        if tuple(end[name].shape) != tuple(array.shape) or end[name].dtype != array.dtype:
-            raise WireError(
-                f"array {name!r} of {end[name].dtype} {tuple(end[name].shape)}: must be {array.dtype} "
-                f"{tuple(array.shape)}."
-            )
-        if _trained(array):
-            move = end[name].numpy().astype(np.float64) - array.numpy().astype(np.float64)
-            parts.append(move.ravel())
+    parts = [
+        _values(name, end[name], array).astype(np.float64).ravel() - array.numpy().astype(np.float64).ravel()
+        for name, array in start.items()
+        if _trained(array)
+    ]
     return torch.from_numpy(np.concatenate(parts).astype(np.float32))
 
 
@@ -59,6 +57,17 @@ def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
             for name, array in arrays.items()
         }
     )
+
+
+def _values(name: str, given: Array, like: Array) -> NDArray[Any]:
+    """The numbers of a stranger's array; what it says of its own shape is not believed."""
+    try:
+        values = given.numpy()
+    except Exception as error:  # whatever numpy makes of a stranger's bytes
+        raise WireError(f"array {name!r}: cannot be read ({error}).") from None
+    if values.shape != tuple(like.shape) or values.dtype != np.dtype(like.dtype):
+        raise WireError(f"array {name!r} of {values.dtype} {values.shape}: must be {like.dtype} {tuple(like.shape)}.")
+    return values
 
 
 def _trained(array: Array) -> bool:
