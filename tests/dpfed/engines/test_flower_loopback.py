@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -170,6 +171,17 @@ app = apps(Path(__file__).with_name("configs.json"))[{number}]
     loopback.begin(app)
     assert loopback.end_of_run() == "finished:failed"
     assert strangers(tmp_path) == set()
+
+
+@pytest.mark.slow
+def test_the_example_app_runs_on_two_nodes(tmp_path, loopback):
+    """examples/flower_app: an app of one's own whose strategy is wrapped, with `client_mod` on its nodes."""
+    shutil.copytree(Path(__file__).parents[3] / "examples" / "flower_app", tmp_path / "app")
+    loopback.start([f"partition-id={client} num-partitions=2" for client in range(2)])
+    loopback.begin(tmp_path / "app", f'clients=2 cohort=1 out="{tmp_path}/run"')
+    assert loopback.end_of_run() == "finished:completed"
+    releases = Ledger.read(tmp_path / "run" / "ledger.jsonl").releases
+    assert [one.round for one in releases] == [0, 1, 2]
 
 
 HANGS = '''"""As `dpfed deploy` writes it, but that a node may hang at a call that was agreed."""

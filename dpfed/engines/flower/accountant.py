@@ -1,0 +1,240 @@
+"""An accountant of Flower's interface (`flwr.supercore.privacy_accounting`, since flwr 1.42) on the accounts of this
+package, with the releases in a ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from accounting import Composed, FixedSizeSampling, Gaussian, PoissonSampling, guarantee, require, subsample
+from accounting.compose.profiles import profile
+from accounting.errors import InvalidParameter
+from accounting.ledger import Header, Release
+from accounting.mechanisms import SingleRelease
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed import __version__
+from dpfed.engines.flower.noisy_sums import NoisySum, model_of, sum_of
+from dpfed.errors import RunError
+from dpfed.run.client_level.book import LoopBook
+
+_BACKEND, _SCHEMA = "dpfed", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpentSoFar:
+    """What Flower calls PrivacySpent, where it has no such type. epsilon: an upper bound at delta."""
+
+    epsilon: float
+    delta: float
+    num_releases: int
+    accounting_method: str
+    optimal_order: float | None = None
+
+
+class FlowerAccountant:
+    """Flower's PrivacyAccountant on `accounting`: give it where Flower takes its RdpAccountant.
+
+        accountant = FlowerAccountant(PrivacyConfig(...), ledger="ledger.jsonl")
+        strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(...), 1.4, 1.0, 100, accountant=accountant)
+
+    config:     Flower's PrivacyConfig, or anything with its fields
+    ledger:     a file, written before a release counts; where it is there already, the account goes on
+    clip_norm:  C, for the ledger's lines alone: no epsilon depends on it
+    randomness: where the noise comes from. Flower's strategies draw it from numpy's global generator, which is not the
+                operating system: "simulated"
+
+    Claim: `get_epsilon(delta)` is an upper bound for all releases composed, each a sum of rows of norm at most C with
+    normal noise of standard deviation noise_multiplier C. Unit: one client. Direction of error: upwards.
+
+    sampling_method      neighbouring_relation  one client moves the sum by  account
+    poisson              add-or-remove-one      C                            Poisson, rate sample_size / population_size
+    without-replacement  replace-one            2 C                          fixed size
+    no-amplification     add-or-remove-one      C                            none: every release on everybody
+
+    Under replace-one a client's row is exchanged for another, at most 2 C away. Flower's RdpAccountant takes that move
+    to be C, and so states less than what neighbours can tell (docs/flower.md). The account is of the sampler that
+    config names. Whether it ran is for the caller to see to: `ClientLevelStrategy` draws the cohorts it charges for.
+
+    ValueError (InvalidParameter) for another model, event or state; RunError, LedgerError for a ledger that is of
+    another plan, or cannot be trusted or written.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        *,
+        ledger: str | os.PathLike[str] | None = None,
+        clip_norm: float = 1.0,
+        randomness: Literal["simulated", "secure"] = "simulated",
+    ) -> None:
+        self._config, self._model = config, model_of(config)
+        self._clip_norm = require.positive(clip_norm=clip_norm)
+        self._composed: list[tuple[NoisySum, int]] = []
+        self._book = None if ledger is None else self._opened(Path(ledger), randomness)
+
+    @property
+    def config(self) -> Any:
+        """The configuration, as it was given."""
+        return self._config
+
+    @property
+    def num_releases(self) -> int:
+        """How many releases were composed."""
+        return sum(count for _, count in self._composed)
+
+    def compose(self, event: Any, count: int = 1) -> None:
+        """Charge `count` releases like this one: on the disk first, where there is a ledger."""
+        charged, count = self._checked(event), require.count(count=count)
+        if self._book is not None:
+            for number in range(self.num_releases, self.num_releases + count):
+                self._book.record(self._line(charged, number))
+        self._add(charged, count)
+
+    def get_epsilon(self, delta: float) -> float:
+        """Epsilon of all releases at this delta; 0 before the first."""
+        return _epsilon(self._mechanism(), delta)
+
+    def get_delta(self, epsilon: float) -> float:
+        """The smallest delta that is known at this epsilon."""
+        epsilon = require.nonnegative(epsilon=epsilon)
+        mechanism = self._mechanism()
+        return 0.0 if mechanism is None else float(profile(mechanism)(epsilon))
+
+    def get_privacy_spent(self, delta: float | None = None) -> Any:
+        """All of it: Flower's PrivacySpent, or `SpentSoFar` where Flower has none. accounting_method: the account that
+        gave the smallest bound."""
+        delta = self._model.delta if delta is None else delta
+        mechanism = self._mechanism()
+        best = None if mechanism is None else guarantee(mechanism, delta=delta, with_lower_bound=False)
+        return _spent_type()(
+            epsilon=0.0 if best is None else best.epsilon,
+            delta=delta,
+            num_releases=self.num_releases,
+            accounting_method="none" if best is None else best.method,
+            optimal_order=None if best is None else best.order,
+        )
+
+    def would_exceed(self, event: Any, max_epsilon: float | None = None, count: int = 1) -> bool:
+        """Whether `count` releases more would go beyond the limit, at the configuration's delta. Charges nothing."""
+        limit = self._model.max_epsilon if max_epsilon is None else max_epsilon
+        if limit is None:
+            raise InvalidParameter("max_epsilon is missing: give it in the PrivacyConfig or to would_exceed().")
+        limit = require.positive(max_epsilon=limit)
+        more = (self._checked(event), require.count(count=count))
+        return _epsilon(self._mechanism(more), self._model.delta) > limit
+
+    def state_dict(self) -> dict[str, object]:
+        """All that `load_state_dict` needs, for JSON."""
+        return {
+            "schema_version": _SCHEMA,
+            "backend": _BACKEND,
+            "config": self._model.to_dict(),
+            "compositions": [{"event": one.to_dict(), "count": count} for one, count in self._composed],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state of the same configuration. With a ledger the ledger decides: a state that it has
+        gone beyond (a crash after the line, before the save) is that of the ledger; one that it does not hold is
+        refused."""
+        if (state.get("schema_version"), state.get("backend")) != (_SCHEMA, _BACKEND):
+            given = f"backend {state.get('backend')!r}, schema {state.get('schema_version')!r}"
+            raise InvalidParameter(f"state of {given}: must be one that FlowerAccountant.state_dict() has given.")
+        if state.get("config") != self._model.to_dict():
+            raise InvalidParameter("state of another PrivacyConfig: give the accountant the one it was saved with.")
+        saved = _compositions(state)
+        for one, _ in saved:
+            self._model.require_population(one)
+        if self._book is None:
+            self._composed = []
+            for one, count in saved:
+                self._add(one, count)
+            return
+        there = [one for one, count in self._composed for _ in range(count)]
+        said = [one for one, count in saved for _ in range(count)]
+        if there[: len(said)] != said:
+            raise RunError(
+                f"{self._book.ledger.path}: does not hold the {len(said)} releases of the saved state. Restore the "
+                "ledger that was written beside it; nothing was loaded."
+            )
+
+    def _checked(self, event: Any) -> NoisySum:
+        charged = sum_of(event)
+        self._model.require_population(charged)
+        return charged
+
+    def _add(self, charged: NoisySum, count: int) -> None:
+        self._composed = _appended(self._composed, charged, count)
+
+    def _mechanism(self, *more: tuple[NoisySum, int]) -> Composed | None:
+        whole = self._composed
+        for one, count in more:
+            whole = _appended(whole, one, count)
+        parts = [(self._release(one), count) for one, count in whole]
+        return Composed(parts=tuple(parts)) if parts else None
+
+    def _release(self, one: NoisySum) -> SingleRelease:
+        """One release as `accounting` describes it."""
+        noise = Gaussian(noise_multiplier=one.noise_multiplier, adjacency=Adjacency.of(self._model.adjacency))
+        if self._model.sampling == "poisson":
+            return subsample(noise, PoissonSampling(probability=one.sample_size / one.population_size))
+        if self._model.sampling == "fixed":
+            return subsample(noise, FixedSizeSampling(clients=one.population_size, cohort=one.sample_size))
+        return noise
+
+    def _line(self, one: NoisySum, number: int) -> Release:
+        return Release(
+            round=number,
+            mechanism=self._release(one),
+            clip_norm=self._clip_norm,
+            noise_std=one.noise_multiplier * self._clip_norm,
+            noise_placement="server",
+            detail=one.to_dict(),
+        )
+
+    def _opened(self, path: Path, randomness: str) -> LoopBook:
+        """The ledger, and what it charges already."""
+        model = self._model
+        plan = {
+            "federation": {"clients": model.clients, "sampling": model.sampling},
+            "privacy": {"delta": model.delta, "adjacency": model.adjacency, "clip_norm": self._clip_norm},
+            "run": {"kept_by": "FlowerAccountant", "randomness": randomness},
+        }
+        about = {"package": f"dpfed {__version__}", "method": "flower", "delta": model.delta, "plan": plan}
+        header = Header(unit="client", clients=model.clients, randomness=randomness, about=about)
+        book = LoopBook.open(path, header)
+        for entry in book.ledger.releases:
+            assert isinstance(entry, Release)
+            self._add(sum_of(entry.detail), 1)
+        return book
+
+
+def _appended(composed: list[tuple[NoisySum, int]], one: NoisySum, count: int) -> list[tuple[NoisySum, int]]:
+    """Equal releases in a row stand together."""
+    if composed and composed[-1][0] == one:
+        return [*composed[:-1], (one, composed[-1][1] + count)]
+    return [*composed, (one, count)]
+
+
+def _epsilon(mechanism: Composed | None, delta: float) -> float:
+    require.open_probability(delta=delta)
+    return 0.0 if mechanism is None else guarantee(mechanism, delta=delta, with_lower_bound=False).epsilon
+
+
+def _compositions(state: Mapping[str, Any]) -> list[tuple[NoisySum, int]]:
+    try:
+        return [(sum_of(one["event"]), require.count(count=one["count"])) for one in state["compositions"]]
+    except (KeyError, TypeError):
+        raise InvalidParameter(
+            "state: compositions must be a list of {event, count}, as state_dict() gives it."
+        ) from None
+
+
+def _spent_type() -> Any:
+    try:
+        from flwr.supercore.privacy_accounting import PrivacySpent
+    except ImportError:  # flwr below 1.42
+        return SpentSoFar
+    return PrivacySpent

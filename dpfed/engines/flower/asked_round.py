@@ -1,0 +1,73 @@
+"""A round of a ClientLevelStrategy that nodes were asked in, and the updates that came back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from logging import WARNING
+
+import torch
+from flwr.app import ArrayRecord, Message
+from flwr.supercore import log
+from torch import Tensor
+
+from dpfed.engines.flower.array_vectors import update_of
+from dpfed.engines.flower.inbox import only_once
+from dpfed.engines.flower.losses import note_loss
+from dpfed.engines.flower.round_terms import RECORD, Terms
+from dpfed.errors import WireError
+from dpfed.run.client_level import Step
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedRound:
+    """A round that nodes were asked in. nodes, terms: of the cohort's clients, by number, in its order."""
+
+    step: Step
+    start: ArrayRecord
+    example: Message
+    key: str
+    nodes: Mapping[int, int]
+    terms: Mapping[int, Terms]
+
+    def updates(self, replies: Iterable[Message], size: int) -> Iterator[Tensor]:
+        """One update [size] a client of the cohort, in its order; zeros for those that cannot be had."""
+        asked = {node: client for client, node in self.nodes.items()}
+        came = {asked[node]: reply for node, reply in only_once(replies, asked)}
+        unread = 0
+        for client, terms in self.terms.items():
+            try:
+                if client not in came:
+                    raise WireError("no reply, or more than one.")
+                yield _update_in(came[client], terms, self.start)
+            except WireError as error:
+                note_loss(client, f"in round {terms.round}", error)
+                unread += 1
+                yield torch.zeros(size)
+        if unread == len(self.terms):
+            needs = "" if next(iter(self.terms.values())).plain else " Do the nodes have ClientApp(mods=[client_mod])?"
+            log(
+                WARNING,
+                "dpfed: no update of round %s could be read: the model moves by noise alone.%s FLWR_LOG_LEVEL=DEBUG "
+                "says why. No epsilon covers this line.",
+                self.step.round,
+                needs,
+            )
+
+
+def _update_in(reply: Message, terms: Terms, start: ArrayRecord) -> Tensor:
+    """The update [d] in a reply. WireError for an error, or for anything but what the terms ask for."""
+    if reply.has_error():
+        raise WireError(f"the node failed: {reply.error.reason}")
+    sent = reply.content.config_records.get(RECORD)
+    if sent is not None:
+        payload = sent.get("payload")
+        if sent.get("round") != terms.round or not isinstance(payload, bytes):
+            raise WireError(f"an update of round {sent.get('round')!r}: expected round {terms.round}, in bytes.")
+        return terms.decode(payload)
+    if not terms.plain:
+        raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates was asked for.")
+    ends = list(reply.content.array_records.values())
+    if len(ends) != 1:
+        raise WireError(f"{len(ends)} ArrayRecords: must be one, the trained model.")
+    return update_of(start, ends[0])

@@ -1,0 +1,261 @@
+"""An existing Flower app with client-level privacy: a wrapper around its strategy."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from logging import INFO, WARNING
+from typing import Any, Literal
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+from torch import Tensor
+
+from accounting import Guarantee
+from dpfed.engines.flower.array_vectors import moved, size_of, typed_as
+from dpfed.engines.flower.asked_round import AskedRound
+from dpfed.engines.flower.population import Population
+from dpfed.engines.flower.round_terms import RECORD, Terms, options_of
+from dpfed.errors import ConfigError, RunError
+from dpfed.run.client_level import ClientLevel, Step
+from dpfed.stages.chain import Stages
+from dpfed.stages.project import Project
+from dpfed.stages.shared_mask import RandomSharedMask, kept_coordinates
+
+
+class ClientLevelStrategy(Strategy):
+    """Client-level differential privacy, and compressed uploads, for a Flower app that is there already.
+
+        strategy = ClientLevelStrategy(
+            FedAdam(), clients=600, cohort=100, clip_norm=1.0, epsilon=3.0, rounds=60, ledger="ledger.jsonl"
+        )
+
+    strategy:  what is done with a round's mean: FedAvg, or any other. It gets one reply a round, the private mean
+    clients:   how many nodes, or their ids. One node is one client: those connected at the first round, for all rounds
+    compress:  a scheme of `dpfed.compress` for what nodes send, `options` its options; needs `client_mod` on the nodes
+    keep:      Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs it, too
+    evaluate_on_clients: whether nodes are asked to evaluate. What they report then is covered by no epsilon
+    noise_at:  "server" only. Shares of noise on nodes need a sum that the server does not see: `dpfed deploy`
+    patience:  seconds to wait for the nodes before the first round
+    The others: those of `dpfed.ClientLevel`, which samples, clips, adds noise and charges.
+
+    Claim: `guarantee()` is an upper bound for all models that leave `aggregate_train`, for whoever sees them and not
+    the cohorts, whatever nodes send. Each round draws its cohort with the sampler that is charged, clips each update at
+    the server, sums with equal weights, adds noise, writes the ledger and only then shows the mean to `strategy`, which
+    adds post-processing. Unit: one node. Direction of error: upwards.
+
+    A node that fails, is late, answers twice or sends what cannot be read counts as an update of zeros, and the divisor
+    stays that of the plan: so a client's row never moves the sum by more than the clip norm, whether it came or not,
+    and what it did is not told. Training metrics of nodes are dropped: no epsilon covers them. Numbers of examples are
+    not used: they are private, and unequal weights would change the sensitivity. Once epsilon does not pay for another
+    round, or all are done, the rounds that Flower still counts ask nobody and leave the model as it is.
+
+    ConfigError, AccountingError: a plan that cannot work, before any node is asked. RunError, LedgerError: too few
+    nodes, or a ledger that is another plan's, or cannot be trusted or written.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        clients: int | Sequence[int],
+        cohort: int,
+        clip_norm: float,
+        rounds: int,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        delta: float | None = None,
+        sampling: Literal["poisson", "fixed", "all"] = "poisson",
+        adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        randomness: Literal["secure", "simulated"] = "secure",
+        seed: int = 0,
+        keep: float | None = None,
+        compress: str = "dense",
+        options: Mapping[str, Any] | None = None,
+        evaluate_on_clients: bool = False,
+        noise_at: Literal["server"] = "server",
+        patience: float = 300.0,
+    ) -> None:
+        super().__init__()
+        _require_here(sampling, noise_at)
+        self.strategy, self._evaluates = strategy, evaluate_on_clients
+        self._plan: dict[str, Any] = {
+            "clients": clients if isinstance(clients, int) else [str(node) for node in sorted(clients)],
+            "cohort": cohort,
+            "clip_norm": clip_norm,
+            "rounds": rounds,
+            "epsilon": epsilon,
+            "noise_multiplier": noise_multiplier,
+            "delta": delta,
+            "sampling": sampling,
+            "adjacency": adjacency,
+            "ledger": ledger,
+            "randomness": randomness,
+            "seed": seed,
+        }
+        self._keep, self._scheme, self._options = keep, compress, options_of(compress, options)
+        count = clients if isinstance(clients, int) else len(clients)
+        self._population = Population(count=count, named=None if isinstance(clients, int) else sorted(clients))
+        self._patience = patience
+        self._private: ClientLevel | None = None
+        self._steps: Iterator[Step] = iter(())
+        self._opened: AskedRound | None = None
+        _require_fits(strategy, count)
+        if hasattr(strategy, "train_metrics_aggr_fn"):
+            strategy.train_metrics_aggr_fn = _no_metrics
+        if evaluate_on_clients:
+            log(
+                WARNING,
+                "evaluate_on_clients=True: what nodes report of their evaluation is covered by no epsilon. Show it to "
+                "nobody who must not learn about single clients.",
+            )
+
+    def guarantee(self) -> Guarantee:
+        """What all models so far guarantee, from the ledger's file alone. RunError before the first round."""
+        if self._private is None:
+            raise RunError("guarantee(): no round has begun, so nothing was released.")
+        return self._private.guarantee()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The cohort's messages: those of the wrapped strategy, to the nodes that the charged sampler draws."""
+        self._opened = None
+        private = self._private or self._begin(arrays)
+        self._population.meet(grid, self._patience)
+        example = self._example(server_round, arrays, config)
+        step = next(self._steps, None)
+        if step is None:
+            log(INFO, "dpfed: no round is left (%s); nobody is asked.", private.stopped_by)
+            return []
+        key = _key_of(example, arrays)
+        nodes = {client: self._population.ids[client] for client in step.cohort.tolist()}
+        terms = {client: self._terms(step, client, arrays, key) for client in nodes}
+        self._opened = AskedRound(step=step, start=arrays, example=example, key=key, nodes=nodes, terms=terms)
+        return [
+            Message(
+                RecordDict({**example.content, RECORD: terms[client].to_record()}),
+                dst_node_id=node,
+                message_type=example.metadata.message_type,
+            )
+            for client, node in nodes.items()
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The private mean, on the disk as charged, through the wrapped strategy. No metrics."""
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return None, None
+        size = size_of(opened.start)
+        mean = opened.step.release(opened.updates(replies, size) if opened.nodes else torch.zeros(0, size))
+        assert isinstance(mean, Tensor)
+        weight = getattr(self.strategy, "weighted_by_key", "num-examples")
+        content = RecordDict({opened.key: moved(opened.start, mean), "metrics": MetricRecord({weight: 1.0})})
+        arrays, _ = self.strategy.aggregate_train(server_round, [Message(content, reply_to=opened.example)])
+        return None if arrays is None else typed_as(opened.start, arrays), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nobody, unless `evaluate_on_clients`."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid) if self._evaluates else []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Of the wrapped strategy, if nodes were asked."""
+        return self.strategy.aggregate_evaluate(server_round, replies) if self._evaluates else None
+
+    def summary(self) -> None:
+        """What Flower shows at the start: the plan, and whose mean it is."""
+        plan = {name: value for name, value in self._plan.items() if value is not None and name != "clients"}
+        log(INFO, "\t├──> dpfed: %s clients, %s", self._population.count, plan)
+        log(INFO, "\t└──> the private mean goes to %s", type(self.strategy).__name__)
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """As Flower's; says at the end what the models guarantee."""
+        result = super().start(*args, **kwargs)
+        if self._private is not None:
+            log(INFO, "dpfed: %s", self.guarantee())
+        return result
+
+    def _begin(self, arrays: ArrayRecord) -> ClientLevel:
+        size = size_of(arrays)
+        self._kept = size if self._keep is None else kept_coordinates(size, keep=self._keep, k=None)
+        stages = None if self._kept == size else _masked(self._kept)
+        self._private = ClientLevel(**self._plan, dimension=size, stages=stages)
+        self._steps = self._private.rounds()
+        return self._private
+
+    def _example(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+        """The message that the wrapped strategy would send, whoever to. ConfigError for one that sends none, or not
+        the same to all."""
+        messages = list(self.strategy.configure_train(server_round, arrays, config, self._population))
+        kind = type(self.strategy).__name__
+        if not messages:
+            raise ConfigError(f"{kind} asks no node to train (fraction_train=0?): there is no round to make private.")
+        first = messages[0]
+        if any(one.content is not first.content and one.content != first.content for one in messages[1:]):
+            raise ConfigError(f"{kind} sends nodes of one round different messages: its cohort cannot be drawn anew.")
+        return first
+
+    def _terms(self, step: Step, client: int, arrays: ArrayRecord, key: str) -> Terms:
+        return Terms(
+            round=step.round,
+            client=client,
+            clip_norm=float(self._plan["clip_norm"]),
+            dimension=size_of(arrays),
+            kept=self._kept,
+            seed=self._plan["seed"],
+            scheme=self._scheme,
+            options=self._options,
+            arrays=key,
+        )
+
+
+def _masked(kept: int) -> Any:
+    """Fed-SMP: k coordinates of the round, times d/k, then clip, noise and sum of these k."""
+    return lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))
+
+
+def _key_of(example: Message, arrays: ArrayRecord) -> str:
+    """Under which name the wrapped strategy sends the model."""
+    for name, record in example.content.array_records.items():
+        if record is arrays or list(record.keys()) == list(arrays.keys()):
+            return str(name)
+    raise ConfigError("the wrapped strategy's messages do not hold the model: dpfed cannot tell an update from it.")
+
+
+def _no_metrics(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+    return MetricRecord()
+
+
+def _require_here(sampling: str, noise_at: str) -> None:
+    if sampling not in ("poisson", "fixed", "all"):
+        raise ConfigError(f"sampling={sampling!r}: must be 'poisson', 'fixed' or 'all'. Schedules: `dpfed deploy`.")
+    if noise_at != "server":
+        raise ConfigError(
+            f"noise_at={noise_at!r}: must be 'server'. This server sees every upload, so that a node's share of noise "
+            "would protect it from nobody; lost replies would lose noise; and rows with noise cannot be clipped again. "
+            "`dpfed deploy` with privacy.placement='clients' has shares, with and without secure sums."
+        )
+
+
+def _require_fits(strategy: Strategy, clients: int) -> None:
+    """ConfigError for a strategy that would wait for more nodes than there are."""
+    if not isinstance(strategy, Strategy):
+        raise ConfigError(f"strategy={type(strategy).__name__}: must be a flwr.serverapp.strategy.Strategy.")
+    for name in ("min_available_nodes", "min_train_nodes"):
+        value = getattr(strategy, name, 0)
+        if isinstance(value, int) and value > clients:
+            raise ConfigError(f"{name}={value} of the strategy, clients={clients}: it would wait for ever. Lower it.")
+    fraction = getattr(strategy, "fraction_train", 1.0)
+    if isinstance(fraction, float) and math.isfinite(fraction) and fraction <= 0.0:
+        raise ConfigError(
+            f"fraction_train={fraction}: the strategy trains nobody. Leave it out: dpfed draws the cohort."
+        )
