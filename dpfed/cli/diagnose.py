@@ -12,7 +12,7 @@ from rich.table import Table
 from dpfed.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from dpfed.report.diagnosis import Finding, Measure
+    from dpfed.report.diagnosis import Cause, Measure
 
 
 def diagnose(folder: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
@@ -48,7 +48,7 @@ def diagnose(folder: Path, *, json: Annotated[bool, Parameter(negative="")] = Fa
     _show(measures_of(found), findings, learning)
 
 
-def _show(measures: list[Measure], findings: list[Finding], learning: bool | None) -> None:
+def _show(measures: list[Measure], findings: list[Cause], learning: bool | None) -> None:
     out = console()
     table = Table("measure", "value", "who may see it")
     for measure in measures:

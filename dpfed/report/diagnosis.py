@@ -25,7 +25,7 @@ TIED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Cause:
     """A cause, what speaks for it, and what to change. `operator_only`: it rests on what no epsilon covers."""
 
     cause: str
@@ -44,9 +44,9 @@ class Measure:
     operator_only: bool = False
 
 
-def findings_of(found: Evidence) -> list[Finding]:
+def findings_of(found: Evidence) -> list[Cause]:
     """The likeliest cause first; empty where nothing stands out."""
-    rules: tuple[Callable[[Evidence], Finding | None], ...] = (
+    rules: tuple[Callable[[Evidence], Cause | None], ...] = (
         _diverges,
         _does_not_begin,
         _clip_too_large,
@@ -98,7 +98,7 @@ def _from_to(values: list[str]) -> str:
     return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
-def _diverges(found: Evidence) -> Finding | None:
+def _diverges(found: Evidence) -> Cause | None:
     if found.broken is not None and found.broken > BROKEN:
         words, private = f"{found.broken:.1%} of the updates are not finite", True
     elif found.move is not None and found.move > TOO_FAR:
@@ -108,7 +108,7 @@ def _diverges(found: Evidence) -> Finding | None:
         private = False
     else:
         return None
-    return Finding(
+    return Cause(
         cause="learning rate too large",
         words=f"Local training diverges: {words}.",
         key="local.learning_rate",
@@ -125,10 +125,10 @@ def _is_loud(found: Evidence) -> bool:
     return found.noise_over_run is not None and found.noise_over_run >= LOUD
 
 
-def _does_not_begin(found: Evidence) -> Finding | None:
+def _does_not_begin(found: Evidence) -> Cause | None:
     if found.move is None or found.move >= HARDLY:
         return None
-    return Finding(
+    return Cause(
         cause="learning rate too small",
         words=f"Clients hardly train: a typical update is {significant(found.move)} of the model's norm.",
         key="local.learning_rate",
@@ -137,12 +137,12 @@ def _does_not_begin(found: Evidence) -> Finding | None:
     )
 
 
-def _clip_too_large(found: Evidence) -> Finding | None:
+def _clip_too_large(found: Evidence) -> Cause | None:
     if found.typical is None or found.noise is None or found.typical >= IDLE:
         return None
     if found.noise / found.typical < 1:
         return None
-    return Finding(
+    return Cause(
         cause="clip norm too large",
         words=f"A typical update is {significant(found.typical)} of the clip norm, to which noise is scaled. In a "
         f"round it is {significant(found.noise / found.typical)} times as long as what clients could agree on.",
@@ -153,11 +153,11 @@ def _clip_too_large(found: Evidence) -> Finding | None:
     )
 
 
-def _clip_too_small(found: Evidence) -> Finding | None:
+def _clip_too_small(found: Evidence) -> Cause | None:
     if found.reach is None or found.reach >= TIED:
         return None
     typical = "" if found.typical is None else f" Updates are typically {significant(found.typical)} clip norms long."
-    return Finding(
+    return Cause(
         cause="clip norm too small",
         words="Clipped updates that all agree, in all rounds, take the model no further than "
         f"{significant(found.reach)} of its own norm.{typical}",
@@ -167,11 +167,11 @@ def _clip_too_small(found: Evidence) -> Finding | None:
     )
 
 
-def _noise_too_large(found: Evidence) -> Finding | None:
+def _noise_too_large(found: Evidence) -> Cause | None:
     over_run = found.noise_over_run
     if not _is_loud(found) or over_run is None or found.noise is None:
         return None
-    return Finding(
+    return Cause(
         cause="noise too large",
         words=f"The noise of a round is {significant(found.noise)} times as long as the mean of clipped updates could "
         f"be, and {significant(over_run)} of it is left after {found.rounds:,} rounds.",
@@ -181,13 +181,13 @@ def _noise_too_large(found: Evidence) -> Finding | None:
     )
 
 
-def _budget_spent(found: Evidence) -> Finding | None:
+def _budget_spent(found: Evidence) -> Cause | None:
     if found.planned is None or found.budget is None or found.epsilon is None:
         return None
     per_round = found.epsilon / max(1, found.rounds)
     if found.rounds >= found.planned or found.epsilon + per_round < found.budget:
         return None
-    return Finding(
+    return Cause(
         cause="budget spent",
         words=f"Epsilon {upwards(found.epsilon)} of {downwards(found.budget)} was spent in {found.rounds:,} of "
         f"{found.planned:,} rounds.",
