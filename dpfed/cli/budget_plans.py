@@ -54,7 +54,7 @@ class PlanOptions:
 
     def plan(self) -> Plan:
         """ConfigError for an option that has no meaning for this mechanism, or that it needs."""
-        if self.noise == "banded" and self.sampling == "poisson" and self.separation is not None:
+        if self.noise != "independent" and self.sampling == "poisson" and self.separation is not None:
             public = replace(self, sampling="cyclic", cohort=self.cohort or round(self.clients / self.separation))
             return public.plan()
         if self.cohort is None and self.participations is not None and self.rounds is not None:

@@ -34,3 +34,19 @@ def test_words_of_every_schedule(capsys):
 def test_rounds_that_participations_do_not_divide():
     with pytest.raises(ConfigError, match="multiple"):
         budget(clients=6000, rounds=181, noise_multiplier=1.4, sampling="balls-and-bins", participations=3)
+
+
+def test_correlated_noise_with_a_separation_alone_is_a_public_order(capsys):
+    of = {"rounds": 180, "separation": 60, "participations": 3}
+    for options, error in (({"noise": "blt", "buffers": 2}, 4.650), ({"noise": "banded", "bands": 60}, 4.502)):
+        found = printed(capsys, **of, **options)
+        assert (found["sampling"], found["noise"], found["participations"]) == ("cyclic", options["noise"], 3)
+        independent = printed(capsys, rounds=180, sampling="cyclic", cohort=100)
+        assert found["epsilon"] > independent["epsilon"]  # the fresh noise is as large, and a client shows more
+        assert found["prefix_error_in_clips"] < 1.4 * error
+
+
+def test_compare_advises(capsys):
+    found = printed(capsys, cohort=2000, rounds=6, delta=1e-4, compare=True)["advice"]
+    assert [one["prefix_error_in_clips"] for one in found] == sorted(one["prefix_error_in_clips"] for one in found)
+    assert {one["sampling"] for one in found} == {"poisson", "balls-and-bins", "cyclic"}
