@@ -18,7 +18,7 @@ _BUFFERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Advised:
     """A plan, the noise multiplier that its epsilon takes, and the error of the model in clip norms (root mean square
     over rounds). Error of both: at most 0.3% above the smallest, never below it."""
 
@@ -53,14 +53,14 @@ class Choice:
         }
 
 
-def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Choice, ...]:
+def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
     """The plan's cohort by other schedules and noises at the same epsilon, the least error first; () where there is
     nothing to choose: noise that is not the server's Gaussian, replace-one, all clients in every round, releases
     before. Error is that of prefix sums, over rounds."""
     one_client = plan.adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
     if plan.mechanism != "gaussian" or not one_client or plan.before is not None or plan.period < 2:
         return ()
-    found: list[Choice] = []
+    found: list[Advised] = []
     for other in _others(plan, rounds):
         worse = len(found) > 1 and found[-1].error > found[-2].error  # more bands do not help either
         if other.noise == "banded" and other.sampling == "poisson" and worse and found[-1].plan.noise == "banded":
@@ -70,7 +70,7 @@ def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Choice, ...]:
     return tuple(sorted(found, key=lambda one: one.error))
 
 
-def words(found: tuple[Choice, ...]) -> tuple[str, ...]:
+def words(found: tuple[Advised, ...]) -> tuple[str, ...]:
     """What to advise; nothing where there is nothing to choose."""
     if not found:
         return ()
@@ -106,7 +106,7 @@ def _others(plan: Plan, rounds: int) -> Iterator[Plan]:
     yield _changed(plan, sampling="cyclic", noise="blt", buffers=_BUFFERS)
 
 
-def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Choice | None:
+def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Advised | None:
     delta = float(plan.delta or 0)
     try:
         z = calibrate.smallest(
@@ -118,7 +118,7 @@ def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Choice 
         )
     except CalibrationError:
         return None
-    return Choice(plan=plan, noise_multiplier=z, error=z * _error(plan, rounds))
+    return Advised(plan=plan, noise_multiplier=z, error=z * _error(plan, rounds))
 
 
 def _error(plan: Plan, rounds: int) -> float:

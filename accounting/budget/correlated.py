@@ -59,7 +59,7 @@ def refuse_idle(plan: Plan) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Correlated:
+class CorrelatedPlan:
     """The rounds of a plan with correlated noise."""
 
     plan: Plan

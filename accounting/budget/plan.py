@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from accounting import require
 from accounting.budget.coins import CoinRounds
-from accounting.budget.correlated import MOST_ROUNDS, NOISES, Correlated, refuse_idle
+from accounting.budget.correlated import MOST_ROUNDS, NOISES, CorrelatedPlan, refuse_idle
 from accounting.budget.gaussians import GaussianRounds
 from accounting.budget.integers import IntegerRounds
 from accounting.budget.rounds_of import RoundsOf
@@ -149,9 +149,9 @@ class Plan:
                 require.count(**{name: value})
 
     @property
-    def correlated(self) -> Correlated | None:
+    def correlated(self) -> CorrelatedPlan | None:
         """The rounds where their noise is correlated; None where it is independent."""
-        return None if self.noise == "independent" else Correlated(plan=self)
+        return None if self.noise == "independent" else CorrelatedPlan(plan=self)
 
     @property
     def period(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from accounting.compose import loss_grid
 from accounting.compose.loss_law import LossLaw, composed
 from accounting.participation import ratio_law
-from accounting.participation.blocks import Block, Blocks
+from accounting.participation.blocks import Blocks, OnceInBlock
 
 _TAIL_MASS = 1e-19
 
@@ -32,7 +32,7 @@ def _charged(law: LossLaw, beyond: float) -> LossLaw:
 
 
 @lru_cache(maxsize=256)
-def _block_laws(block: Block, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
+def _block_laws(block: OnceInBlock, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
     steps = math.ceil(ratio_law.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
     forth, back = ratio_law.divergences(block, shift, interval * np.arange(steps + 1, dtype=float))
     return loss_grid.connect_dots(interval, forth, back), loss_grid.connect_dots(interval, back, forth)

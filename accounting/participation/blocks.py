@@ -28,7 +28,7 @@ _BEYOND = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class OnceInBlock:
     """Rounds of which a client takes part in at most one: (weight, how many rounds), weights positive, sum <= 1."""
 
     weights: tuple[tuple[float, int], ...]
@@ -55,7 +55,7 @@ class Block:
 class Blocks:
     """Blocks that compose, how often each, and a probability that is charged as an infinite loss."""
 
-    repeated: tuple[tuple[Block, int], ...]
+    repeated: tuple[tuple[OnceInBlock, int], ...]
     beyond: float = 0.0
 
 
@@ -74,10 +74,10 @@ def blocks_of(schedule: Schedule, count: int) -> Blocks:
 
 
 def _whole_and_rest(whole: Sequence[tuple[float, int]], count: int, rest: Sequence[tuple[float, int]]) -> Blocks:
-    repeated = [(Block(weights=tuple(whole)), count)] if count else []
+    repeated = [(OnceInBlock(weights=tuple(whole)), count)] if count else []
     rest = tuple((weight, rounds) for weight, rounds in rest if rounds)
     if rest:
-        repeated.append((Block(weights=rest), 1))
+        repeated.append((OnceInBlock(weights=rest), 1))
     return Blocks(repeated=tuple(repeated))
 
 
@@ -86,13 +86,13 @@ def _allocation(schedule: Allocation, count: int) -> Blocks:
     groups = [(size + 1, larger), (size, schedule.participations - larger)]
     groups = [(rounds, times) for rounds, times in groups if times]
     if count == schedule.rounds:
-        return Blocks(repeated=tuple((Block(weights=((1 / rounds, rounds),)), times) for rounds, times in groups))
+        return Blocks(repeated=tuple((OnceInBlock(weights=((1 / rounds, rounds),)), times) for rounds, times in groups))
     if schedule.participations == 1:
-        return Blocks(repeated=((Block(weights=((1 / size, count),)), 1),))
+        return Blocks(repeated=((OnceInBlock(weights=((1 / size, count),)), 1),))
     repeated, beyond = [], 0.0
     for rounds, times in groups:
         most, chance = _most_of_group(schedule.rounds, rounds, count, _BEYOND / schedule.participations)
-        repeated.append((Block(weights=((1 / rounds, most),)), times))
+        repeated.append((OnceInBlock(weights=((1 / rounds, most),)), times))
         beyond += times * chance
     return Blocks(repeated=tuple(repeated), beyond=beyond)
 

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from accounting.gaussian.half_lines import Floats
-from accounting.participation.blocks import Block
+from accounting.participation.blocks import OnceInBlock
 
 _FINENESS = 0.01
 """Spacing over the standard deviation of one summand (over its weight, if less): widens the variance by 2e-5 of it."""
@@ -63,7 +63,7 @@ class _Sum:
         return np.asarray(np.maximum(self.points * mass - moment, 0.0))
 
 
-def divergences(block: Block, shift: float, losses: Floats) -> tuple[Floats, Floats]:
+def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Floats, Floats]:
     """H_gamma(P || Q) and H_gamma(Q || P) of one block at gamma = e^losses, losses >= 0.
 
     shift: s = clip norm over noise standard deviation. Shapes: that of `losses`. Adjacency: zero-out, add-remove.
@@ -78,13 +78,13 @@ def divergences(block: Block, shift: float, losses: Floats) -> tuple[Floats, Flo
     return np.minimum(forth, 1.0), np.minimum(back, 1.0)
 
 
-def moments(block: Block, shift: float) -> tuple[float, float]:
+def moments(block: OnceInBlock, shift: float) -> tuple[float, float]:
     """Mean and variance of a block's loss, roughly, to choose a grid with."""
     variance = math.log1p(block.squares * math.expm1(min(shift * shift, 600.0)))
     return variance / 2, variance
 
 
-def largest_loss(block: Block, shift: float, mass: float) -> float:
+def largest_loss(block: OnceInBlock, shift: float, mass: float) -> float:
     """A loss that the block hardly exceeds with more than this probability; what does counts as infinite."""
     tail = float(-scipy.special.ndtri(mass))
     width = 9.0 * math.sqrt(min(moments(block, shift)[1], 1.0))
@@ -95,13 +95,13 @@ def _survival(x: float) -> float:
     return float(scipy.special.ndtr(-x))
 
 
-def _two_jumps(block: Block, shift: float, threshold: float) -> float:
+def _two_jumps(block: OnceInBlock, shift: float, threshold: float) -> float:
     """P-probability of two values above the threshold: one may be that of the round in which the client takes part."""
     quiet, loud = block.rounds * _survival(threshold), _survival(threshold - shift)
     return loud * quiet + quiet * quiet
 
 
-def _threshold(block: Block, shift: float) -> float:
+def _threshold(block: OnceInBlock, shift: float) -> float:
     """The x above which a value is a jump: so far up that two of them cost nothing."""
     x = shift
     while _two_jumps(block, shift, x) > _TWO_JUMPS and x < shift + _TAIL:
@@ -184,7 +184,7 @@ def _variance(masses: Floats) -> float:
     return float((masses * (steps - mean) ** 2).sum())
 
 
-def _one_jump(block: Block, shift: float, threshold: float, law: _Sum, gammas: Floats) -> Floats:
+def _one_jump(block: OnceInBlock, shift: float, threshold: float, law: _Sum, gammas: Floats) -> Floats:
     """sum over rounds of E[(w Y_b + T - gamma)_+; Y_b above the threshold], T of the other rounds.
 
     Where weights differ, T is that of all rounds, which is larger.
@@ -211,7 +211,7 @@ def _constant(value: float) -> _Sum:
     return _Sum(points=np.array([value]), masses=np.ones(1), lost_forth=0.0, lost_back=0.0)
 
 
-def _grouped(block: Block) -> list[tuple[float, int]]:
+def _grouped(block: OnceInBlock) -> list[tuple[float, int]]:
     """The weights in at most _JUMP_GROUPS groups, each with its largest weight: from above."""
     ordered = sorted(block.weights, reverse=True)
     size = -(-len(ordered) // _JUMP_GROUPS)

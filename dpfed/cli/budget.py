@@ -225,7 +225,7 @@ def _report(
     plan: Plan,
     answer: Budget,
     rows: list[Budget],
-    found: tuple[advice.Choice, ...],
+    found: tuple[advice.Advised, ...],
     *,
     plot: Path | None,
     json: bool,

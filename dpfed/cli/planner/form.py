@@ -41,7 +41,7 @@ assert set(NEIGHBOURS) == {"", *map(str, Adjacency)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Box:
+class InputBox:
     """A number, or one of some choices. `when`: shown where these options have one of these values; `slider`: its
     ends."""
 
@@ -63,65 +63,65 @@ def _noisy(**when: Sequence[str]) -> dict[str, Sequence[str]]:
 
 
 NUMBERS = (
-    Box(name="rounds", label="Rounds", slider=(1, 100_000), whole=True),
-    Box(
+    InputBox(name="rounds", label="Rounds", slider=(1, 100_000), whole=True),
+    InputBox(
         name="noise_multiplier", label="Noise multiplier", slider=(0.1, 50), when=_noisy(),
         hint="standard deviation of the noise on the sum, over the clip norm",
     ),
-    Box(name="epsilon", label="Epsilon", slider=(0.05, 50)),
+    InputBox(name="epsilon", label="Epsilon", slider=(0.05, 50)),
 )  # fmt: skip
 """Two of them are given, the third is the answer."""
 
 PEOPLE = (
-    Box(name="clients", label="Clients", slider=(10, 100_000_000), whole=True),
-    Box(
+    InputBox(name="clients", label="Clients", slider=(10, 100_000_000), whole=True),
+    InputBox(
         name="cohort", label="Cohort: clients a round", slider=(1, 100_000_000), whole=True,
         when={"sampling": [name for name in SAMPLERS if name != "all"]},
     ),
-    Box(name="sampling", label="Who takes part", choices=tuple(SAMPLERS.items())),
-    Box(
+    InputBox(name="sampling", label="Who takes part", choices=tuple(SAMPLERS.items())),
+    InputBox(
         name="participations", label="Rounds a client takes part in", whole=True,
         when={"sampling": ["allocation", "balls-and-bins"]},
     ),
-    Box(name="separation", label="Rounds from one part to the next", whole=True, when={"sampling": ["min-separation"]}),
-    Box(name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items())),
-    Box(name="delta", label="Delta", hint="empty: clients to the power of -1.1"),
+    InputBox(name="separation", label="Rounds from one part to the next", whole=True, when={"sampling": ["min-separation"]}),
+    InputBox(name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items())),
+    InputBox(name="delta", label="Delta", hint="empty: clients to the power of -1.1"),
 )  # fmt: skip
 
 _SCALED = {"mechanism": list(_INTEGERS)}
 _TOSSED = {"mechanism": list(_COINS)}
 DETAILS = (
-    Box(name="mechanism", label="Mechanism", choices=tuple(MECHANISM_WORDS.items())),
-    Box(
+    InputBox(name="mechanism", label="Mechanism", choices=tuple(MECHANISM_WORDS.items())),
+    InputBox(
         name="noise", label="Noise over rounds", when={"mechanism": ["gaussian"]},
         choices=(("independent", "independent"), ("banded", "banded: taken back over rounds")),
     ),
-    Box(name="bands", label="Bands", whole=True, when={"noise": ["banded"], "mechanism": ["gaussian"]}),
-    Box(
+    InputBox(name="bands", label="Bands", whole=True, when={"noise": ["banded"], "mechanism": ["gaussian"]}),
+    InputBox(
         name="dropout", label="Share of noise that may be missing", hint="0 to 1",
         when={"mechanism": ["distributed-gaussian", *_INTEGERS]},
     ),
-    Box(name="dimension", label="Coordinates, d", whole=True, when={"mechanism": [*_INTEGERS, *_COINS]}),
-    Box(name="scale", label="Steps per clip norm", hint="empty: rounding costs 1%", when=_SCALED),
-    Box(name="rotate", label="Random rotation", choices=(("", "yes"), ("false", "no")), when=_SCALED),
-    Box(
+    InputBox(name="dimension", label="Coordinates, d", whole=True, when={"mechanism": [*_INTEGERS, *_COINS]}),
+    InputBox(name="scale", label="Steps per clip norm", hint="empty: rounding costs 1%", when=_SCALED),
+    InputBox(name="rotate", label="Random rotation", choices=(("", "yes"), ("false", "no")), when=_SCALED),
+    InputBox(
         name="placement", label="Noise from", when=_SCALED,
         choices=(("", "the clients, in shares"), ("server", "the server")),
     ),
-    Box(
+    InputBox(
         name="slots", label="Slots for uploads", whole=True, hint="empty: seldom exceeded",
         when={"mechanism": [*_INTEGERS, "bernoulli-aggregate"], "sampling": ["poisson"]},
     ),
-    Box(name="edge", label="Probabilities lie in [c, 1-c]: c", when=_TOSSED),
-    Box(name="clip_norm", label="Clip of the move, L2", when=_TOSSED),
-    Box(name="l2_sensitivity", label="or L2 sensitivity itself", when=_TOSSED),
-    Box(name="linf_clip", label="Clip of one coordinate", when=_TOSSED),
-    Box(name="noise_std", label="Noise on probabilities, std", when=_TOSSED),
-    Box(
+    InputBox(name="edge", label="Probabilities lie in [c, 1-c]: c", when=_TOSSED),
+    InputBox(name="clip_norm", label="Clip of the move, L2", when=_TOSSED),
+    InputBox(name="l2_sensitivity", label="or L2 sensitivity itself", when=_TOSSED),
+    InputBox(name="linf_clip", label="Clip of one coordinate", when=_TOSSED),
+    InputBox(name="noise_std", label="Noise on probabilities, std", when=_TOSSED),
+    InputBox(
         name="clip_metric", label="Clips are measured", when=_TOSSED,
         choices=(("", "in plain distance"), ("fisher", "in standard deviations (fisher)")),
     ),
-    Box(
+    InputBox(
         name="others", label="Other clients", when={"mechanism": ["bernoulli-aggregate"]},
         choices=(("", "anywhere in [c, 1-c]"), ("near-reference", "trusted to keep to the clip")),
     ),

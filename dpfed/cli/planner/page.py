@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from dpfed.cli.planner.answers import texts
-from dpfed.cli.planner.form import DETAILS, NEIGHBOURS, NUMBERS, PEOPLE, SAMPLERS, Box
+from dpfed.cli.planner.form import DETAILS, NEIGHBOURS, NUMBERS, PEOPLE, SAMPLERS, InputBox
 from dpfed.cli.planner.question import Question
 from dpfed.report.page import rendered
 
@@ -18,15 +18,15 @@ def planner_page(question: Question) -> str:
     return _page(NUMBERS, PEOPLE, DETAILS, question, connects=True)
 
 
-def page_of_grid(question: Question, boxes: tuple[Box, ...], grid: dict[str, Any]) -> str:
+def page_of_grid(question: Question, boxes: tuple[InputBox, ...], grid: dict[str, Any]) -> str:
     """The page that has its answers in it; `boxes`: rounds, noise and epsilon first."""
     return _page(boxes[:3], boxes[3:], (), question, connects=False, grid=grid)
 
 
 def _page(
-    numbers: tuple[Box, ...],
-    people: tuple[Box, ...],
-    details: tuple[Box, ...],
+    numbers: tuple[InputBox, ...],
+    people: tuple[InputBox, ...],
+    details: tuple[InputBox, ...],
     question: Question,
     *,
     connects: bool,

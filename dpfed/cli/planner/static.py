@@ -19,7 +19,7 @@ from accounting.rounding import upwards
 from dpfed.cli.budget_tables import sampler_words
 from dpfed.cli.output import console
 from dpfed.cli.planner.answers import ACCOUNTS, answer, axis, brief, texts, unhurried
-from dpfed.cli.planner.form import NUMBERS, SAMPLERS, Box
+from dpfed.cli.planner.form import NUMBERS, SAMPLERS, InputBox
 from dpfed.cli.planner.page import page_of_grid
 from dpfed.cli.planner.question import Question, with_numbers
 from dpfed.errors import ConfigError, DpfedError, RunError
@@ -130,7 +130,7 @@ def _table(question: Question, across: list[float], up: list[int], done: Any) ->
     }
 
 
-def _boxes(tables: list[dict[str, Any]], across: list[float], up: list[int]) -> tuple[Box, ...]:
+def _boxes(tables: list[dict[str, Any]], across: list[float], up: list[int]) -> tuple[InputBox, ...]:
     rounds, noise, epsilon = NUMBERS
     cohorts = sorted({table["cohort"] for table in tables if table["sampling"] != "all"})
     there = dict.fromkeys(table["sampling"] for table in tables)
@@ -138,9 +138,9 @@ def _boxes(tables: list[dict[str, Any]], across: list[float], up: list[int]) -> 
         replace(rounds, slider=(up[0], up[-1])),
         replace(noise, slider=(across[0], across[-1]), when={}),
         epsilon,
-        Box(
+        InputBox(
             name="cohort", label="Cohort: clients a round", choices=[(str(one), f"{one:,}") for one in cohorts],
             when={"sampling": [name for name in there if name != "all"]},
         ),
-        Box(name="sampling", label="Who takes part", choices=[(name, SAMPLERS[name]) for name in there]),
+        InputBox(name="sampling", label="Who takes part", choices=[(name, SAMPLERS[name]) for name in there]),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from accounting.gaussian import privacy_profile
 from accounting.gaussian.poisson import addition_profile, removal_profile
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation
-from accounting.participation.blocks import Block
+from accounting.participation.blocks import OnceInBlock
 from accounting.participation.counts import counts_law
 from accounting.participation.ratio_law import divergences
 
@@ -20,8 +20,8 @@ LOSSES = np.array([0.0, 0.05, 0.3, 1.0, 2.0])
 SHIFTS = [0.1, 1 / 1.4, 1.5, 2.0]
 
 
-def of(*weights: tuple[float, int]) -> Block:
-    return Block(weights=weights)
+def of(*weights: tuple[float, int]) -> OnceInBlock:
+    return OnceInBlock(weights=weights)
 
 
 def above_truth(found, truth, *, within):
