@@ -29,7 +29,13 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 # Commands of tutorials are this environment's, in tables of a page's width; files go to a temporary folder.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-os.environ |= {"COLUMNS": "90", "OMP_NUM_THREADS": "1", "DPFED_EXAMPLES": str(Path(__file__).parents[1] / "examples")}
+os.environ |= {
+    "COLUMNS": "90",
+    "OMP_NUM_THREADS": "1",
+    "TTY_COMPATIBLE": "0",
+    "NO_COLOR": "1",
+    "DPFED_EXAMPLES": str(Path(__file__).parents[1] / "examples"),
+}
 os.environ["DPFED_FLOWER"] = str(Path(__file__).parents[1] / ".venv-flower" / "bin")
 nb_execution_mode = "force"
 nb_execution_in_temp = True
