@@ -83,7 +83,9 @@ PEOPLE = (
         name="participations", label="Rounds a client takes part in", whole=True,
         when={"sampling": ["allocation", "balls-and-bins"]},
     ),
-    InputBox(name="separation", label="Rounds from one part to the next", whole=True, when={"sampling": ["min-separation"]}),
+    InputBox(
+        name="separation", label="Rounds from one part to the next", whole=True, when={"sampling": ["min-separation"]}
+    ),
     InputBox(name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items())),
     InputBox(name="delta", label="Delta", hint="empty: clients to the power of -1.1"),
 )  # fmt: skip
@@ -94,9 +96,29 @@ DETAILS = (
     InputBox(name="mechanism", label="Mechanism", choices=tuple(MECHANISM_WORDS.items())),
     InputBox(
         name="noise", label="Noise over rounds", when={"mechanism": ["gaussian"]},
-        choices=(("independent", "independent"), ("banded", "banded: taken back over rounds")),
+        choices=(
+            ("independent", "independent"),
+            ("banded", "banded: taken back over rounds"),
+            ("blt", "blt: taken back from a few buffers"),
+        ),
     ),
     InputBox(name="bands", label="Bands", whole=True, when={"noise": ["banded"], "mechanism": ["gaussian"]}),
+    InputBox(
+        name="buffers", label="Buffers", whole=True, hint="empty: 3",
+        when={"noise": ["blt"], "mechanism": ["gaussian"]},
+    ),
+    InputBox(
+        name="factorisation", label="Factorisation", when={"noise": ["banded"], "mechanism": ["gaussian"]},
+        choices=(("optimised", "optimised"), ("square-root", "square root, in closed form")),
+    ),
+    InputBox(
+        name="server_momentum", label="Server momentum", hint="0 to 1",
+        when={"noise": ["banded", "blt"], "mechanism": ["gaussian"]},
+    ),
+    InputBox(
+        name="server_decay", label="Server's decay a round", hint="0 to 1",
+        when={"noise": ["banded", "blt"], "mechanism": ["gaussian"]},
+    ),
     InputBox(
         name="dropout", label="Share of noise that may be missing", hint="0 to 1",
         when={"mechanism": ["distributed-gaussian", *_INTEGERS]},

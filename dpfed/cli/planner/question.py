@@ -47,17 +47,26 @@ class Question:
     sampling
         How a cohort is drawn; docs/participation.md says which is for whom.
     participations
-        balls-and-bins, allocation: in how many rounds a client takes part.
+        balls-and-bins, allocation: in how many rounds a client takes part. banded, blt: in how many at most.
     separation
-        min-separation, banded: a client that took part stays away from the next separation - 1 rounds.
+        min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds.
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed.
     mechanism
         Gaussian noise from the server or in shares of the clients, integer noise, or coins.
     noise
-        Independent over rounds, or correlated in so many --bands.
+        Independent over rounds, or correlated so that it cancels in the model: in so many --bands, or by so many
+        --buffers (blt).
     bands
         banded: rounds over which noise is taken back.
+    buffers
+        blt: vectors that the noise needs, whatever the rounds. Default: 3.
+    factorisation
+        banded: the matrix of least error for these rounds, or the square root of prefix sums, in closed form.
+    server_momentum
+        banded, blt: of the server's step, for which the matrix is made.
+    server_decay
+        banded, blt: factor of the server's learning rate, a round.
     dropout
         Fraction of noise shares that may be missing.
     dimension
@@ -97,8 +106,12 @@ class Question:
     separation: int | None = None
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
     mechanism: Mechanism = "gaussian"
-    noise: Literal["independent", "banded"] = "independent"
+    noise: Literal["independent", "banded", "blt"] = "independent"
     bands: int | None = None
+    buffers: int | None = None
+    factorisation: Literal["optimised", "square-root"] = "optimised"
+    server_momentum: float = 0.0
+    server_decay: float = 1.0
     dropout: float = 0.0
     dimension: int | None = None
     scale: float | None = None

@@ -12,5 +12,5 @@ config = PrivacyConfig(
 )
 accountant = RdpAccountant(config)
 accountant.compose(GaussianPrivacyEvent(1.0, 999, 1000), 1)
-print(f"999 of 1000 clients, noise multiplier 1, one round: epsilon {accountant.get_epsilon(DELTA):.4f} is stated")
+print("999 of 1000 clients, noise multiplier 1, one round; epsilon that is stated:", accountant.get_epsilon(DELTA))
 print("two updates C and -C of one client, noise of standard deviation C: at least 9.9957 is true")
