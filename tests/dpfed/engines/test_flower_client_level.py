@@ -397,3 +397,39 @@ def test_one_node_moves_the_model_by_no_more_than_is_charged():
 def test_a_server_that_does_not_clip_is_found(monkeypatch):
     monkeypatch.setattr(Clip, "client", lambda self, rows, ids, now: rows)
     assert shift_in_noise() > 300
+
+
+def test_flowers_own_strategy_charges_our_accountant_and_stops_at_its_budget(tmp_path):
+    """No-amplification is the reading that Flower's wrapper takes; ten nodes of ten, noise multiplier 1."""
+    types = pytest.importorskip("flwr.supercore.privacy_accounting", reason="flwr has no accounting")
+    from flwr.serverapp.exception import PrivacyBudgetExhausted
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as Fixed
+
+    from dpfed.engines.flower.accountant import FlowerAccountant
+
+    config = types.PrivacyConfig(
+        target_delta=1e-3,
+        population_size=10,
+        neighboring_relation=types.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        sampling_method=types.SamplingMethod.NO_AMPLIFICATION,
+        max_epsilon=6.0,
+    )
+    ledger, grid = tmp_path / "l.jsonl", Nodes(10, by(1.0))
+    equal = Nodes._good  # nodes report how many examples they have; Flower's accounting wants them equal
+    grid._good = lambda message, node: _one_example(equal(grid, message, node))
+    accountant = FlowerAccountant(config, ledger=ledger)
+    strategy = Fixed(FedAvg(min_available_nodes=1, min_train_nodes=1), 1.0, 1.0, 10, accountant=accountant)
+    start = ArrayRecord({"w": Array(np.zeros((4, 4), dtype=np.float32))})
+    plan = Plan(clients=10, cohort=10, sampling="all", delta=1e-3)
+    affordable = budget.rounds(plan, epsilon=6.0, noise_multiplier=1.0)
+    for number in range(1, affordable + 1):
+        one_round(strategy, grid, start, number)
+    with pytest.raises(PrivacyBudgetExhausted):
+        one_round(strategy, grid, start, affordable + 1)
+    assert Ledger.read(ledger).guarantee(1e-3).epsilon <= 6.0
+    assert len(Ledger.read(ledger).releases) == affordable > 0
+
+
+def _one_example(reply):
+    reply.content["metrics"] = MetricRecord({"num-examples": 1})
+    return reply
