@@ -45,7 +45,11 @@ def cells(name: str, profile: str, tmp_path: Path) -> tuple[Cell, ...]:
 
 
 def published(name: str) -> list[dict[str, str]]:
-    with (EXPERIMENTS / name).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+    """The paper's numbers; none of an experiment that repeats no paper."""
+    numbers = (EXPERIMENTS / name).with_suffix(".csv")
+    if not numbers.exists() and name == "participation/fashion-mnist.toml":
+        return []
+    with numbers.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
