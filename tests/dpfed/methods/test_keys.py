@@ -15,6 +15,7 @@ AWAY = {
     "method.options": "{ levels = 4 }",
     "method.error_feedback": "true",
     "method.shared": "true",
+    "method.stays": "true",
     "method.progressive": "false",
     "method.stochastic": "false",
     "method.train_masked": "false",
