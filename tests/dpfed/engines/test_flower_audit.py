@@ -41,10 +41,11 @@ def test_a_claim_that_is_easily_lost_is_refuted(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_case_is_as_its_code_says(case):
-    done = audit_flower(case)
-    assert (done.verdict == "fail") == (not case.sound)
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.name not in GROSS])
+def test_every_other_case_is_as_its_code_says(name):
+    """A sound one fails with the stated probability, whatever the trials; a false claim gets all of its trials."""
+    done = audit_flower(CASE[name], trials=1_000 if CASE[name].sound else None)
+    assert (done.verdict == "fail") == (not CASE[name].sound)
 
 
 def test_sound_use_is_not_refuted():
