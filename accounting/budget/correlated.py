@@ -90,7 +90,22 @@ class CorrelatedPlan:
                 f"bands={size} with cohort={plan.cohort} of clients={plan.clients}: each of as many groups must "
                 f"hold a cohort. Use at most {plan.clients // plan.cohort} bands."
             )
+        if plan.sampling == "cyclic" and self.separation > plan.period:
+            raise InvalidParameter(
+                f"separation={plan.separation} with sampling='cyclic', cohort={plan.cohort} of clients={plan.clients}: "
+                f"each client comes in every {plan.period}th round. Use at most {plan.period}, or a smaller cohort."
+            )
         self.workload(1)
+
+    def _require_participations(self, rounds: int) -> None:
+        """InvalidParameter for a limit that the sampling does not keep: the account would be of another run."""
+        plan = self.plan
+        due = -(-rounds // (plan.period if plan.sampling == "cyclic" else self.separation))
+        if plan.participations is not None and plan.participations < due:
+            raise InvalidParameter(
+                f"participations={plan.participations} with sampling={plan.sampling!r}: in {rounds} rounds a client "
+                f"can take part {due} times. Use at least {due}, fewer rounds, or a longer separation."
+            )
 
     def workload(self, rounds: int) -> Workload:
         """What the sums become in the model."""
@@ -103,6 +118,7 @@ class CorrelatedPlan:
         plan, sampled = self.plan, self.plan.sampling == "poisson"
         if rounds > MOST_ROUNDS:
             raise InvalidParameter(f"rounds={rounds} with noise={plan.noise!r}: must be at most {MOST_ROUNDS}.")
+        self._require_participations(rounds)
         separation = rounds if sampled else self.separation
         times = 1 if sampled else plan.participations
         if plan.noise == "blt":

@@ -55,7 +55,7 @@ class PlanOptions:
     def plan(self) -> Plan:
         """ConfigError for an option that has no meaning for this mechanism, or that it needs."""
         if self.noise != "independent" and self.sampling == "poisson" and self.separation is not None:
-            public = replace(self, sampling="cyclic", cohort=self.cohort or round(self.clients / self.separation))
+            public = replace(self, sampling="cyclic", cohort=self.cohort or max(self.clients // self.separation, 1))
             return public.plan()
         if self.cohort is None and self.participations is not None and self.rounds is not None:
             return replace(self, cohort=self._cohort_of(self.participations, self.rounds)).plan()

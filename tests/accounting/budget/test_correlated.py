@@ -53,9 +53,28 @@ def test_sampled_groups_are_the_table_of_the_theorem(epsilon, bands, z, error):
 
 
 def test_fewer_participations_need_less():
-    whole, twice = (Plan(**GOLDEN, sampling="cyclic", bands=60, participations=k) for k in (None, 2))
+    """A public order of 60 rounds, charged for clients who come 30 rounds apart, but not more than three times."""
+    whole, thrice = (Plan(**GOLDEN, sampling="cyclic", bands=60, separation=30, participations=k) for k in (None, 3))
     of = {"noise_multiplier": 5.0, "rounds": 180}
-    assert budget.epsilon(twice, **of) < budget.epsilon(whole, **of)
+    assert budget.epsilon(thrice, **of) < budget.epsilon(whole, **of)
+
+
+@pytest.mark.parametrize(
+    ("fields", "due"),
+    [({"sampling": "cyclic"}, 3), ({"sampling": "cyclic", "separation": 30}, 3), ({"sampling": "min-separation"}, 6)],
+)
+def test_a_limit_that_the_sampling_does_not_keep_is_refused(fields, due):
+    """In 180 rounds a public order of 60 has every client three times; rests of 30 rounds let one come six times."""
+    fields = {**GOLDEN, "bands": 60, "separation": 30, **fields}
+    of = {"noise_multiplier": 5.0, "rounds": 180}
+    assert budget.epsilon(Plan(**fields, participations=due), **of) > 0
+    with pytest.raises(InvalidParameter, match=f"Use at least {due}"):
+        budget.epsilon(Plan(**fields, participations=due - 1), **of)
+
+
+def test_a_separation_that_a_public_order_does_not_have_is_refused():
+    with pytest.raises(InvalidParameter, match="Use at most 60"):
+        Plan(**GOLDEN, sampling="cyclic", bands=60, separation=61)
 
 
 @pytest.mark.parametrize(
