@@ -27,7 +27,7 @@ _LATEST_START = 60
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Cells:
+class _GrowthCells:
     """The table between its nodes: bounds on log G in cells of orders and moves, [orders, moves]."""
 
     orders: Floats
@@ -39,7 +39,7 @@ class _Cells:
     ratio: float
 
     @classmethod
-    def of(cls, growth: Growth) -> "_Cells":
+    def of(cls, growth: Growth) -> "_GrowthCells":
         """Chords in tau at every node of alpha, then chords of their logarithms in alpha; the ends of a cell bound it.
 
         On a cell of moves the chords at two neighbouring nodes are at most their values at its ends, so G in between is
@@ -104,7 +104,7 @@ def path_of(growth: Growth, zeta: float, squared_norm: float) -> Path | None:
     """
     if not (np.all(np.isfinite(growth.table)) and np.all(growth.table > 0) and 0 < zeta < 1):
         return None
-    cells, move = _Cells.of(growth), float(growth.moves[-1])
+    cells, move = _GrowthCells.of(growth), float(growth.moves[-1])
     least = float(growth.table[:, 0].max())
     variances, rates = [], []
     for variance in _variances(_FIRST * least * move**2, 2 * least * squared_norm):
@@ -123,7 +123,7 @@ def _variances(first: float, enough: float) -> Iterator[float]:
         variance *= _STEP
 
 
-def _least_rate(cells: _Cells, variance: float, least: float, zeta: float) -> float:
+def _least_rate(cells: _GrowthCells, variance: float, least: float, zeta: float) -> float:
     """A rate that passes, nearly the least; infinite where none up to `_LARGEST_RATE` times the least does."""
     low, high = least, least * _LARGEST_RATE
     if not _tail_passes(cells, variance, zeta):
@@ -143,20 +143,20 @@ def _log_slope(order: Floats | float, variance: float) -> Floats:
     return np.asarray(-(beyond**2) * variance / 2 - math.log(2) - math.log(2 * math.pi * variance) / 2)
 
 
-def _tail_passes(cells: _Cells, variance: float, zeta: float) -> bool:
+def _tail_passes(cells: _GrowthCells, variance: float, zeta: float) -> bool:
     """Beyond the last node the slope falls faster than G can grow, from below zeta on."""
     below = cells.last_growth + float(_log_slope(cells.last_order, variance)) < math.log(zeta) - _MARGIN
     return below and (cells.last_order - 1) * variance > cells.ratio * (1 + _MARGIN)
 
 
-def _open(cells: _Cells, variance: float, zeta: float) -> int:
+def _open(cells: _GrowthCells, variance: float, zeta: float) -> int:
     """How many rows of orders have a cell that zeta alone does not cover."""
     covered = cells.log_growth + _log_slope(cells.orders, variance)[:, None] <= math.log(zeta) - _MARGIN
     rows = np.flatnonzero(~covered.all(axis=1))
     return int(rows[-1]) + 1 if rows.size else 0
 
 
-def _passes(cells: _Cells, rows: int, variance: float, rate: float) -> bool:
+def _passes(cells: _GrowthCells, rows: int, variance: float, rate: float) -> bool:
     """log G <= log(rate (e^(bD) - 1)/(bD)) in every cell of the first `rows` orders, D = rate tau^2, b from Lemma 6.
 
     (e^x - 1)/x rises in x, so a cell takes the end of D at which b D is least. False for anything not finite.

@@ -57,6 +57,8 @@ class FlowerAccountant:
     Under replace-one a client's row is exchanged for another, at most 2 C away. Flower's RdpAccountant takes that move
     to be C, and so states less than what neighbours can tell (docs/flower.md). The account is of the sampler that
     config names. Whether it ran is for the caller to see to: `ClientLevelStrategy` draws the cohorts it charges for.
+    Fixed size holds where what a client sends does not depend on the rounds it was drawn in before: a node that keeps a
+    state of its own from round to round (Flower's Context) is not covered.
 
     ValueError (InvalidParameter) for another model, event or state; RunError, LedgerError for a ledger that is of
     another plan, or cannot be trusted or written.

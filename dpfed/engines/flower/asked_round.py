@@ -14,7 +14,7 @@ from torch import Tensor
 from dpfed.engines.flower.array_vectors import update_of
 from dpfed.engines.flower.inbox import only_once
 from dpfed.engines.flower.losses import note_loss
-from dpfed.engines.flower.round_terms import RECORD, Terms
+from dpfed.engines.flower.round_terms import RECORD, RoundTerms
 from dpfed.errors import WireError
 from dpfed.run.client_level import Step
 
@@ -28,7 +28,7 @@ class AskedRound:
     example: Message
     key: str
     nodes: Mapping[int, int]
-    terms: Mapping[int, Terms]
+    terms: Mapping[int, RoundTerms]
 
     def updates(self, replies: Iterable[Message], size: int) -> Iterator[Tensor]:
         """One update [size] a client of the cohort, in its order; zeros for those that cannot be had."""
@@ -55,7 +55,7 @@ class AskedRound:
             )
 
 
-def _update_in(reply: Message, terms: Terms, start: ArrayRecord) -> Tensor:
+def _update_in(reply: Message, terms: RoundTerms, start: ArrayRecord) -> Tensor:
     """The update [d] in a reply. WireError for an error, or for anything but what the terms ask for."""
     if reply.has_error():
         raise WireError(f"the node failed: {reply.error.reason}")

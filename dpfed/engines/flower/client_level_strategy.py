@@ -19,7 +19,7 @@ from accounting import Guarantee
 from dpfed.engines.flower.array_vectors import moved, size_of, typed_as
 from dpfed.engines.flower.asked_round import AskedRound
 from dpfed.engines.flower.population import Population
-from dpfed.engines.flower.round_terms import RECORD, Terms, options_of
+from dpfed.engines.flower.round_terms import RECORD, RoundTerms, options_of
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.client_level import ClientLevel, Step
 from dpfed.stages.chain import Stages
@@ -46,7 +46,9 @@ class ClientLevelStrategy(Strategy):
     Claim: `guarantee()` is an upper bound for all models that leave `aggregate_train`, for whoever sees them and not
     the cohorts, whatever nodes send. Each round draws its cohort with the sampler that is charged, clips each update at
     the server, sums with equal weights, adds noise, writes the ledger and only then shows the mean to `strategy`, which
-    adds post-processing. Unit: one node. Direction of error: upwards.
+    adds post-processing. Unit: one node. Direction of error: upwards. Fixed-size sampling is accounted under a
+    hypothesis: what a node sends does not depend on the rounds it was drawn in before (`accounting.compose.adaptive`).
+    So no node may keep a state of its own from round to round, as Flower's Context allows.
 
     A node that fails, is late, answers twice or sends what cannot be read counts as an update of zeros, and the divisor
     stays that of the plan: so a client's row never moves the sum by more than the clip norm, whether it came or not,
@@ -204,8 +206,8 @@ class ClientLevelStrategy(Strategy):
             raise ConfigError(f"{kind} sends nodes of one round different messages: its cohort cannot be drawn anew.")
         return first
 
-    def _terms(self, step: Step, client: int, arrays: ArrayRecord, key: str) -> Terms:
-        return Terms(
+    def _terms(self, step: Step, client: int, arrays: ArrayRecord, key: str) -> RoundTerms:
+        return RoundTerms(
             round=step.round,
             client=client,
             clip_norm=float(self._plan["clip_norm"]),

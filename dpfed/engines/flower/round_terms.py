@@ -32,7 +32,7 @@ _OF_MODELS = ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class RoundTerms:
     """One client's part of a round; all of it is public but that it is asked at all.
 
     round, client: their numbers, from 0
@@ -107,7 +107,7 @@ def options_of(scheme: str, options: Mapping[str, Any] | None) -> str:
     return json.dumps(dict(options or {}))
 
 
-def read_terms(content: RecordDict) -> Terms:
+def read_terms(content: RecordDict) -> RoundTerms:
     """On the node, of a message. ConfigError where the server is not a ClientLevelStrategy, WireError for terms that no
     such server sends."""
     if RECORD not in content.config_records:
@@ -120,7 +120,7 @@ def read_terms(content: RecordDict) -> Terms:
     kinds |= dict.fromkeys(("round", "client", "dimension", "kept", "seed"), int)
     if set(given) != set(kinds) or any(type(given[name]) is not kind for name, kind in kinds.items()):
         raise WireError(f"terms {sorted(given)}: must be {sorted(kinds)}, of one version of dpfed on server and nodes.")
-    terms = Terms(**given)
+    terms = RoundTerms(**given)
     if not SMALLEST_CLIP <= terms.clip_norm <= LARGEST_CLIP:
         raise WireError(f"clip_norm={terms.clip_norm!r}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
     if min(terms.round, terms.client, terms.seed) < 0 or not 1 <= terms.kept <= terms.dimension:

@@ -76,7 +76,9 @@ class ClientLevel:
     Claim: `guarantee()` is an upper bound for everything that `release` returned, and everything that an interrupted
     process was about to return, for whoever sees the releases and not the cohorts. A round is that of `dpfed.round`,
     its stages are those of `dpfed run`: what is charged is computed from the fields that draw the noise. It covers what
-    goes through `release`, and nothing else that the loop does with clients' data.
+    goes through `release`, and nothing else that the loop does with clients' data. With sampling = "fixed": where what
+    a client sends does not depend on the rounds it was drawn in before; a loop that keeps a state of each client
+    between its rounds (error feedback, control variates) is not covered then.
 
     A round without a release is skipped: nothing is released, nothing is charged, the ledger says so. That is sound if
     who was drawn, and what they hold, have no part in whether it is skipped: an empty cohort is released like any
