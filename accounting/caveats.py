@@ -6,6 +6,8 @@ from accounting.rounding import upwards
 
 LARGE_EPSILON = 20.0
 """Above it an outcome may be e^20, 485 million, times as likely under one neighbour as under the other."""
+ALMOST_ANYTHING = "almost anything"
+"""What such an epsilon allows; the note that says so ends in it."""
 
 
 def caveats(*, epsilon: float, delta: float, units: int | None, unit: str = "client") -> tuple[str, ...]:
@@ -33,7 +35,7 @@ def _of_epsilon(epsilon: float, delta: float) -> tuple[str, ...]:
     if epsilon > LARGE_EPSILON:
         return (
             f"epsilon {upwards(epsilon)} is above {upwards(LARGE_EPSILON)}: it allows likelihood ratios of "
-            f"e^{upwards(epsilon)} between neighbours, almost anything",
+            f"e^{upwards(epsilon)} between neighbours, {ALMOST_ANYTHING}",
         )
     if epsilon == 0:
         return (

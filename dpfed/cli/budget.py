@@ -16,6 +16,10 @@ from dpfed.cli.solve_budget import solve
 from dpfed.errors import ConfigError
 
 
+_PAPERS = "fed-smp"
+"""What accounts after formulas of a paper begin with; some of them guarantee nothing."""
+
+
 def budget(
     *,
     clients: int | None = None,
@@ -51,6 +55,7 @@ def budget(
     others: Literal["anywhere", "near-reference"] | None = None,
     slots: int | None = None,
     compare: Annotated[bool, Parameter(negative="")] = False,
+    papers: Annotated[bool, Parameter(negative="")] = False,
     plot: Path | None = None,
     over: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     ledger: Path | None = None,
@@ -147,6 +152,9 @@ def budget(
     compare
         One row for every accountant and reading, each with the sampler it belongs to; and which schedule and noise give
         the model's sums the least error at this epsilon.
+    papers
+        With --compare: also what a paper's own formulas say of such a run, some of which guarantee nothing (--json has
+        these rows always).
     plot
         Write epsilon over rounds, one line for each accountant, to this PNG, and what epsilon says in other words
         (profile, trade-off curve, groups, an observer's belief) to NAME-readings.png; with --over, a heat map.
@@ -209,6 +217,8 @@ def budget(
         return
     if compare and mechanism not in ("gaussian", "distributed-gaussian"):
         raise ConfigError(f"--compare with --mechanism {mechanism}: it is for Gaussian noise. Remove it.")
+    if papers and not compare:
+        raise ConfigError("--papers without --compare: it adds rows to that table. Add --compare.")
     answer = solve(plan, rounds, noise_multiplier, epsilon, accountant, conversion, precision)
     rows = [answer]
     if compare:
@@ -216,7 +226,7 @@ def budget(
     if second_opinion:
         answer, *rows = budgets.with_second_opinion([answer, *rows])
     found = advice.choices(plan, epsilon=answer.epsilon, rounds=answer.rounds) if compare and answer.valid else ()
-    _report(plan, answer, rows, found, plot=plot, json=json, compare=compare, table=table)
+    _report(plan, answer, rows, found, plot=plot, json=json, compare=compare, papers=papers, table=table)
     if group != 1 and not json:
         show_group(answer, group)
 
@@ -230,6 +240,7 @@ def _report(
     plot: Path | None,
     json: bool,
     compare: bool,
+    papers: bool,
     table: bool,
 ) -> None:
     plots = []
@@ -245,7 +256,10 @@ def _report(
         more |= {"advice": [one.to_dict() for one in found]} if found else {}
         print_json({"results": results, **more} if compare else {**results[0], **more})
         return
-    show(plan, answer, rows if compare else [], plots)
+    shown = [row for row in rows if papers or not row.accountant.startswith(_PAPERS)] if compare else []
+    show(plan, answer, shown, plots)
+    if 0 < len(shown) < len(rows):
+        console().print("note: what a paper's own formulas say of such a run: --papers")
     for line in advice.words(found):
         console().print(f"advice: {line}")
     if table:

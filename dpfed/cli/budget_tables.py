@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from accounting.budget import Budget, Plan
+from accounting.caveats import ALMOST_ANYTHING
 from accounting.compose import profiles, readings
 from accounting.compose.adaptive import HYPOTHESIS
 from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation
@@ -44,8 +45,8 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] =
             out.print(f"note: {HYPOTHESIS}")
         out.print(
             "Only the rows of the sampler and adjacency that really run are about your run: an epsilon of Poisson "
-            "sampling\nsays nothing about fixed-size cohorts. Rows marked 'no' are no guarantees; "
-            "the notes say why."
+            "sampling\nsays nothing about fixed-size cohorts."
+            + ("" if all(row.valid for row in rows) else " Rows marked 'no' are no guarantees; the notes say why.")
         )
     for plot in plots:
         out.print(f"plot: {plot}")
@@ -140,10 +141,18 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
             downwards(row.lower_bound),
             *([upwards(row.second_opinion.epsilon)] if asked and row.second_opinion is not None else []),
             "yes" if row.valid else "no",
-            "; ".join(
-                note.removeprefix(_NO_GUARANTEE)
-                for note in row.notes
-                if note.startswith(_NO_GUARANTEE) or (note not in said and not note.startswith(_SECOND))
-            ),
+            _in_a_cell(row, said),
         )
     return table
+
+
+def _in_a_cell(row: Budget, said: tuple[str, ...]) -> str:
+    """What the table does not say otherwise; in a few words where epsilon is too large to say much."""
+    large = any(note.endswith(ALMOST_ANYTHING) for note in row.notes)
+    notes = [
+        note.removeprefix(_NO_GUARANTEE)
+        for note in row.notes
+        if note.startswith(_NO_GUARANTEE) or not (note in said or note.startswith(_SECOND))
+        if not note.endswith(ALMOST_ANYTHING)
+    ]
+    return "; ".join([*notes, *([f"allows {ALMOST_ANYTHING}"] if large else [])])

@@ -86,7 +86,7 @@ def test_the_readmes_noise_multiplier_costs_no_more_than_was_asked_for(capsys):
 
 @pytest.mark.slow
 def test_every_cell_of_a_comparison_is_on_its_safe_side(capsys):
-    arguments = ("--clients", 900, "--cohort", 30, "--rounds", 2, "--noise-multiplier", 1.7, "--compare")
+    arguments = ("--clients", 900, "--cohort", 30, "--rounds", 2, "--noise-multiplier", 1.7, "--compare", "--papers")
     exact = json.loads(printed(capsys, *arguments, "--json"))["results"]
     cells = [
         [float(cell.replace("–", "nan")) for cell in line.split("│")[6:8]]
