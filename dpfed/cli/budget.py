@@ -15,7 +15,6 @@ from dpfed.cli.output import console, print_json
 from dpfed.cli.solve_budget import solve
 from dpfed.errors import ConfigError
 
-
 _PAPERS = "fed-smp"
 """What accounts after formulas of a paper begin with; some of them guarantee nothing."""
 
