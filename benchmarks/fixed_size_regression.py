@@ -3,7 +3,7 @@
     python benchmarks/fixed_size_regression.py [SETTINGS]
 
 One line for each setting in which epsilon is above the one-pair account by 1e-4 relative or below its lower bound, and
-what all of them show. Seconds are those of the account and its lower bound together.
+what all of them show; how many are done on standard error. Seconds are those of the account and its lower bound together.
 """
 
 import sys
@@ -19,7 +19,9 @@ from accounting.rounding import downwards, upwards
 def main(count: int) -> None:
     rng = np.random.default_rng(19)
     ratios, gaps, seconds, wrong = [], [], [], 0
-    for _ in range(count):
+    for done in range(count):
+        if done % 25 == 0:
+            print(f"{done} of {count}", file=sys.stderr, flush=True)
         clients = int(10 ** rng.uniform(1.5, 5))
         cohort = max(1, int(clients * 10 ** rng.uniform(-3, -0.4)))
         sigma, rounds = float(rng.uniform(0.5, 5)), int(10 ** rng.uniform(0, 2.5))

@@ -36,6 +36,13 @@ class Data(Table):
     """How many labels a file of one's own can have, unless its metadata say so: a public number. A file that has
     train_targets in place of train_labels predicts numbers and has no classes."""
 
+    features: Literal["scattering"] | None = None
+    """scattering: of images their wavelet scattering, fixed features, on which a small model learns with little noise
+    (a linear one is model.name = "mlp" with model.hidden = []). The model takes `dpfed.data.scattering` of an image."""
+
+    orientations: Annotated[int, Field(ge=2, le=16)] = 8
+    """Of scattering: L, which makes (1 + L)^2 numbers of 4 x 4 pixels."""
+
     train_samples: Count | None = None
     """At most so many training samples, drawn by data.partition_seed."""
 

@@ -18,6 +18,7 @@ from dpfed.data.digits import load_digits
 from dpfed.data.label_partitions import dirichlet, some_labels, unbalanced
 from dpfed.data.mnist import EMNIST_CLASSES, load_emnist, load_fashion_mnist, load_mnist
 from dpfed.data.partition import Partition, iid, natural
+from dpfed.data.scattering import scattering
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.data.svhn import load_svhn
 from dpfed.errors import ConfigError, DataError, DpfedError
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "natural",
     "register",
+    "scattering",
     "some_labels",
     "unbalanced",
 ]

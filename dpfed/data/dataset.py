@@ -32,6 +32,7 @@ class Dataset:
                    never counted from labels, which are private. None: targets are no classes
     train_clients: int64 [N], who holds each training sample in nature, counted from 0; None where nobody does
     natural_clients: how many there are in nature, those included whose samples were all taken away
+    raw_inputs:    train_inputs before fixed features (data.features) took their place: clients stay who they are
 
     Raises DataError when shapes, types or labels do not agree; no message holds a value of a sample.
     """
@@ -44,6 +45,7 @@ class Dataset:
     classes: int | None
     train_clients: NDArray[np.int64] | None = None
     natural_clients: int = 0
+    raw_inputs: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         if self.classes is not None:
@@ -106,7 +108,11 @@ class Dataset:
     def _with_training(self, rows: NDArray[np.int64]) -> Dataset:
         clients = None if self.train_clients is None else self.train_clients[rows]
         return replace(
-            self, train_inputs=self.train_inputs[rows], train_labels=self.train_labels[rows], train_clients=clients
+            self,
+            train_inputs=self.train_inputs[rows],
+            train_labels=self.train_labels[rows],
+            train_clients=clients,
+            raw_inputs=None if self.raw_inputs is None else self.raw_inputs[rows],
         )
 
 

@@ -35,7 +35,7 @@ def _names(holdings: Holdings) -> Iterator[bytes]:
 
 
 def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
-    yield from _array("inputs", dataset.train_inputs)
+    yield from _array("inputs", dataset.train_inputs if dataset.raw_inputs is None else dataset.raw_inputs)
     yield from _array("labels", dataset.train_labels)
     match holdings:
         case Partition():

@@ -17,6 +17,7 @@ from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.data.partition import Holdings, Partition
 from dpfed.data.resampled import Resampled
+from dpfed.data.scattering import with_scattering
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 
@@ -71,7 +72,12 @@ def _load(table: Data, name: str) -> Dataset:
     columns = None
     if table.inputs and table.label is not None:
         columns = data.Columns(inputs=table.inputs, label=table.label, client=table.client)
-    return data.load(name, table.root, classes=classes, columns=columns)
+    return with_features(table, data.load(name, table.root, classes=classes, columns=columns))
+
+
+def with_features(table: Data, dataset: Dataset) -> Dataset:
+    """The same samples as the features that data.features names, if it does."""
+    return dataset if table.features is None else with_scattering(dataset, orientations=table.orientations)
 
 
 def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.device) -> tuple[Dataset, Public | None]:
@@ -150,7 +156,7 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
                 )
             return Resampled(samples=len(labels), clients=clients, each=_given(table.samples), seeds=seeds)
         case "nodes":
-            _check_unknown_sizes(config)
+            _check_nodes(config)
             nothing = np.zeros(clients + 1, dtype=np.int64)
             return Partition(indices=nothing[:0], offsets=nothing)
 
@@ -164,8 +170,14 @@ def require_samples_here(config: Config) -> None:
         )
 
 
-def _check_unknown_sizes(config: Config) -> None:
-    """ConfigError for what the server works out from the clients' numbers of samples, which it does not know."""
+def _check_nodes(config: Config) -> None:
+    """ConfigError for what the server does with clients' samples, which it does not have, or works out from their
+    numbers, which it does not know."""
+    if config.data.features is not None:
+        raise ConfigError(
+            f"data.features={config.data.features!r} with data.partition='nodes': nodes' samples are taken as they "
+            "are. Give nodes and data.name files of features (dpfed.data.scattering), and leave data.features out."
+        )
     if config.local.steps is None:
         raise ConfigError(
             f"local.epochs={config.local.epochs} with data.partition='nodes': the steps of an epoch tell how many "

@@ -123,6 +123,11 @@ RULES = (
         lambda config, facts: any(name and name.endswith("/") for name in (config.data.name, config.data.public_from)),
     ),
     Needs(
+        ("data.orientations",),
+        "data.features='scattering'",
+        lambda config, facts: config.data.features == "scattering",
+    ),
+    Needs(
         ("data.public_from",),
         "data.public > 0",
         lambda config, facts: config.data.public > 0,

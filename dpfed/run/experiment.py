@@ -18,7 +18,7 @@ from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
-from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data
+from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data, with_features
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
 from dpfed.methods.facts import MethodFacts
@@ -167,7 +167,7 @@ def _samples(
     config: Config, given: Dataset | None, division: Seeds, device: torch.device
 ) -> tuple[Dataset, Public | None, Validation | None]:
     """What clients train on, and what of it is public or set aside instead."""
-    whole = given or whole_data(config)
+    whole = whole_data(config) if given is None else with_features(config.data, given)
     check_letters(config.model.name, whole)
     rest, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, rest, division, device)

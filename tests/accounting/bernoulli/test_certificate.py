@@ -198,7 +198,7 @@ def test_cells_lie_above_g_everywhere_in_them(reach):
     """Interior points, those between the orders 2 and 3 too; random others within the window."""
     at = replace(SWAP, reach=reach)
     table, rng = growth_of(at), np.random.default_rng(1)
-    cells = certificate._Cells.of(table)
+    cells = certificate._GrowthCells.of(table)
     for _ in range(40):
         theta = rng.uniform(0.15, 0.85)
         low, high = (0.15, 0.85) if reach is None else (max(0.15, theta - reach), min(0.85, theta + reach))
@@ -216,7 +216,7 @@ def test_rates_are_refused_where_anything_is_not_finite():
     spoilt = replace(table, table=np.where(table.orders[:, None] > 50, np.inf, table.table))
     assert path_of(spoilt, 1e-8, 4.0) is None
     assert path_of(replace(table, table=np.full_like(table.table, np.nan)), 1e-8, 4.0) is None
-    cells = certificate._Cells.of(table)
+    cells = certificate._GrowthCells.of(table)
     assert not certificate._passes(cells, 30, math.nan, 1.0)
 
 

@@ -1,0 +1,127 @@
+"""Wavelet scattering of images: fixed features, on which a private run trains a small model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.data.dataset import Dataset
+from dpfed.errors import ConfigError
+
+_AT_ONCE = 250
+_MARGIN = 8
+_STRIDE = 4
+_SMALLEST = _MARGIN + _STRIDE  # the margin is a mirror image, which has to be there
+
+
+def with_scattering(dataset: Dataset, *, orientations: int) -> Dataset:
+    """The same samples with `scattering` in place of their images. ConfigError where they are no images."""
+    return replace(
+        dataset,
+        train_inputs=scattering(dataset.train_inputs, orientations=orientations),
+        test_inputs=scattering(dataset.test_inputs, orientations=orientations),
+        raw_inputs=dataset.train_inputs,
+    )
+
+
+def scattering(images: NDArray[np.float32], *, orientations: int = 8) -> NDArray[np.float32]:
+    """Features [N, channels (1 + L)^2, height / 4, width / 4] of images [N, channels, height, width], L orientations.
+
+    The scattering transform of depth 2 over two octaves (Bruna and Mallat 2013; for private learning Tramer and Boneh
+    2021), with Morlet wavelets psi of scale 1 and 2 and a Gaussian low-pass phi, every fourth pixel of
+
+        x * phi,   |x * psi_1| * phi,   |x * psi_2| * phi,   ||x * psi_1| * psi_2'| * phi,
+
+    moduli of psi_2 being on every second pixel. Each of these four groups minus its mean, over its deviation (the root
+    of variance + 1e-5), within a sample. A function of one sample by itself: nothing is learnt from data, so features
+    of a client's samples are that client's as the samples were, and no privacy is spent.
+    ConfigError unless inputs are images of at least 12 by 12 pixels.
+    """
+    if images.ndim != 4 or min(images.shape[2:]) < _SMALLEST:
+        raise ConfigError(
+            f"data.features='scattering' with inputs of shape {images.shape[1:]}: it needs [channels, height, width] "
+            f"of at least {_SMALLEST} by {_SMALLEST} pixels. Leave data.features out."
+        )
+    filters = _Filters(images.shape[2], images.shape[3], orientations)
+    features = np.empty((len(images), *filters.shape_of(images.shape[1])), dtype=np.float32)
+    for start in range(0, len(images), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        features[some] = filters.features(torch.from_numpy(images[some])).numpy()
+    return features
+
+
+class _Filters:
+    """Wavelets and low-pass as spectra on the image with its margin."""
+
+    def __init__(self, height: int, width: int, orientations: int) -> None:
+        self.rows, self.columns = -(-height // _STRIDE), -(-width // _STRIDE)
+        self.wide = tuple(_STRIDE * side + 2 * _MARGIN for side in (self.rows, self.columns))
+        self.pads = (_MARGIN, self.wide[1] - width - _MARGIN, _MARGIN, self.wide[0] - height - _MARGIN)
+        self.orientations = orientations
+        turns = [math.pi * turn / orientations for turn in range(orientations)]
+        self.fine, self.coarse = (
+            torch.stack([_morlet(self.wide, scale, turn, _STRIDE / orientations) for turn in turns]) for scale in (1, 2)
+        )
+        self.low = _wave(self.wide, 1.6, 0.0, 0.0, 1.0).float()
+        self.low_of_half = _thinned(self.low, 2) * 4  # of an image with every second pixel: a fourth of the values
+
+    def shape_of(self, channels: int) -> tuple[int, int, int]:
+        return channels * (1 + self.orientations) ** 2, self.rows, self.columns
+
+    def features(self, images: Tensor) -> Tensor:
+        """[n, channels (1 + L)^2, height / 4, width / 4] of images [n, channels, height, width]."""
+        image = torch.fft.fft2(torch.nn.functional.pad(images, self.pads, mode="reflect"))[:, :, None]
+        first = torch.fft.fft2(torch.fft.ifft2(image * self.fine).abs())
+        second = torch.fft.fft2(torch.fft.ifft2(_thinned(image * self.coarse, 2)).abs())
+        both = torch.fft.fft2(torch.fft.ifft2(_thinned(first[:, :, :, None] * self.coarse, 2)).abs()).flatten(2, 3)
+        groups = (
+            _thinned(image * self.low, 4),
+            _thinned(first * self.low, 4),
+            _thinned(second * self.low_of_half, 2),
+            _thinned(both * self.low_of_half, 2),
+        )
+        return torch.cat([_normalised(self._without_margin(torch.fft.ifft2(one).real)) for one in groups], 2).flatten(
+            1, 2
+        )
+
+    def _without_margin(self, image: Tensor) -> Tensor:
+        skipped = _MARGIN // _STRIDE
+        return image[..., skipped : skipped + self.rows, skipped : skipped + self.columns]
+
+
+def _normalised(group: Tensor) -> Tensor:
+    """Mean 0 and variance 1 over a sample's values in all of the group's channels and places."""
+    flat = group.flatten(1)
+    return ((flat - flat.mean(1, keepdim=True)) / (flat.var(1, keepdim=True, correction=0) + 1e-5).sqrt()).view_as(
+        group
+    )
+
+
+def _thinned(spectrum: Tensor, by: int) -> Tensor:
+    """The spectrum of every `by`-th pixel in both directions: frequencies that become one are averaged."""
+    height, width = spectrum.shape[-2:]
+    folded = spectrum.unflatten(-1, (by, width // by)).mean(-2)
+    return folded.unflatten(-2, (by, height // by)).mean(-3)
+
+
+def _morlet(size: tuple[int, ...], scale: int, angle: float, slant: float) -> Tensor:
+    """A Gabor wave of centre frequency 3 pi / (4 scale) without its mean."""
+    wave = _wave(size, 0.8 * scale, 0.75 * math.pi / scale, angle, slant)
+    bump = _wave(size, 0.8 * scale, 0.0, angle, slant)
+    return (wave - bump * (wave[0, 0] / bump[0, 0])).float()
+
+
+def _wave(size: tuple[int, ...], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
+    """The spectrum [height, width] of a Gaussian window of deviation `sigma` (`sigma / slant` across) times a plane
+    wave, sampled on pixels: copies of the continuous spectrum 2 pi apart are added."""
+    row, column = (2 * math.pi * torch.fft.fftfreq(side, dtype=torch.float64) for side in size)
+    copies = 2 * math.pi * torch.arange(-2, 3, dtype=torch.float64)
+    y, x = row[:, None, None, None] + copies[:, None], column[None, :, None, None] + copies
+    along = math.cos(angle) * x + math.sin(angle) * y - frequency
+    across = math.cos(angle) * y - math.sin(angle) * x
+    return torch.exp(-(sigma**2) / 2 * (along**2 + (across / slant) ** 2)).sum((-2, -1))
