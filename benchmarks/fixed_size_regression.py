@@ -3,7 +3,7 @@
     python benchmarks/fixed_size_regression.py [SETTINGS]
 
 One line for each setting in which epsilon is above the one-pair account by 1e-4 relative or below its lower bound, and
-what all of them show; how many are done on standard error. Seconds are those of the account and its lower bound together.
+what all of them show; how many are done on standard error. Seconds are those of the account and its lower bound.
 """
 
 import sys

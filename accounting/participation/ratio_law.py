@@ -27,6 +27,8 @@ _CUT = 1e-17
 _TAIL = 9.5
 """Standard deviations beyond which a value above the threshold counts as infinite."""
 _JUMP_GROUPS = 8
+_MOST_JUMPS = 1000
+"""Values of one jump: limits the fineness for s above 2, too."""
 _LARGEST_GRID = 1 << 18
 """Steps to the threshold; it is what limits the fineness for s above 2, where the bound becomes loose."""
 
@@ -190,7 +192,9 @@ def _one_jump(block: OnceInBlock, shift: float, threshold: float, law: _Sum, gam
     Where weights differ, T is that of all rounds, which is larger.
     """
     ratio = 0.02 * min(shift, 1.0)
-    x = np.arange(threshold, max(shift + _TAIL, threshold + ratio) + ratio / shift, ratio / shift)
+    last = max(shift + _TAIL, threshold + ratio)
+    step = max(ratio / shift, (last - threshold) / _MOST_JUMPS)
+    x = np.arange(threshold, last + step, step)
     mass, mean, values = _cells(x), _cells(x - shift), _value(x, shift)
     upper = np.clip((mean - values[:-1] * mass) / np.diff(values), 0.0, mass)
     masses = np.zeros(len(x))

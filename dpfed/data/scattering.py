@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import replace
 
@@ -20,13 +21,27 @@ _SMALLEST = _MARGIN + _STRIDE  # the margin is a mirror image, which has to be t
 
 
 def with_scattering(dataset: Dataset, *, orientations: int) -> Dataset:
-    """The same samples with `scattering` in place of their images. ConfigError where they are no images."""
-    return replace(
-        dataset,
-        train_inputs=scattering(dataset.train_inputs, orientations=orientations),
-        test_inputs=scattering(dataset.test_inputs, orientations=orientations),
-        raw_inputs=dataset.train_inputs,
-    )
+    """The same samples with `scattering` in place of their images. ConfigError where they are no images.
+
+    The features of the last data set are kept: the runs of a sweep have the same.
+    """
+    before = dict(_kept)
+    _kept.clear()
+    features = []
+    for images in (dataset.train_inputs, dataset.test_inputs):
+        key = _digest(images), orientations
+        features.append(before[key] if key in before else scattering(images, orientations=orientations))
+        _kept[key] = features[-1]
+    return replace(dataset, raw_inputs=dataset.train_inputs, train_inputs=features[0], test_inputs=features[1])
+
+
+_kept: dict[tuple[str, int], NDArray[np.float32]] = {}
+
+
+def _digest(images: NDArray[np.float32]) -> str:
+    found = hashlib.sha256(str(images.shape).encode())
+    found.update(np.ascontiguousarray(images).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def scattering(images: NDArray[np.float32], *, orientations: int = 8) -> NDArray[np.float32]:
@@ -56,7 +71,7 @@ def scattering(images: NDArray[np.float32], *, orientations: int = 8) -> NDArray
 
 
 class _Filters:
-    """Wavelets and low-pass as spectra on the image with its margin."""
+    """Wavelets as spectra on the image with its margin, and the low-pass as matrices."""
 
     def __init__(self, height: int, width: int, orientations: int) -> None:
         self.rows, self.columns = -(-height // _STRIDE), -(-width // _STRIDE)
@@ -67,31 +82,35 @@ class _Filters:
         self.fine, self.coarse = (
             torch.stack([_morlet(self.wide, scale, turn, _STRIDE / orientations) for turn in turns]) for scale in (1, 2)
         )
-        self.low = _wave(self.wide, 1.6, 0.0, 0.0, 1.0).float()
-        self.low_of_half = _thinned(self.low, 2) * 4  # of an image with every second pixel: a fourth of the values
 
     def shape_of(self, channels: int) -> tuple[int, int, int]:
         return channels * (1 + self.orientations) ** 2, self.rows, self.columns
 
     def features(self, images: Tensor) -> Tensor:
         """[n, channels (1 + L)^2, height / 4, width / 4] of images [n, channels, height, width]."""
-        image = torch.fft.fft2(torch.nn.functional.pad(images, self.pads, mode="reflect"))[:, :, None]
-        first = torch.fft.fft2(torch.fft.ifft2(image * self.fine).abs())
-        second = torch.fft.fft2(torch.fft.ifft2(_thinned(image * self.coarse, 2)).abs())
-        both = torch.fft.fft2(torch.fft.ifft2(_thinned(first[:, :, :, None] * self.coarse, 2)).abs()).flatten(2, 3)
-        groups = (
-            _thinned(image * self.low, 4),
-            _thinned(first * self.low, 4),
-            _thinned(second * self.low_of_half, 2),
-            _thinned(both * self.low_of_half, 2),
-        )
-        return torch.cat([_normalised(self._without_margin(torch.fft.ifft2(one).real)) for one in groups], 2).flatten(
-            1, 2
-        )
+        image = torch.nn.functional.pad(images, self.pads, mode="reflect")[:, :, None]
+        spectrum = torch.fft.fft2(image)
+        first = torch.fft.ifft2(spectrum * self.fine).abs()
+        second = torch.fft.ifft2(_on_every_second(spectrum, self.coarse)).abs()
+        of_first = torch.fft.fft2(first)[:, :, :, None]
+        both = torch.fft.ifft2(_on_every_second(of_first, self.coarse)).abs().flatten(2, 3)
+        groups = (self._smooth(image, 1), self._smooth(first, 1), self._smooth(second, 2), self._smooth(both, 2))
+        return torch.cat([_normalised(one) for one in groups], 2).flatten(1, 2)
 
-    def _without_margin(self, image: Tensor) -> Tensor:
-        skipped = _MARGIN // _STRIDE
-        return image[..., skipped : skipped + self.rows, skipped : skipped + self.columns]
+    def _smooth(self, image: Tensor, every: int) -> Tensor:
+        """Every fourth pixel of image * phi without its margin, where the image has every first or second one."""
+        down, right = (_low_pass(wide, every) for wide in self.wide)
+        smoothed: Tensor = down @ image @ right.T
+        return smoothed
+
+
+def _low_pass(wide: int, every: int) -> Tensor:
+    """phi along one side, [wide / 4 without the margin, wide / every]."""
+    kernel = torch.fft.ifft(_wave((wide, 1), 1.6, 0.0, 0.0, 1.0).flatten()).real
+    kernel /= kernel.sum()
+    to = torch.arange(_MARGIN, wide - _MARGIN, _STRIDE)
+    matrix: Tensor = every * kernel[(to[:, None] - torch.arange(0, wide, every)) % wide]
+    return matrix.float()
 
 
 def _normalised(group: Tensor) -> Tensor:
@@ -102,11 +121,14 @@ def _normalised(group: Tensor) -> Tensor:
     )
 
 
-def _thinned(spectrum: Tensor, by: int) -> Tensor:
-    """The spectrum of every `by`-th pixel in both directions: frequencies that become one are averaged."""
-    height, width = spectrum.shape[-2:]
-    folded = spectrum.unflatten(-1, (by, width // by)).mean(-2)
-    return folded.unflatten(-2, (by, height // by)).mean(-3)
+def _on_every_second(spectrum: Tensor, filters: Tensor) -> Tensor:
+    """The spectrum of every second pixel, in both directions, of what is filtered: four frequencies become one."""
+    height, width = (side // 2 for side in spectrum.shape[-2:])
+    total = torch.zeros((), dtype=spectrum.dtype)
+    for row in (slice(None, height), slice(height, None)):
+        for column in (slice(None, width), slice(width, None)):
+            total = total + spectrum[..., row, column] * (filters[..., row, column] / 4)
+    return total
 
 
 def _morlet(size: tuple[int, ...], scale: int, angle: float, slant: float) -> Tensor:

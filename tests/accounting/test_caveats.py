@@ -83,7 +83,7 @@ def test_budgets_have_them(delta, noise_multiplier, expected, sampling):
 
 
 def test_every_row_of_a_comparison_has_its_own():
-    rows = budget.compare(Plan(clients=100, cohort=50, delta=0.02), noise_multiplier=0.05, rounds=3)
+    rows = budget.compare(Plan(clients=100, cohort=80, delta=0.02), noise_multiplier=0.05, rounds=3)
     assert all((EPSILON_NOTE in said(row.notes)) == (row.epsilon > 20) for row in rows)
     assert any(row.epsilon > 20 for row in rows)
     assert all(DELTA_NOTE in said(row.notes) for row in rows)

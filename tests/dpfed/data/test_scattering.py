@@ -145,3 +145,16 @@ def test_a_run_trains_on_features_and_its_clients_are_those_of_the_images(images
 def test_what_cannot_be_is_refused(images, more, said):
     with pytest.raises(ConfigError, match=said):
         build(parse(tables(root=str(images), **more), source="test"))
+
+
+def test_other_images_have_other_features(images):
+    """What is kept of the last data set is not taken for another."""
+    first = build(parse(tables(root=str(images)), source="test")).dataset
+    with np.load(images / "images.npz") as file:
+        arrays = {**file, "train_inputs": file["train_inputs"].copy()}
+        arrays["train_inputs"][5, 0, :6] += 7
+    np.savez(images / "images.npz", **arrays)
+    second = build(parse(tables(root=str(images)), source="test")).dataset
+    changed = np.abs(first.train_inputs - second.train_inputs).max((1, 2, 3)) > 1e-3
+    assert changed.sum() == 1
+    np.testing.assert_array_equal(first.test_inputs, second.test_inputs)
