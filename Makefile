@@ -3,6 +3,8 @@
 # make test-slow    the slow ones: more seeds, more settings, longer trials
 # make test-all     both
 # make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
+# make test-adapters  the tests of examples/adapters, in .venv-adapters, which has transformers and peft
+# make test-nvflare   the tests of the NVFlare engine, in .venv-nvflare
 # make docs         the documentation site, in docs/_build/html; tutorials run while it is built (minutes; needs test-flower's environment)
 # make test-docs    that site in a browser: links, overflow, contrast, search; skipped where there is no site or no chromium
 # make check        what must be clean before a commit: format, lint, types, layers
@@ -12,8 +14,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := .venv-flower
+ADAPTERS := .venv-adapters
+NVFLARE := .venv-nvflare
 
-.PHONY: demo test test-slow test-all test-flower docs test-docs check clean
+.PHONY: demo test test-slow test-all test-flower test-adapters test-nvflare docs test-docs check clean
 
 demo: $(READY)
 	$(BIN)/dpfed run fed-smp-randk-digits
@@ -28,6 +32,12 @@ test-all: test test-slow
 
 test-flower: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest tests/dpfed/engines
+
+test-adapters: $(ADAPTERS)/.ready
+	$(ADAPTERS)/bin/python -m pytest -n 0 tests/examples/test_adapters.py
+
+test-nvflare: $(NVFLARE)/.ready
+	$(NVFLARE)/bin/python -m pytest -n 0 tests/dpfed/engines/test_nvflare.py
 
 docs: $(VENV)/.docs $(FLOWER)/.ready
 	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going -q -b html docs docs/_build/html
@@ -55,5 +65,15 @@ $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt --editable ".[dev,flower]"
 	touch $(FLOWER)/.ready
 
+$(ADAPTERS)/.ready: pyproject.toml constraints.txt constraints-adapters.txt
+	$(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint constraints-adapters.txt --editable ".[adapters,dev]"
+	touch $(ADAPTERS)/.ready
+
+$(NVFLARE)/.ready: pyproject.toml constraints.txt constraints-nvflare.txt
+	$(PYTHON) -m venv $(NVFLARE)
+	$(NVFLARE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint constraints-nvflare.txt --editable ".[dev,nvflare]"
+	touch $(NVFLARE)/.ready
+
 clean:
-	rm -rf $(VENV) $(FLOWER) runs
+	rm -rf $(VENV) $(FLOWER) $(ADAPTERS) $(NVFLARE) runs

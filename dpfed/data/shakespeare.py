@@ -32,17 +32,8 @@ def load_shakespeare(root: Path) -> Dataset:
     whose training lines are not longer than one window are no clients. A character is in up to 81 windows, so privacy
     of a record ([local.record]) protects one window, not a character or a line. Raises DataError.
     """
-    path = root / "shakespeare" / "input.txt"
-    if not path.exists():
-        raise DataError(
-            f"{path}: not found. Put a text there that has 'ROLE:' on a line before each speech and an empty line "
-            "after it, or set DPFED_DATA_DIR to the folder that holds shakespeare. LEAF's JSON is 'shakespeare-leaf'."
-        )
-    try:
-        text = read_bytes(path, at_most=_MOST_TEXT).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error}). Convert the text.") from None
-    halves = [_halves(lines) for lines in _lines_by_role(text).values() if len(lines) > 1]
+    path = _text_of(root)
+    halves = [_halves(lines) for lines in lines_by_role(root).values() if len(lines) > 1]
     clients = [(windows(train), windows(test)) for train, test in halves if len(train) > WINDOW]
     if not clients:
         raise DataError(f"{path}: no role has more than {WINDOW} characters to train on. Are there 'ROLE:' lines?")
@@ -59,8 +50,19 @@ def load_shakespeare_leaf(root: Path) -> Dataset:
     return _dataset("shakespeare-leaf", list(train.values()), list(test.values()), folder)
 
 
-def _lines_by_role(text: str) -> dict[str, list[str]]:
-    """What each role says, in order; a speech without a role belongs to whoever spoke before."""
+def lines_by_role(root: Path) -> dict[str, list[str]]:
+    """What each role says in ROOT/shakespeare/input.txt, roles and lines in order; a speech without a role belongs to
+    whoever spoke before. Raises DataError."""
+    path = _text_of(root)
+    if not path.exists():
+        raise DataError(
+            f"{path}: not found. Put a text there that has 'ROLE:' on a line before each speech and an empty line "
+            "after it, or set DPFED_DATA_DIR to the folder that holds shakespeare. LEAF's JSON is 'shakespeare-leaf'."
+        )
+    try:
+        text = read_bytes(path, at_most=_MOST_TEXT).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error}). Convert the text.") from None
     spoken: dict[str, list[str]] = {}
     lines: list[str] | None = None
     speech_begins = True
@@ -71,6 +73,10 @@ def _lines_by_role(text: str) -> dict[str, list[str]]:
             lines.append(line)
         speech_begins = not line.strip()
     return spoken
+
+
+def _text_of(root: Path) -> Path:
+    return root / "shakespeare" / "input.txt"
 
 
 def _halves(lines: list[str]) -> tuple[str, str]:

@@ -14,7 +14,8 @@ from torch import Tensor
 from dpfed.engines.flower.array_vectors import update_of
 from dpfed.engines.flower.inbox import only_once
 from dpfed.engines.flower.losses import note_loss
-from dpfed.engines.flower.round_terms import RECORD, RoundTerms
+from dpfed.engines.flower.round_terms import RECORD
+from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import WireError
 from dpfed.run.client_level import Step
 

@@ -19,12 +19,11 @@ from accounting import Guarantee
 from dpfed.engines.flower.array_vectors import moved, size_of, typed_as
 from dpfed.engines.flower.asked_round import AskedRound
 from dpfed.engines.flower.population import Population
-from dpfed.engines.flower.round_terms import RECORD, RoundTerms, options_of
+from dpfed.engines.flower.round_terms import RECORD, to_record
+from dpfed.engines.round_terms import RoundTerms, masked, options_of
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.client_level import ClientLevel, Step
-from dpfed.stages.chain import Stages
-from dpfed.stages.project import Project
-from dpfed.stages.shared_mask import RandomSharedMask, kept_coordinates
+from dpfed.stages.shared_mask import kept_coordinates
 
 
 class ClientLevelStrategy(Strategy):
@@ -141,7 +140,7 @@ class ClientLevelStrategy(Strategy):
         self._opened = AskedRound(step=step, start=arrays, example=example, key=key, nodes=nodes, terms=terms)
         return [
             Message(
-                RecordDict({**example.content, RECORD: terms[client].to_record()}),
+                RecordDict({**example.content, RECORD: to_record(terms[client])}),
                 dst_node_id=node,
                 message_type=example.metadata.message_type,
             )
@@ -189,7 +188,7 @@ class ClientLevelStrategy(Strategy):
     def _begin(self, arrays: ArrayRecord) -> ClientLevel:
         size = size_of(arrays)
         self._kept = size if self._keep is None else kept_coordinates(size, keep=self._keep, k=None)
-        stages = None if self._kept == size else _masked(self._kept)
+        stages = None if self._kept == size else masked(self._kept)
         self._private = ClientLevel(**self._plan, dimension=size, stages=stages)
         self._steps = self._private.rounds()
         return self._private
@@ -218,11 +217,6 @@ class ClientLevelStrategy(Strategy):
             options=self._options,
             arrays=key,
         )
-
-
-def _masked(kept: int) -> Any:
-    """Fed-SMP: k coordinates of the round, times d/k, then clip, noise and sum of these k."""
-    return lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))
 
 
 def _key_of(example: Message, arrays: ArrayRecord) -> str:

@@ -1,0 +1,212 @@
+"""The server's half of a private NVFlare job: federated averaging whose sampler, clip, noise, charge and ledger are one
+object."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+import torch
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.workflows.model_controller import ModelController
+from torch import Tensor
+
+from accounting import Guarantee
+from dpfed.engines.nvflare.model_vectors import Arrays, arrays_of, moved, size_of
+from dpfed.engines.nvflare.update_filters import META, sent_update
+from dpfed.engines.round_terms import RoundTerms, masked, options_of
+from dpfed.errors import ConfigError, RunError, WireError
+from dpfed.run.client_level import ClientLevel, Step
+from dpfed.stages.shared_mask import kept_coordinates
+
+
+class ClientLevelFedAvg(ModelController):
+    """Client-level differential privacy, and compressed uploads, for an NVFlare job.
+
+        job.to_server(ClientLevelFedAvg(clients=8, cohort=4, clip_norm=1.0, rounds=3, epsilon=3.0, ledger="l.jsonl"))
+
+    clients:   how many, or their names: NVFlare's clients (sites), those connected at the first round, for all rounds
+    compress:  a scheme of `dpfed.compress` for what clients send, `options` its options; needs the filters
+               `KeepTerms` and `CompressUpdate` on the clients
+    keep:      Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs them, too
+    patience:  seconds to wait for the clients before the first round, and for the results of each; at least 1
+    persistor_id, task_name: as in NVFlare's FedAvg
+    The others: those of `dpfed.ClientLevel`, which samples, clips, adds noise and charges.
+
+    Claim: `guarantee()` is an upper bound for all models that are sent to clients or saved, for whoever sees them and
+    not the cohorts, whatever clients send. Each round draws its cohort with the sampler that is charged, clips each
+    update at the server, sums with equal weights, adds noise, writes the ledger and only then moves the model. Unit:
+    one NVFlare client. Neighbours: those of the sampling (`accounting.Plan`). Direction of error: upwards. Fixed-size
+    sampling is accounted under a hypothesis: what a client sends does not depend on the rounds it was drawn in before
+    (`accounting.compose.adaptive`). So no script may keep a state of its own from round to round, which NVFlare allows.
+
+    A client that fails, is late or sends what cannot be read counts as an update of zeros, and the divisor stays that
+    of the plan. Metrics and numbers of steps that clients report are not used. Other components of a job that see
+    results at the server, or what clients stream beside them (logs, metrics, statistics), are covered by no epsilon.
+
+    ConfigError, AccountingError: a plan that cannot work. RunError, LedgerError: other clients than planned, or a
+    ledger that is another plan's, or cannot be trusted or written. NVFlare ends the job with the message.
+    """
+
+    def __init__(
+        self,
+        clients: int | Sequence[str],
+        cohort: int,
+        clip_norm: float,
+        rounds: int,
+        ledger: str,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        delta: float | None = None,
+        sampling: Literal["poisson", "fixed", "all"] = "poisson",
+        adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
+        randomness: Literal["secure", "simulated"] = "secure",
+        seed: int = 0,
+        keep: float | None = None,
+        compress: str = "dense",
+        options: Mapping[str, Any] | None = None,
+        patience: int = 600,
+        persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID,
+        task_name: str = AppConstants.TASK_TRAIN,
+    ) -> None:
+        # A client's error never ends the job: whether it does would depend on that client's data.
+        super().__init__(persistor_id=persistor_id, ignore_result_error=True)
+        _require_here(sampling, patience)
+        options_of(compress, options)
+        self.clients, self.cohort, self.clip_norm, self.rounds = clients, cohort, clip_norm, rounds
+        self.epsilon, self.noise_multiplier, self.delta = epsilon, noise_multiplier, delta
+        self.sampling, self.adjacency, self.ledger = sampling, adjacency, ledger
+        self.randomness, self.seed = randomness, seed
+        self.keep, self.compress, self.options = keep, compress, options
+        self.patience, self.persistor_id, self.task_name = patience, persistor_id, task_name
+        self._private: ClientLevel | None = None
+
+    def guarantee(self) -> Guarantee:
+        """What all models so far guarantee, from the ledger's file alone. RunError before the first round."""
+        if self._private is None:
+            raise RunError("guarantee(): no round has begun, so nothing was released.")
+        return self._private.guarantee()
+
+    def run(self) -> None:
+        """All rounds that epsilon pays for; NVFlare calls it."""
+        model = self.load_model()
+        if model is None:
+            raise RunError(f"persistor {self.persistor_id!r}: gives no model to start from.")
+        model.params = arrays_of(model.params)
+        names = self._population()
+        size = size_of(model.params)
+        terms = self._terms(size)
+        private = self._private = self._loop(names, size, terms.kept)
+        for step in private.rounds():
+            self.info(f"dpfed: round {step.round}")
+            self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, step.round, private=True, sticky=False)
+            updates = self._updates(model, step, private, names, replace(terms, round=step.round))
+            if self.abort_signal.triggered:
+                return
+            mean = step.release(updates)
+            assert isinstance(mean, Tensor)
+            model = FLModel(params=moved(model.params, mean), params_type=ParamsType.FULL)
+            self.save_model(model)
+        self.info(f"dpfed: {self.guarantee()}")
+
+    def _loop(self, names: list[str], size: int, kept: int) -> ClientLevel:
+        return ClientLevel(
+            clients=names,
+            cohort=self.cohort,
+            clip_norm=self.clip_norm,
+            rounds=self.rounds,
+            epsilon=self.epsilon,
+            noise_multiplier=self.noise_multiplier,
+            delta=self.delta,
+            sampling=self.sampling,
+            adjacency=self.adjacency,
+            ledger=self.ledger,
+            randomness=self.randomness,
+            seed=self.seed,
+            dimension=size,
+            stages=None if kept == size else masked(kept),
+        )
+
+    def _terms(self, size: int) -> RoundTerms:
+        return RoundTerms(
+            round=0,
+            client=0,
+            clip_norm=float(self.clip_norm),
+            dimension=size,
+            kept=size if self.keep is None else kept_coordinates(size, keep=self.keep, k=None),
+            seed=self.seed,
+            scheme=self.compress,
+            options=options_of(self.compress, self.options),
+        )
+
+    def _population(self) -> list[str]:
+        """Names of the clients, sorted. RunError where those that are planned are not there in time."""
+        planned = self.clients if isinstance(self.clients, int) else len(self.clients)
+        end = time.monotonic() + self.patience
+        while True:
+            there = sorted(str(client.name) for client in self.engine.get_clients())
+            if not isinstance(self.clients, int):
+                if set(self.clients) <= set(there):
+                    return sorted(self.clients)
+            elif len(there) > self.clients:
+                raise RunError(
+                    f"{len(there)} clients for clients={planned}: which of them take part must not depend on who is "
+                    "first. Give clients as their names, or all of them."
+                )
+            elif len(there) == self.clients:
+                return there
+            if time.monotonic() > end or self.abort_signal.triggered:
+                raise RunError(f"{len(there)} clients are there, not all of the {planned} that are planned.")
+            time.sleep(min(1.0, self.patience / 10))
+
+    def _updates(
+        self, model: FLModel, step: Step, private: ClientLevel, names: list[str], terms: RoundTerms
+    ) -> Iterable[Tensor] | Tensor:
+        """One update [d] a client of the cohort, in its order. An empty cohort asks nobody: NVFlare would take it for
+        all clients."""
+        cohort = private.names_of(step.cohort)
+        if not cohort:
+            return torch.zeros(0, terms.dimension)
+        public = {name: value for name, value in asdict(terms).items() if name != "client"}
+        asked = FLModel(
+            params=model.params,
+            params_type=ParamsType.FULL,
+            current_round=step.round,
+            total_rounds=self.rounds,
+            meta={META: {**public, "clients": names}},
+        )
+        results = self.send_model_and_wait(
+            task_name=self.task_name, data=asked, targets=list(cohort), timeout=self.patience
+        )
+        return self._read(results, model.params, {name: replace(terms, client=names.index(name)) for name in cohort})
+
+    def _read(self, results: Sequence[FLModel], start: Arrays, terms: Mapping[str, RoundTerms]) -> Iterator[Tensor]:
+        came: dict[str, list[FLModel]] = {name: [] for name in terms}
+        for result in results:
+            came.get(str(result.meta.get("client_name")), []).append(result)
+        unread = 0
+        for name, of_client in terms.items():
+            try:
+                if len(came[name]) != 1:
+                    raise WireError(f"{len(came[name])} results: must be one.")
+                (result,) = came[name]
+                yield sent_update(result.params, str(getattr(result.params_type, "value", "")), start, of_client)
+            except WireError as error:
+                self.debug(f"dpfed: {name} counts as an update of zeros in round {of_client.round}: {error}")
+                yield torch.zeros(of_client.dimension)
+                unread += 1
+        if unread == len(terms):
+            self.warning(
+                "dpfed: no update of this round could be read: the model moves by noise alone. Do the clients have the "
+                "filters KeepTerms and CompressUpdate? No epsilon covers this line."
+            )
+
+
+def _require_here(sampling: str, patience: int) -> None:
+    if sampling not in ("poisson", "fixed", "all"):
+        raise ConfigError(f"sampling={sampling!r}: must be 'poisson', 'fixed' or 'all'. Schedules: `dpfed run`.")
+    if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+        raise ConfigError(f"patience={patience!r}: must be a whole number of seconds from 1.")

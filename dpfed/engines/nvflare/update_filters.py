@@ -1,0 +1,109 @@
+"""The client's half of a private NVFlare job: filters of the task "train".
+
+    job.to(KeepTerms(), "site-1", tasks=["train"], filter_type=FilterType.TASK_DATA)
+    job.to(CompressUpdate(), "site-1", tasks=["train"], filter_type=FilterType.TASK_RESULT)
+
+No claim rests on them: `ClientLevelFedAvg` clips again. What they add is that nothing longer than the clip norm leaves
+the client, in fewer bytes, and none of its metrics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from torch import Tensor
+
+from dpfed.engines.nvflare.model_vectors import Arrays, apart, arrays_of, difference, vector_of
+from dpfed.engines.round_terms import RoundTerms, checked
+from dpfed.errors import ConfigError, WireError
+from dpfed.stages.clip import clip_rows
+
+META = "dpfed"
+"""Under which name a model's meta hold what the server asks for, and a compressed result its bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Asked:
+    terms: RoundTerms
+    start: Arrays
+
+
+class KeepTerms(Filter):
+    """Of task data: keeps the model and the round's terms for the filter of the result. Changes nothing.
+
+    ConfigError for a task of another controller than `ClientLevelFedAvg`, WireError for impossible terms: the client
+    then answers with an error, which counts as an update of zeros.
+    """
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        dxo = from_shareable(shareable)
+        given = dict(dxo.meta.get(META) or {})
+        if not given:
+            raise ConfigError(
+                f"a task without {META!r} in its meta: these filters need dpfed's ClientLevelFedAvg at the server."
+            )
+        names, me = list(given.pop("clients", [])), fl_ctx.get_identity_name()
+        if me not in names:
+            raise WireError(f"{me!r}: is none of the job's clients {names!r:.200}.")
+        asked = _Asked(terms=checked({**given, "client": names.index(me)}), start=arrays_of(dxo.data))
+        fl_ctx.set_prop(META, asked, private=True, sticky=False)
+        return shareable
+
+
+class ClipUpdate(Filter):
+    """Of a task result: the update, clipped to the round's clip norm, as WEIGHT_DIFF; no metrics. For a job that sends
+    whole updates: neither keep nor compress."""
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        asked = _asked(fl_ctx)
+        if not asked.terms.plain:
+            raise ConfigError(f"ClipUpdate: the server asks for {asked.terms.scheme}. Use CompressUpdate.")
+        row = clip_rows(_update(shareable, asked.start)[None], asked.terms.clip_norm).rows[0]
+        return _with(shareable, apart(asked.start, row))
+
+
+class CompressUpdate(Filter):
+    """Of a task result: the update on the round's coordinates, clipped, in the bytes of its scheme; no metrics."""
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        asked = _asked(fl_ctx)
+        content = asked.terms.encode(_update(shareable, asked.start))
+        return _with(shareable, {META: np.frombuffer(content, dtype=np.uint8)})
+
+
+def sent_update(params: Any, kind: str, start: Arrays, terms: RoundTerms) -> Tensor:
+    """At the server: the update [d] in a result's parameters. kind: "FULL" or "DIFF". WireError for anything that the
+    terms do not ask for."""
+    arrays = arrays_of(params or {})
+    if set(arrays) == {META}:
+        if arrays[META].dtype != np.uint8 or arrays[META].ndim != 1:
+            raise WireError(f"an upload of {arrays[META].dtype}, {arrays[META].ndim} dimensions: must be bytes.")
+        return terms.decode(arrays[META].tobytes())
+    if not terms.plain:
+        raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates was asked for.")
+    return vector_of(start, arrays if kind == "DIFF" else difference(start, arrays))
+
+
+def _asked(fl_ctx: FLContext) -> _Asked:
+    asked = fl_ctx.get_prop(META)
+    if not isinstance(asked, _Asked):
+        raise ConfigError("a result without its task: add KeepTerms to the task's data filters, too.")
+    return asked
+
+
+def _update(shareable: Shareable, start: Arrays) -> Tensor:
+    dxo = from_shareable(shareable)
+    if dxo.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
+        raise WireError(f"a result of kind {dxo.data_kind!r}: must be WEIGHTS or WEIGHT_DIFF.")
+    arrays = arrays_of(dxo.data)
+    return vector_of(start, arrays if dxo.data_kind == DataKind.WEIGHT_DIFF else difference(start, arrays))
+
+
+def _with(shareable: Shareable, arrays: Arrays) -> Shareable:
+    return DXO(data_kind=DataKind.WEIGHT_DIFF, data=arrays).update_shareable(shareable)

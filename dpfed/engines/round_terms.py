@@ -1,0 +1,124 @@
+"""What a server asks of a client in a round, and the client's update in bytes: project, clip, encode. For apps of other
+frameworks (Flower, NVFlare) that become private."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
+from dpfed import compress
+from dpfed.aggregation.ranks import Task
+from dpfed.errors import ConfigError, WireError
+from dpfed.run.client_level.plan import Parts
+from dpfed.seeds import Seeds
+from dpfed.server.state import ServerState
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip
+from dpfed.stages.encode import Encode
+from dpfed.stages.maps import MapChoice
+from dpfed.stages.project import Project
+from dpfed.stages.send_all import SendAll
+from dpfed.stages.shared_mask import RandomSharedMask
+from dpfed.stages.stage import Round
+
+_OF_MODELS = ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTerms:
+    """One client's part of a round; all of it is public but that it is asked at all.
+
+    round, client: their numbers, from 0
+    dimension:     d, floating-point numbers in the model
+    kept:          coordinates that are sent (Fed-SMP's shared mask, drawn by `seed` for the round); d: all
+    scheme:        of `dpfed.compress`, with its options as JSON
+    arrays:        on Flower, the name of the model's ArrayRecord
+    """
+
+    round: int
+    client: int
+    clip_norm: float
+    dimension: int
+    kept: int
+    seed: int
+    scheme: str
+    options: str
+    arrays: str = ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether a node's arrays, as they are, will do."""
+        return self.scheme == "dense" and self.kept == self.dimension
+
+    @property
+    def choice(self) -> MapChoice:
+        """Which coordinates are sent."""
+        if self.kept == self.dimension:
+            return SendAll(size=self.dimension)
+        return RandomSharedMask(size=self.dimension, kept=self.kept)
+
+    def encode(self, update: Tensor) -> bytes:
+        """On the node: an update [d] through the round's map, clipped to clip_norm, in the scheme's bytes. One byte in
+        place of zeros or of a row that is not finite, as `dpfed run` sends."""
+        now, ids = self._round()
+        rows = Clip().client(now.projection.forward(update[None].clone(), ids), ids, now)
+        (message,) = self._encode().messages(rows, ids, now)
+        return message
+
+    def decode(self, message: bytes) -> Tensor:
+        """At the server: the update [d] whose image under the map is what was sent. WireError for other bytes."""
+        now, ids = self._round()
+        (row,) = self._encode().read([message], ids, now)
+        update: Tensor = row if self.kept == self.dimension else now.projection.adjoint(row)
+        return update * (self.kept / self.dimension)
+
+    def _encode(self) -> Encode:
+        scheme = compress.get(self.scheme, **json.loads(self.options))
+        return Encode(scheme=scheme, seeds=Seeds(root=self.seed), sizes_secret=True)
+
+    def _round(self) -> tuple[Round, Any]:
+        ids = np.array([self.client], dtype=np.int64)
+        nowhere = torch.zeros(self.dimension)
+        state = ServerState(round=self.round, broadcast=nowhere, clip_norm=self.clip_norm)
+        projection = self.choice.for_round(nowhere, self.round, Seeds(root=self.seed))
+        task = Task(state=state, cohort=ids, participants=ids)
+        return Round(task=task, projection=projection, reference=torch.zeros(self.kept)), ids
+
+
+def options_of(scheme: str, options: Mapping[str, Any] | None) -> str:
+    """The options of a scheme as they travel. ConfigError for a scheme that is unknown, or not of updates."""
+    if scheme in _OF_MODELS:
+        raise ConfigError(
+            f"compress={scheme!r}: its clients train masks or pruned models, not updates. Use one of "
+            f"{', '.join(name for name in compress.names() if name not in _OF_MODELS)}."
+        )
+    compress.get(scheme, **(options or {}))
+    return json.dumps(dict(options or {}))
+
+
+def masked(kept: int) -> Callable[[Parts], Stages]:
+    """Fed-SMP at the server: k coordinates of the round, times d/k, then clip, noise and sum of these k."""
+    return lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))
+
+
+def checked(given: Mapping[str, Any]) -> RoundTerms:
+    """RoundTerms as they arrive at a client. WireError for such that no server of this version sends."""
+    kinds: dict[str, type] = {"clip_norm": float, "scheme": str, "options": str, "arrays": str}
+    kinds |= dict.fromkeys(("round", "client", "dimension", "kept", "seed"), int)
+    if set(given) != set(kinds) or any(type(given[name]) is not kind for name, kind in kinds.items()):
+        raise WireError(
+            f"terms {sorted(given)}: must be {sorted(kinds)}, of one version of dpfed at server and client."
+        )
+    terms = RoundTerms(**given)
+    if not SMALLEST_CLIP <= terms.clip_norm <= LARGEST_CLIP:
+        raise WireError(f"clip_norm={terms.clip_norm!r}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
+    if min(terms.round, terms.client, terms.seed) < 0 or not 1 <= terms.kept <= terms.dimension:
+        raise WireError(f"round {terms.round}, client {terms.client}, {terms.kept} of {terms.dimension} coordinates.")
+    return terms

@@ -1,0 +1,62 @@
+"""Memory and time of one client's step, whole network beside adapters: python client_costs.py [layers width]."""
+
+import sys
+import time
+from statistics import median
+
+import torch
+from language_model import LENGTH, VOCABULARY, NextCharacters, gpt2, with_adapters
+from torch.nn.functional import cross_entropy
+
+BATCH, STEPS = 4, 9
+
+
+def kept_for_backward(network, inputs, labels):
+    """Bytes of activations that the forward pass keeps, each tensor once, weights left out."""
+    weights = {parameter.data_ptr() for parameter in network.parameters()}
+    kept = {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = cross_entropy(network(inputs), labels)
+    loss.backward()
+    return sum(kept.values())
+
+
+def costs(network):
+    """Parameters trained, megabytes of weights, gradients with Adam's state, activations and an upload; seconds."""
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    count = sum(parameter.numel() for parameter in trained)
+    inputs = torch.randint(len(VOCABULARY), (BATCH, LENGTH))
+    labels = torch.randint(len(VOCABULARY), (BATCH, LENGTH))
+    activations = kept_for_backward(network, inputs, labels)
+    optimizer, seconds = torch.optim.Adam(trained), []
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        cross_entropy(network(inputs), labels).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - began)
+    weights = 4 * sum(parameter.numel() for parameter in network.parameters())
+    return count, weights / 1e6, 12 * count / 1e6, activations / 1e6, 4 * count / 1e6, median(seconds)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    layers, width = (int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else (2, 32)
+    print("| | trained | weights MB | gradients, Adam MB | activations MB | upload MB | ms a step |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    makers = {
+        "full": lambda: gpt2(layers, width),
+        "LoRA": lambda: with_adapters(gpt2(layers, width)),
+        "FFA-LoRA": lambda: with_adapters(gpt2(layers, width), train_a=False),
+    }
+    for name, make in makers.items():
+        count, *megabytes, seconds = costs(NextCharacters(make()))
+        row = " | ".join(f"{one:.3g}" for one in megabytes)
+        print(f"| {name} | {count:,} | {row} | {1000 * seconds:.3g} |", flush=True)

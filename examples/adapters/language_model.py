@@ -1,0 +1,117 @@
+"""A small GPT-2 over characters, its LoRA and FFA-LoRA adapters, and the roles of Shakespeare as clients.
+dpfed run lora.toml --load language_model.py, after pretrain.py has made public.safetensors in the same folder."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_model
+from torch import nn
+
+import dpfed
+from dpfed.data.characters import VOCABULARY, codes
+from dpfed.data.shakespeare import lines_by_role
+from dpfed.errors import ConfigError, DataError
+
+LENGTH = 32
+RANK, ALPHA, LAYERS = 4, 8, ["c_attn", "c_proj", "c_fc"]
+PUBLIC_WEIGHTS = Path("public.safetensors")
+
+
+class NextCharacters(nn.Module):
+    """Numbers of characters [b, length] to logits [b, characters, length] of the character after each."""
+
+    def __init__(self, gpt2):
+        super().__init__()
+        self.gpt2 = gpt2
+
+    def forward(self, inputs):
+        return self.gpt2(input_ids=inputs.long(), use_cache=False).logits.transpose(1, 2)
+
+
+def gpt2(layers=2, width=32):
+    """With fresh random weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": layers, "n_head": 4, "n_embd": width, "n_positions": LENGTH, "vocab_size": len(VOCABULARY)}
+    no_dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **no_dropout, **ends, attn_implementation="eager"))
+
+
+def pretrained():
+    """With the weights that pretrain.py learnt from the public roles."""
+    if not PUBLIC_WEIGHTS.exists():
+        raise ConfigError(f"{PUBLIC_WEIGHTS}: not in {Path.cwd()}. Run pretrain.py there first.")
+    network = gpt2()
+    load_model(network, PUBLIC_WEIGHTS)
+    return network
+
+
+def with_adapters(network, train_a=True):
+    """A and B beside every layer of LAYERS; peft freezes the rest. B begins at 0, A at random."""
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(
+        network, LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=LAYERS, fan_in_fan_out=True)
+    )
+    for name, parameter in adapted.named_parameters():
+        if "lora_A" in name:
+            parameter.requires_grad_(train_a)
+    return adapted
+
+
+def full(input_shape, classes):
+    """Every weight is trained and sent."""
+    return NextCharacters(pretrained())
+
+
+def lora(input_shape, classes):
+    """A and B of every adapter are trained and sent (Hu et al. 2021)."""
+    return NextCharacters(with_adapters(pretrained()))
+
+
+def ffa_lora(input_shape, classes):
+    """B only: A keeps its random start (Sun et al. 2024), so that a sum of updates is a sum of products B A."""
+    return NextCharacters(with_adapters(pretrained(), train_a=False))
+
+
+def roles(half):
+    """Of all roles in the order of their first speech, every other one; half: 0 public, 1 the clients."""
+    root = os.environ.get("DPFED_DATA_DIR")
+    if root is None:
+        raise DataError("DPFED_DATA_DIR: is not set. It names the folder that holds shakespeare/input.txt.")
+    return [lines for lines in list(lines_by_role(Path(root)).values())[half::2] if lines]
+
+
+def windows(lines):
+    """Pieces of LENGTH characters [n, LENGTH], and the same one character later; the rest of the text is left out."""
+    text = codes(" ".join(lines))
+    count = max(0, (len(text) - 1) // LENGTH)
+    seen, following = text[: count * LENGTH], text[1 : count * LENGTH + 1]
+    return seen.reshape(count, LENGTH).astype(np.float32), following.reshape(count, LENGTH).astype(np.int64)
+
+
+def dataset(name, half):
+    """A client is a role with at least one piece of text among the first 80% of its lines; the others are for tests."""
+    parts = [(windows(lines[: len(lines) * 4 // 5]), windows(lines[len(lines) * 4 // 5 :])) for lines in roles(half)]
+    parts = [(train, test) for train, test in parts if len(train[0])]
+    train, test = ([np.concatenate(both) for both in zip(*halves, strict=True)] for halves in zip(*parts, strict=True))
+    held = [len(part[0][0]) for part in parts]
+    return dpfed.data.Dataset(
+        name=name,
+        train_inputs=train[0],
+        train_labels=train[1],
+        test_inputs=test[0],
+        test_labels=test[1],
+        classes=len(VOCABULARY),
+        train_clients=np.repeat(np.arange(len(held)), held),
+        natural_clients=len(held),
+    )
+
+
+dpfed.models.register("gpt2-full", full)
+dpfed.models.register("gpt2-lora", lora)
+dpfed.models.register("gpt2-ffa-lora", ffa_lora)
+dpfed.data.register("public-roles", lambda: dataset("public-roles", 0))
+dpfed.data.register("private-roles", lambda: dataset("private-roles", 1))

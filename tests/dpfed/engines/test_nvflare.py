@@ -1,0 +1,239 @@
+"""NVFlare: what filters send is what the server reads; the ledger says what was drawn, also when clients fail."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: make test-nvflare")
+
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_constant import ReservedKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+from accounting import Ledger
+from dpfed import ClientLevel
+from dpfed.audit.run import audit_run
+from dpfed.engines.nvflare.client_level_controller import ClientLevelFedAvg
+from dpfed.engines.nvflare.update_filters import META, ClipUpdate, CompressUpdate, KeepTerms, sent_update
+from dpfed.engines.round_terms import RoundTerms
+from dpfed.errors import ConfigError, RunError, WireError
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "nvflare_job"
+NAMES = ["site-1", "site-2", "site-3", "site-4"]
+START = {"layer.weight": np.ones((3, 4), dtype=np.float32), "steps": np.array(7), "layer.bias": np.zeros(4, np.float32)}
+PLAN = {"clients": 4, "cohort": 2, "clip_norm": 1.0, "rounds": 3, "noise_multiplier": 0.8, "delta": 1e-3}
+TERMS = RoundTerms(round=1, client=2, clip_norm=1.0, dimension=16, kept=16, seed=0, scheme="dense", options="{}")
+
+
+def context(name="site-3"):
+    found = FLContext()
+    found.set_prop(ReservedKey.IDENTITY_NAME, name, private=False, sticky=True)
+    return found
+
+
+def task(terms=TERMS):
+    public = {name: value for name, value in vars(terms).items() if name != "client"}
+    asked = FLModel(params=dict(START), params_type=ParamsType.FULL, meta={META: {**public, "clients": NAMES}})
+    return FLModelUtils.to_shareable(asked)
+
+
+def filtered(sent, terms=TERMS, name="site-3", end=None):
+    """What leaves a client whose training moved every weight by 1, as the server gets it."""
+    here = context(name)
+    KeepTerms().process(task(terms), here)
+    end = {key: value + 1 if value.dtype.kind == "f" else value for key, value in START.items()} if end is None else end
+    result = DXO(DataKind.WEIGHTS, data=end, meta={"metrics": {"loss": 0.1}}).to_shareable()
+    return FLModelUtils.from_shareable(sent().process(result, here))
+
+
+def test_clipped_at_the_client():
+    model = filtered(ClipUpdate)
+    assert (model.params_type, set(model.params), model.metrics) == (ParamsType.DIFF, set(START) - {"steps"}, None)
+    assert "metrics" not in model.meta
+    row = sent_update(model.params, "DIFF", START, TERMS)
+    assert float(row.norm()) == pytest.approx(1.0, abs=1e-5)
+    torch.testing.assert_close(row, torch.full((16,), 0.25), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("scheme", ["dense", "qsgd", "drive"])
+@pytest.mark.parametrize("kept", [16, 8])
+def test_compressed_at_the_client(scheme, kept):
+    terms = replace(TERMS, scheme=scheme, kept=kept)
+    model = filtered(CompressUpdate, terms)
+    assert set(model.params) == {META}
+    assert model.params[META].dtype == np.uint8
+    assert model.params[META].tobytes() == terms.encode(torch.ones(16))
+    row = sent_update(model.params, "DIFF", START, terms)
+    assert 0 < int((row != 0).sum()) <= kept
+
+
+def test_whole_arrays_are_read_where_they_were_asked_for():
+    ends = {name: value + 0.1 if value.dtype.kind == "f" else value for name, value in START.items()}
+    torch.testing.assert_close(sent_update(ends, "FULL", START, TERMS), torch.full((16,), 0.1))
+    with pytest.raises(WireError, match="was asked for"):
+        sent_update(ends, "FULL", START, replace(TERMS, kept=8))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        None,
+        {},
+        {"layer.weight": np.ones((4, 3), np.float32), "layer.bias": np.zeros(4, np.float32)},
+        {"layer.weight": np.full((3, 4), "x"), "layer.bias": np.zeros(4, np.float32)},
+        {META: np.zeros(3, np.float32)},
+        {META: np.zeros(3, np.uint8)},
+        {META: np.zeros((2, 2), np.uint8)},
+        {"layer.weight": object(), "layer.bias": None},
+        [1, 2],
+    ],
+)
+def test_what_cannot_be_read_is_refused(params):
+    with pytest.raises(WireError):
+        sent_update(params, "DIFF", START, TERMS)
+
+
+def test_filters_refuse_what_they_are_not_for():
+    with pytest.raises(ConfigError, match="KeepTerms"):
+        ClipUpdate().process(DXO(DataKind.WEIGHTS, data=dict(START)).to_shareable(), context())
+    with pytest.raises(ConfigError, match="ClientLevelFedAvg"):
+        KeepTerms().process(DXO(DataKind.WEIGHTS, data=dict(START)).to_shareable(), context())
+    with pytest.raises(WireError, match="none of the job's clients"):
+        KeepTerms().process(task(), context("site-9"))
+    with pytest.raises(ConfigError, match="CompressUpdate"):
+        filtered(ClipUpdate, replace(TERMS, kept=8))
+    with pytest.raises(WireError, match="clip_norm"):
+        KeepTerms().process(task(replace(TERMS, clip_norm=-1.0)), context())
+
+
+class Server(ClientLevelFedAvg):
+    """The controller with clients that are functions of this process in place of NVFlare's."""
+
+    def __init__(self, answer, *, there=NAMES, **plan):
+        super().__init__(**plan)
+        self.answer, self.asked, self.saved, self.said = answer, [], [], []
+        self.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=name) for name in reversed(there)])
+        self.abort_signal, self.fl_ctx = SimpleNamespace(triggered=False), FLContext()
+
+    def load_model(self):
+        return FLModel(params=dict(START), params_type=ParamsType.FULL)
+
+    def save_model(self, model):
+        self.saved.append((model.params, len(Ledger.read(self.ledger).releases)))
+
+    def send_model_and_wait(self, *, task_name, data, targets, timeout):
+        assert targets, "NVFlare takes no targets for all clients"
+        self.asked.append(tuple(targets))
+        found = []
+        for name in targets:
+            for model in self.answer(name, data):
+                found.append(model)
+                model.meta["client_name"] = name
+        return list(reversed(found))
+
+    def info(self, message):
+        self.said.append(message)
+
+    debug = warning = info
+
+
+def trained(name, data):
+    ends = {key: value + 5 if value.dtype.kind == "f" else value for key, value in data.params.items()}
+    return [FLModel(params=ends, params_type=ParamsType.FULL)]
+
+
+def nobody(name, data):
+    return []
+
+
+def infinite(name, data):
+    ends = {key: np.full_like(value, np.inf if value.dtype.kind == "f" else 0) for key, value in data.params.items()}
+    return [FLModel(params=ends, params_type=ParamsType.FULL)]
+
+
+def twice(name, data):
+    return trained(name, data) * 2
+
+
+@pytest.mark.parametrize("answer", [trained, nobody, infinite, twice])
+def test_the_ledger_is_that_of_a_loop_whatever_clients_do(tmp_path, answer):
+    server = Server(answer, ledger=str(tmp_path / "ledger.jsonl"), **PLAN)
+    server.run()
+    entries = Ledger.read(server.ledger)
+    alone = ClientLevel(**PLAN, ledger=tmp_path / "alone.jsonl", dimension=16)
+    for step in alone.rounds():
+        step.release(torch.zeros(len(step.cohort), 16))
+    assert server.guarantee().epsilon == alone.guarantee().epsilon
+    assert [one for _, one in server.saved] == [1, 2, 3], "charged, then saved"
+    assert len(entries.releases) == 3
+    assert (entries.header.clients, entries.header.randomness) == (4, "secure")
+    assert server.saved[-1][0]["steps"] == 7
+    assert audit_run(Path(server.ledger), confidence=1 - 1e-6).verdict == "pass"
+    unread = [line for line in server.said if "by noise alone" in line]
+    assert len(unread) == (len(server.asked) if answer in (nobody, twice) else 0)
+
+
+def test_an_empty_cohort_asks_nobody(tmp_path):
+    """Poisson cohorts of a half of one in the mean: some are empty, and are released all the same."""
+    plan = PLAN | {"cohort": 1, "rounds": 30, "randomness": "simulated", "ledger": str(tmp_path / "ledger.jsonl")}
+    server = Server(trained, **plan)
+    server.run()
+    assert len(server.asked) < 30
+    assert len(Ledger.read(server.ledger).releases) == 30
+
+
+def test_an_update_moves_the_model_by_the_clip_norm_at_most(tmp_path):
+    """All four, no noise to speak of: the mean of updates that were clipped to norm 1 has norm 1."""
+    plan = PLAN | {"cohort": 4, "sampling": "all", "rounds": 1, "noise_multiplier": 1e-3}
+    server = Server(trained, ledger=str(tmp_path / "ledger.jsonl"), **plan)
+    server.run()
+    ((end, _),) = server.saved
+    move = np.concatenate([(end[name] - START[name]).ravel() for name in ("layer.weight", "layer.bias")])
+    np.testing.assert_allclose(move, np.full(16, 0.25), atol=0.03)
+
+
+def test_epsilon_ends_the_job(tmp_path):
+    plan = PLAN | {"rounds": 50, "epsilon": 6.0, "ledger": str(tmp_path / "ledger.jsonl")}
+    server = Server(trained, **plan)
+    server.run()
+    assert 1 <= len(server.saved) < 50
+    assert server.guarantee().epsilon <= 6.0
+
+
+def test_refusals(tmp_path):
+    plan = PLAN | {"ledger": str(tmp_path / "ledger.jsonl"), "patience": 1}
+    with pytest.raises(RunError, match="3 clients are there"):
+        Server(trained, there=NAMES[:3], **plan).run()
+    with pytest.raises(RunError, match="5 clients for clients=4"):
+        Server(trained, there=[*NAMES, "site-5"], **plan).run()
+    with pytest.raises(ConfigError, match="sampling='cyclic'"):
+        Server(trained, **plan | {"sampling": "cyclic"})
+    with pytest.raises(ConfigError, match="patience=0"):
+        Server(trained, **plan | {"patience": 0})
+    with pytest.raises(ConfigError, match="fedpm"):
+        Server(trained, **plan | {"compress": "fedpm"})
+    with pytest.raises(RunError, match="no round has begun"):
+        Server(trained, **plan).guarantee()
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_the_example_in_nvflares_simulator(tmp_path):
+    done = subprocess.run(
+        [sys.executable, EXAMPLE / "job.py", tmp_path], cwd=tmp_path, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    ledger = tmp_path / "ledger.jsonl"
+    stated = str(Ledger.read(ledger).guarantee(1e-3))
+    assert done.stdout.splitlines()[-1] == stated
+    assert len(Ledger.read(ledger).releases) == 3
+    assert audit_run(ledger, confidence=1 - 1e-6).verdict == "pass"
+    assert "by noise alone" not in done.stdout + done.stderr
