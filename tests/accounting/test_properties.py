@@ -44,6 +44,7 @@ def test_more_noise_costs_less(kind, percent, sigma, count, delta, factor):
     assert not_above(cost(kind, percent, factor * sigma, count, delta), cost(kind, percent, sigma, count, delta))
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(kind=kinds, percent=rates, sigma=noise, count=rounds, delta=deltas, factor=st.floats(1.05, 9.0))
 def test_a_larger_delta_costs_less(kind, percent, sigma, count, delta, factor):

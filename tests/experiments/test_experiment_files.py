@@ -59,7 +59,7 @@ def test_each_table_and_figure_has_its_file() -> None:
     assert all((EXPERIMENTS / path).is_file() for path in WITHOUT_RUNS)
 
 
-@pytest.mark.slow_but_one_in(7)
+@pytest.mark.slow_but_one_in(14)
 @pytest.mark.parametrize("name", FILES)
 def test_profiles_give_configurations_that_can_be_built(name: str, tmp_path: Path) -> None:
     file = read_experiment(EXPERIMENTS / name)

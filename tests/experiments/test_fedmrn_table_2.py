@@ -38,6 +38,7 @@ def test_table_1_gives_table_2_but_for_rounding(table_2: ModuleType, data: str) 
         assert ours[row] - loss == pytest.approx(OFF.get((row, data), 0.0), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_means_over_seeds_of_the_runs_that_have_finished(table_2: ModuleType, tmp_path: Path) -> None:
     from dpfed.sweep.plan import plan
 

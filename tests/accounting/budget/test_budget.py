@@ -162,6 +162,7 @@ class TestConversion:
         assert (noise.conversion, count.conversion, above.conversion) == ("classical",) * 3
 
 
+@pytest.mark.slow
 def test_a_comparison_has_both_conversions_of_the_noise_that_is_left():
     """Mironov 2017, Prop. 3; Canonne, Kamath, Steinke 2020, Prop. 12; curve and profile by integration."""
     plan = Plan(clients=20, cohort=4, sampling="fixed", delta=1e-3, mechanism="distributed-gaussian", dropout=0.3)
@@ -195,6 +196,7 @@ class TestJson:
         assert record["cohort"] == (100 if sampling == "all" else 10)
         assert record["lower_bound"] <= record["epsilon"]
 
+    @pytest.mark.slow
     def test_of_a_comparison_is_json_too(self):
         rows = budget.compare(Plan(clients=100, cohort=10), noise_multiplier=2.0, rounds=5)
         json.dumps([row.to_dict() for row in rows], allow_nan=False)
@@ -226,6 +228,7 @@ def test_an_unknown_accountant_or_conversion_is_refused():
         budget.epsilon(PLAN, noise_multiplier=1.0, rounds=5, accountant="rdp", conversion="tight")
 
 
+@pytest.mark.slow
 def test_a_comparison_calls_no_setting_a_guarantee_where_shares_have_no_account():
     plan = Plan(clients=600, cohort=100, sampling="fixed", mechanism="distributed-gaussian", dropout=0.3)
     rows = budget.compare(plan, noise_multiplier=1.4, rounds=20)

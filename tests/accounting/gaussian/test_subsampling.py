@@ -42,6 +42,7 @@ def test_poisson_holds_for_random_mechanisms():
     assert poisson_trials(both) == 0
 
 
+@pytest.mark.slow
 def test_poisson_fails_with_a_one_directional_curve():
     """A planted fault: about a quarter of the channels break the bound, so the test above can see one."""
     one = lambda p, q: lambda orders: np.array([renyi(k, p, q) for k in orders])  # noqa: E731

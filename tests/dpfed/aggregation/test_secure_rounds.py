@@ -134,6 +134,7 @@ def test_a_round_below_the_threshold_leaves_the_state_and_is_not_charged(secure_
     assert not any(letter.isdigit() for letter in entry.reason)
 
 
+@pytest.mark.slow
 def test_a_run_with_aborted_rounds_states_the_epsilon_of_those_released(secure_config, tmp_path):
     settings = (
         "aggregation.dropout=0.35",

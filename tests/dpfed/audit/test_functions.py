@@ -201,6 +201,7 @@ def nothing_known(updates, seed):
     return object()
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("f", "error", "words"),
     [

@@ -62,7 +62,7 @@ def test_the_table_for_people_shows_the_same_numbers(capsys):
 
 
 def test_what_papers_print_is_shown_to_who_asks(capsys):
-    few = ["budget", "--clients", "60", "--cohort", "10", "--rounds", "2", "--noise-multiplier", "1.4", "--compare"]
+    few = ["budget", "--clients", "60", "--cohort", "45", "--rounds", "2", "--noise-multiplier", "1.4", "--compare"]
     assert status([*few, "--papers"]) == 0
     out = capsys.readouterr().out
     assert "fed-smp" in out

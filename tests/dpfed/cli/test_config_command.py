@@ -48,8 +48,10 @@ def test_a_file_to_begin_with_is_the_preset(capsys, name):
 
 def test_the_schema_accepts_presets_and_refuses_what_the_tables_refuse():
     schema = schema_of()
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    validator.check_schema(schema)
     for name in presets.names():
-        jsonschema.validate(presets.tables(name), schema)
+        validator.validate(presets.tables(name))
     for setting in (
         "federation.rounds=0",
         "federation.round=3",
@@ -59,7 +61,7 @@ def test_the_schema_accepts_presets_and_refuses_what_the_tables_refuse():
     ):
         tables = override(presets.tables("fedpm-private-digits"), [setting])
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(tables, schema)
+            validator.validate(tables)
         with pytest.raises(ConfigError):
             parse(tables, source="test")
 

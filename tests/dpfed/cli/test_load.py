@@ -145,6 +145,7 @@ def test_what_one_command_has_loaded_the_next_does_not_know(mine, tmp_path, caps
     assert "neither a file nor a preset" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_another_version_is_noticed_by_resume_and_by_the_audit(mine, tmp_path, capsys):
     out = str(tmp_path / "run")
     words = ["run", "masked-levels-digits", "--load", str(mine), *SMALL, *PRIVATE, "--out", out]

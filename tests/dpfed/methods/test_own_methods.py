@@ -244,6 +244,7 @@ class LessNoise(GaussianNoise):
         return total + (super().server(total, now) - total) / 2
 
 
+@pytest.mark.slow
 def test_noise_of_ones_own_that_is_short_is_refuted(honest):
     def makes(s):
         choice = stages.SendAll(size=s.size)

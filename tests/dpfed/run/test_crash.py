@@ -19,6 +19,7 @@ def crashed(tmp_path, *arguments, seconds=100):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_killed_at_random_instants_a_run_keeps_its_promises(tmp_path):
     report = crashed(tmp_path, "--random", "2", "--cases", "secure-project", "--points", "--faults")
     assert report["random"] == {"secure-project": {"instants": 2, "broken": []}}

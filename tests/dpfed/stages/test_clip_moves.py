@@ -128,6 +128,7 @@ def ran(folder, *settings):
     return rows_are_bounded(RunFiles(outcome.folder))
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_run_sees_moves_beyond_either_bound(tmp_path, monkeypatch):
     """Planted: each coordinate may move a tenth too far; the L2 norm may be a tenth too large."""
     sound = ClipMoves.clipped

@@ -106,6 +106,7 @@ def test_what_arrived_is_charged(tiny_config):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", ["gaussian", "discrete-gaussian"])
 def test_a_run_that_charges_what_arrived_stays_within_its_budget(tiny_config, tmp_path, law):
     settings = (
