@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
@@ -18,10 +19,12 @@ from dpfed.data.digits import load_digits
 from dpfed.data.label_partitions import dirichlet, some_labels, unbalanced
 from dpfed.data.mnist import EMNIST_CLASSES, load_emnist, load_fashion_mnist, load_mnist
 from dpfed.data.partition import Partition, iid, natural
-from dpfed.data.scattering import scattering
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.data.svhn import load_svhn
 from dpfed.errors import ConfigError, DataError, DpfedError
+
+if TYPE_CHECKING:
+    from dpfed.data.wavelets import scattering
 
 __all__ = [
     "DATASETS",
@@ -54,6 +57,15 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "shakespeare-leaf": load_shakespeare_leaf,
 }
 """Name -> loader that takes the data root; `digits` needs none."""
+
+
+def __getattr__(name: str) -> Any:
+    """`scattering`, which needs torch, when it is asked for."""
+    if name != "scattering":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dpfed.data.wavelets import scattering
+
+    return scattering
 
 
 def load(

@@ -17,7 +17,7 @@ from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.data.partition import Holdings, Partition
 from dpfed.data.resampled import Resampled
-from dpfed.data.scattering import with_scattering
+from dpfed.data.wavelets import with_scattering
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 

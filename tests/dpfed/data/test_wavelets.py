@@ -8,7 +8,7 @@ import torch
 
 from dpfed.config.tables import parse
 from dpfed.data.population import fingerprint
-from dpfed.data.scattering import scattering
+from dpfed.data.wavelets import scattering
 from dpfed.errors import ConfigError
 from dpfed.run.experiment import build
 
