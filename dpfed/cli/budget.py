@@ -179,6 +179,8 @@ def budget(
         raise ConfigError(
             f"--conversion {conversion} with --accountant {accountant}: it is for rdp and fed-smp-lemma. Add one."
         )
+    if papers and not compare:
+        raise ConfigError("--papers without --compare: it adds rows to that table. Add --compare.")
     if json and group != 1:
         raise ConfigError("--group with --json: is printed for people only. Remove one.")
     options = PlanOptions(
@@ -216,8 +218,6 @@ def budget(
         return
     if compare and mechanism not in ("gaussian", "distributed-gaussian"):
         raise ConfigError(f"--compare with --mechanism {mechanism}: it is for Gaussian noise. Remove it.")
-    if papers and not compare:
-        raise ConfigError("--papers without --compare: it adds rows to that table. Add --compare.")
     answer = solve(plan, rounds, noise_multiplier, epsilon, accountant, conversion, precision)
     rows = [answer]
     if compare:

@@ -150,7 +150,7 @@ def trained(name, data):
     return [FLModel(params=ends, params_type=ParamsType.FULL)]
 
 
-def nobody(name, data):
+def no_arrays(name, data):
     return []
 
 
@@ -163,7 +163,7 @@ def twice(name, data):
     return trained(name, data) * 2
 
 
-@pytest.mark.parametrize("answer", [trained, nobody, infinite, twice])
+@pytest.mark.parametrize("answer", [trained, no_arrays, infinite, twice])
 def test_the_ledger_is_that_of_a_loop_whatever_clients_do(tmp_path, answer):
     server = Server(answer, ledger=str(tmp_path / "ledger.jsonl"), **PLAN)
     server.run()
@@ -178,10 +178,10 @@ def test_the_ledger_is_that_of_a_loop_whatever_clients_do(tmp_path, answer):
     assert server.saved[-1][0]["steps"] == 7
     assert audit_run(Path(server.ledger), confidence=1 - 1e-6).verdict == "pass"
     unread = [line for line in server.said if "by noise alone" in line]
-    assert len(unread) == (len(server.asked) if answer in (nobody, twice) else 0)
+    assert len(unread) == (len(server.asked) if answer in (no_arrays, twice) else 0)
 
 
-def test_an_empty_cohort_asks_nobody(tmp_path):
+def test_an_empty_cohort_asks_no_client(tmp_path):
     """Poisson cohorts of a half of one in the mean: some are empty, and are released all the same."""
     plan = PLAN | {"cohort": 1, "rounds": 30, "randomness": "simulated", "ledger": str(tmp_path / "ledger.jsonl")}
     server = Server(trained, **plan)
