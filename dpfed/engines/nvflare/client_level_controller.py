@@ -165,8 +165,8 @@ class ClientLevelFedAvg(ModelController):
     def _updates(
         self, model: FLModel, step: Step, private: ClientLevel, names: list[str], terms: RoundTerms
     ) -> Iterable[Tensor] | Tensor:
-        """One update [d] a client of the cohort, in its order. An empty cohort asks no client: NVFlare would take no targets
-        for all of them."""
+        """One update [d] a client of the cohort, in its order. An empty cohort asks no client: NVFlare would take
+        no targets for all of them."""
         cohort = private.names_of(step.cohort)
         if not cohort:
             return torch.zeros(0, terms.dimension)
