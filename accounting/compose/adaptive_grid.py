@@ -42,7 +42,7 @@ class Fineness:
 
 
 STANDARD = Fineness(
-    cover=3.5e-4, most_cells=150, per_spread=11.0, points=3000, growth=0.06, widest=0.025, arcs=2.0, tail=1e-4, work=4e6
+    cover=4.3e-4, most_cells=150, per_spread=11.0, points=3000, growth=0.06, widest=0.025, arcs=2.0, tail=1e-4, work=4e6
 )
 FINE = Fineness(
     cover=1.5e-5,
@@ -74,6 +74,7 @@ BELOW = Fineness(
     tail=1e-5,
     work=1e7,
 )
+
 
 LARGEST_LOSS = 200.0
 _BEYOND = 0.05

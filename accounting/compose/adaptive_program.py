@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.compose.convex import convex_below
 from accounting.compose.loss_law import LossLaw
 from accounting.gaussian.half_lines import Floats
 
@@ -244,7 +245,7 @@ def dominated(nodes: Indices, forth: Floats, back: Floats, grid: StateGrid) -> K
     left = 1 / gammas[:0:-1]
     points = np.concatenate([left, gammas])
     curve = np.concatenate([1 - left + left * two[:0:-1], one])
-    hull = _hull(points, curve)
+    hull = convex_below(points, curve)
     middle = len(left)
     mirrored = np.append((hull[:middle] - (1 - left)) / left, hull[middle])[::-1]
     kernel = dominating(nodes, np.maximum(hull[middle:], 0.0), np.maximum(mirrored, 0.0), grid)
@@ -267,14 +268,3 @@ def _below(gammas: Floats, curve: Floats, other: Floats) -> Floats:
     # 0 from the point before the first that is not above 0: a line down to 0 any later would not be below the curve.
     lowered[max(int(np.argmax(lowered <= 0)) - 1, 0) :] = 0.0
     return np.asarray(lowered)
-
-
-def _hull(gammas: Floats, curve: Floats) -> Floats:
-    """The largest convex curve that is nowhere above these points: those above the chord of their neighbours go."""
-    kept = np.arange(len(curve))
-    while True:
-        slopes = np.diff(curve[kept]) / np.diff(gammas[kept])
-        above = np.flatnonzero(np.diff(slopes) < 0) + 1
-        if not above.size:
-            return np.asarray(np.interp(gammas, gammas[kept], curve[kept]))
-        kept = np.delete(kept, above)

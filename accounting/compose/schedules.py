@@ -7,11 +7,15 @@ from functools import lru_cache
 import numpy as np
 
 from accounting.compose import loss_grid
+from accounting.compose.convex import convex_below
 from accounting.compose.loss_law import LossLaw, composed
+from accounting.gaussian.half_lines import Floats
 from accounting.participation import ratio_law
 from accounting.participation.blocks import Blocks, OnceInBlock
 
 _TAIL_MASS = 1e-19
+_COARSE_FROM = 1.5
+"""Shift from which the grid of a block's law may be too coarse to be better than `ratio_law.told`."""
 
 
 def laws(blocks: Blocks, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
@@ -34,5 +38,15 @@ def _charged(law: LossLaw, beyond: float) -> LossLaw:
 @lru_cache(maxsize=256)
 def _block_laws(block: OnceInBlock, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
     steps = math.ceil(ratio_law.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
-    forth, back = ratio_law.divergences(block, shift, interval * np.arange(steps + 1, dtype=float))
+    losses = interval * np.arange(steps + 1, dtype=float)
+    forth, back = ratio_law.divergences(block, shift, losses)
+    if shift > _COARSE_FROM:
+        told = ratio_law.told(block, shift, losses)
+        forth, back = (_smaller(losses, one, two) for one, two in zip((forth, back), told, strict=True))
     return loss_grid.connect_dots(interval, forth, back), loss_grid.connect_dots(interval, back, forth)
+
+
+def _smaller(losses: Floats, one: Floats, two: Floats) -> Floats:
+    """The largest curve below both that is convex in gamma, as the truth is, which is below both."""
+    gammas, lower = np.exp(np.minimum(losses, 690.0)), np.minimum(one, two)
+    return lower if np.all(lower == one) or np.all(lower == two) else convex_below(gammas, lower)

@@ -13,12 +13,14 @@ from accounting.compose.profiles import Profile, delta_from_curve, profile
 from accounting.compose.rdp import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Mechanism
+from accounting.rounding import downwards, upwards
 
 LAWS = ("negative-binomial", "poisson")
 _LEVELS = 1200
 _SMALLEST_LEVEL = 1e-12
 _LARGEST_LOSS = 30.0
 _NEVER = 1e-25
+_LOG_GAMMAS = (-60.0, -1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,11 @@ class RandomRuns:
             raise InvalidParameter(f"eta={self.eta}: must be above -1.")
         if self.law == "negative-binomial" and not 1 < self.mean <= 1e6:
             raise InvalidParameter(f"mean={self.mean} of a number of runs of at least 1: must be above 1, up to 1e6.")
+        ends = [_mean(math.exp(log_gamma), self.eta) for log_gamma in _LOG_GAMMAS]
+        if self.law == "negative-binomial" and not ends[1] < self.mean < ends[0]:
+            raise InvalidParameter(
+                f"mean={self.mean} with eta={self.eta}: must be from {upwards(ends[1])} to {downwards(ends[0])}."
+            )
 
     @property
     def gamma(self) -> float:
@@ -49,7 +56,7 @@ class RandomRuns:
         def excess(log_gamma: float) -> float:
             return _mean(math.exp(log_gamma), self.eta) - self.mean
 
-        return math.exp(float(brentq(excess, -60.0, -1e-9, xtol=1e-13))) * (1 - 1e-9)
+        return math.exp(float(brentq(excess, *_LOG_GAMMAS, xtol=1e-13))) * (1 - 1e-9)
 
     @property
     def largest_mean(self) -> float:
@@ -82,16 +89,18 @@ def renyi(orders: Floats, curve: Floats, runs: RandomRuns) -> Floats:
     for any second order b
         rho'(a) = rho(a) + (1 + eta) (1 - 1/b) rho(b) + (1 + eta) log(1/gamma) / b + log(E K) / (a - 1),
     and with K Poisson of mean m
-        rho'(a) = rho(a) + m delta' + log(m) / (a - 1),  delta' that of one run at epsilon' = log(1 + 1/(a - 1)).
-    b is the best of `orders`. Conditions: the runs are independent and alike (a candidate is drawn for each), what they
-    are compared by is part of what they release, and K is drawn apart. Adjacency: that of the curve, both orders of the
+        e^((a - 1) rho'(a)) = e^-m + m e^((a - 1) (rho(a) + m delta')),  delta' that of one run at log(1 + 1/(a - 1)).
+    Their Theorem 6 leaves out e^-m, the chance that nothing comes out; then the bound is below 0 for m < 1. b is the
+    best of `orders`. Conditions: the runs are independent and alike (a candidate is drawn for each), what they are
+    compared by is part of what they release, and K is drawn apart. Adjacency: that of the curve, both orders of the
     worlds. Direction of error: upper bound.
     """
     known = np.isfinite(curve)
     if runs.law == "poisson":
         at = np.log1p(1 / (orders - 1))
         delta = delta_from_curve(at, orders[known], curve[known]) if known.any() else np.ones_like(orders)
-        return np.asarray(curve + runs.mean * delta + math.log(runs.mean) / (orders - 1))
+        something = math.log(runs.mean) + (orders - 1) * (curve + runs.mean * delta)
+        return np.asarray(np.logaddexp(-runs.mean, something) / (orders - 1))
     gamma, more = runs.gamma, 1 + runs.eta
     second = np.where(known, (1 - 1 / orders) * np.where(known, curve, 0.0) - math.log(gamma) / orders, np.inf).min()
     return np.asarray(curve + more * second + math.log(_mean(gamma, runs.eta)) / (orders - 1))

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import scipy
 
+from accounting.gaussian import poisson
 from accounting.gaussian.half_lines import Floats
 from accounting.participation.blocks import OnceInBlock
 
@@ -69,7 +70,8 @@ def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Float
     """H_gamma(P || Q) and H_gamma(Q || P) of one block at gamma = e^losses, losses >= 0.
 
     shift: s = clip norm over noise standard deviation. Shapes: that of `losses`. Adjacency: zero-out, add-remove.
-    Direction of error: upper bound, for s up to 2 within about 1e-4 relative in the variance of the loss; looser above.
+    Direction of error: upper bound, for s up to 2 within about 1e-4 relative in the variance of the loss; looser above,
+    where `told` may be less.
     """
     threshold = _threshold(block, shift)
     law = _sum(block.weights, 1 - block.taking_part, shift, threshold)
@@ -78,6 +80,14 @@ def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Float
     forth += law.lost_forth + _two_jumps(block, shift, threshold) + block.taking_part * _survival(_TAIL)
     back = gammas * law.below(1 / gammas) + law.lost_back  # without jumps S is smaller: more of (1 - gamma S)_+
     return np.minimum(forth, 1.0), np.minimum(back, 1.0)
+
+
+def told(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Floats, Floats]:
+    """The same if whoever looks were told which round it would be: one round of Poisson sampling with the block's
+    chance. An upper bound by joint convexity (docs/theory-participation.md); less than `divergences` where s is large
+    and the grid of that too coarse."""
+    noise = {"sampling_probability": block.taking_part, "noise_multiplier": 1 / shift}
+    return poisson.removal_profile(losses, **noise), poisson.addition_profile(losses, **noise)
 
 
 def moments(block: OnceInBlock, shift: float) -> tuple[float, float]:

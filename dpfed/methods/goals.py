@@ -9,7 +9,8 @@ from typing import Any, Literal
 from accounting import budget
 from accounting.budget import Plan
 from accounting.budget.integers import IntegerRounds
-from accounting.compose.accountant import Accountant, epsilons, overflow
+from accounting.compose.accountant import Accountant, overflow
+from accounting.compose.over_rounds import epsilons
 from accounting.integers.fixed_point import NoiseLaw
 from accounting.mechanisms import CorrelatedRounds, SingleRelease, Subsampled, schedule_of, subsample
 from accounting.mechanisms.adjacency import Adjacency

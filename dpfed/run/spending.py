@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.compose import accountant
+from accounting.compose import over_rounds
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
 from accounting.ledger import LocalRelease, Release
@@ -59,7 +59,7 @@ class OfEqualRounds:
 
     def __init__(self, goal: PrivacyGoal, rounds: int, charged: int) -> None:
         self._values: list[float] = [0.0]
-        self._stream: Iterator[float] = accountant.epsilons(
+        self._stream: Iterator[float] = over_rounds.epsilons(
             goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant
         )
         self._charged = charged

@@ -70,6 +70,7 @@ def test_numbers_in_the_notes_are_rounded_up():
     assert note.startswith("delta 0.1235 is above")
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     ("delta", "noise_multiplier", "expected"),
     [(0.5, 0.02, [DELTA_NOTE, EPSILON_NOTE]), (0.5, 5.0, [DELTA_NOTE, ZERO_NOTE]), (1e-5, 0.1, [EPSILON_NOTE]),
@@ -82,6 +83,7 @@ def test_budgets_have_them(delta, noise_multiplier, expected, sampling):
     assert said(record["notes"]) == expected
 
 
+@pytest.mark.slow
 def test_every_row_of_a_comparison_has_its_own():
     rows = budget.compare(Plan(clients=100, cohort=80, delta=0.02), noise_multiplier=0.05, rounds=3)
     assert all((EPSILON_NOTE in said(row.notes)) == (row.epsilon > 20) for row in rows)
@@ -89,6 +91,7 @@ def test_every_row_of_a_comparison_has_its_own():
     assert all(DELTA_NOTE in said(row.notes) for row in rows)
 
 
+@pytest.mark.slow
 def test_coins_have_them():
     plan = Plan(
         mechanism="bernoulli-aggregate",

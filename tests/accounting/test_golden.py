@@ -71,6 +71,7 @@ def test_adaptive_account_of_fixed_size(adjacency, expected):
     assert round(answer.epsilon, 4) == expected
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("adjacency", "expected"), [("replace-one", 3.2400), ("zero-out", 2.4472)])
 def test_fixed_size_lower_bounds(adjacency, expected):
     assert lower("fixed", adjacency) == pytest.approx(expected, abs=2e-4)
@@ -137,6 +138,7 @@ def test_the_papers_shakespeare_row(sigma, expected):
     assert round(stated, 4) == expected
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("clients", "cohort", "sigma", "rounds", "expected"),
     [

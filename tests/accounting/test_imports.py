@@ -52,6 +52,7 @@ def test_closed_forms_do_not_load_the_library(code):
     assert "dp_accounting" not in modules_after(code)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 def test_a_budget_is_worked_out_without_the_library(sampling):
     """Nor with the parts of scipy that take longest to load."""

@@ -209,6 +209,7 @@ class TestOpacus:
         assert accountant.epsilon(poisson(0.001, 1000.0), delta=1e-5, accountant="rdp") < 0.002
         assert accountant.epsilon(poisson(0.001, 1000.0), delta=0.9, accountant="rdp") == 0
 
+    @pytest.mark.slow
     def test_upstream_privacy_loss_overflows(self):
         assert self.epsilon("PRVAccountant", 0.01, 0.01, 1, 1e-5) == pytest.approx(705, abs=1)
         mechanism = poisson(0.01, 0.01)

@@ -53,6 +53,7 @@ def test_losses_that_no_exponential_can_hold():
     assert 0 <= law.smallest_epsilon(0.25) <= 2000 - 599  # an upper bound far below
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize(
     "mechanism",
     [

@@ -158,6 +158,7 @@ def test_drawing_nobody_costs_nothing(adjacency):
     assert accountant.epsilon(times(poisson(0.0, 0.01, adjacency), 10**6), delta=1e-5) == 0.0
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("kind", ["poisson add-remove", "poisson replace-one", "fixed replace-one", "fixed zero-out"])
 def test_as_the_rate_falls_to_nothing_so_does_the_cost(kind):
     sampling, adjacency = kind.split()

@@ -23,6 +23,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("c", "d", "l2", "sigma", "order", "gaussian", "floor", "exact"), TABLE)
 def test_table(c, d, l2, sigma, order, gaussian, floor, exact):
     bound = float(channel_rdp(order, dimension=d, c=c, noise_std=sigma, l2_sensitivity=l2))

@@ -35,7 +35,7 @@ def test_worst_single_coordinate(cohort, c, t, order, expected):
     assert worst * (1 - 1e-9) <= value <= worst * 1.0002
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(("cohort", "dimension", "c", "l2"), [(2, 1, 0.1, 0.5), (5, 2, 0.02, 0.4), (12, 3, 0.2, 0.6)])
 def test_never_below_enumerated_cohorts(cohort, dimension, c, l2):
     """The whole law of sums, product over coordinates; others anywhere in [c, 1-c], often at its ends."""
@@ -215,6 +215,7 @@ def test_noise_before_the_coins_is_counted_to_the_safe_side(monkeypatch, c, sigm
         assert 1 < given["move"] / (slope * mpmath.mpf(0.1)) < 1 + mpmath.mpf("1e-11")
 
 
+@pytest.mark.slow
 def test_a_cohort_beyond_the_largest_has_its_bound(monkeypatch):
     plan = {"dimension": 30, "c": 0.1, "l2_sensitivity": 0.4}
     orders = [2.0, 8.0]

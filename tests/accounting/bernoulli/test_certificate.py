@@ -94,6 +94,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("in_clips", [1, 2])
 @pytest.mark.parametrize("fields", CASES)
 def test_exact_products_of_sums_stay_below(fields, in_clips):

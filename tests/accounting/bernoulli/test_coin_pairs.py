@@ -14,7 +14,7 @@ from accounting.bernoulli.exact import channel_epsilon, channel_profile, pure_ca
 from accounting.bernoulli.pairs import MOST_COINS, walk_epsilon
 from accounting.bernoulli.sums import aggregate_rdp
 from accounting.budget import Plan
-from accounting.compose import accountant, rdp
+from accounting.compose import accountant, over_rounds, rdp
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
@@ -86,7 +86,7 @@ def test_best_takes_the_exact_law_where_it_is_smaller():
     stated = accountant.guarantee(channel(), delta=1e-4)
     assert stated.method == "exact"
     assert stated.epsilon < accountant.epsilon(channel(), delta=1e-4, accountant="rdp")
-    stream = accountant.epsilons(channel(), delta=1e-4, rounds=3)
+    stream = over_rounds.epsilons(channel(), delta=1e-4, rounds=3)
     assert [next(stream) for _ in range(3)] == pytest.approx(
         [accountant.epsilon(times(channel(), n), delta=1e-4) for n in (1, 2, 3)], rel=1e-9
     )
@@ -105,6 +105,7 @@ def test_exact_refuses_what_it_has_no_law_for(mechanism):
         accountant.epsilon(mechanism, delta=1e-5, accountant="exact")
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("noise_std", [0.05, 0.4, 5.0])
 def test_noised_coins_in_a_sum_against_enumeration(noise_std):
     """K = 4, d = 2: no allocation of the move and no others' probabilities exceed the bound, below that of no noise."""

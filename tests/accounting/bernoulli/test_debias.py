@@ -97,6 +97,7 @@ def test_variance_of_the_inverse():
     assert stated > g * (1 - g) / clients
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("sigma", [0.0, 1e-6, 0.2, 0.5, 50.0])
 @pytest.mark.parametrize("room", [0.0, 0.3])
 def test_unbiased_encoding(sigma, room):

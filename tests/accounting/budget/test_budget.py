@@ -250,6 +250,7 @@ def test_what_was_solved_for_states_its_lower_bound_unless_told_not_to():
     assert 0 < found.lower_bound <= found.epsilon
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_the_papers_readings_with_its_sensitivity_and_with_the_needed_one():
     """The paper inserts C; fixed-size sampling moves a sum by 2C, at twice the cost: never less than with C."""
     rows = budget.compare(Plan(clients=600, cohort=10, sampling="fixed"), noise_multiplier=2.0, rounds=20)

@@ -37,6 +37,7 @@ def test_two_looks_at_one_coin_cost_what_the_square_of_its_laws_says():
     assert stated.epsilon == pytest.approx(math.log((0.81 - 1e-3) / 0.01), rel=1e-9)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_the_rounds_that_fit_and_not_one_more(sampling):
     plan = replace(MASKS, sampling=sampling, adjacency=None)
@@ -158,7 +159,7 @@ def test_slots_against_the_binomial_tail(cohort, clients):
     assert slots <= clients
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 def test_noise_before_the_coins_counts_under_every_sampling(sampling):
     plain = replace(MASKS, sampling=sampling, adjacency=None, cohort=5, clip_norm=0.5)
@@ -171,6 +172,7 @@ def test_there_are_slots_for_the_mean_cohort_however_much_overflow_is_allowed():
     assert slots_for(10, 100, allowed=0.9)[0] == 10
 
 
+@pytest.mark.slow
 def test_a_cohort_of_which_not_all_are_counted_is_said(monkeypatch):
     plan = Plan(
         mechanism="bernoulli-aggregate",

@@ -44,6 +44,7 @@ def test_participations_are_the_most_that_a_client_has():
         budget.epsilon(plan, noise_multiplier=1.4, rounds=121)
 
 
+@pytest.mark.slow
 def test_a_comparison_has_the_same_cohort_by_schedules():
     rows = budget.compare(Plan(clients=600, cohort=100), noise_multiplier=1.4, rounds=12)
     found = {row.plan.sampling: row for row in rows}

@@ -8,7 +8,7 @@ from reference import normal
 from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting.bernoulli.accounts import COIN_ORDERS, SAMPLED_COIN_ORDERS
-from accounting.compose import accountant, adaptive, rdp
+from accounting.compose import accountant, adaptive, over_rounds, rdp
 from accounting.compose.accountant import guarantee
 from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.compose.twins import continuous
@@ -78,12 +78,13 @@ def test_best_says_why_nothing_applies():
         guarantee(times(poisson(0.1, 2.0, "replace-one"), 3), delta=1e-13)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "mechanism", [gaussian(5.0), poisson(0.1, 2.0), poisson(0.1, 2.0, "replace-one"), fixed(1, 10, 3.0)]
 )
 @pytest.mark.parametrize("name", ["best", "pld"])
 def test_progress_follows_the_guarantee_of_each_prefix(mechanism, name):
-    stream = accountant.epsilons(mechanism, delta=1e-5, rounds=6, accountant=name)
+    stream = over_rounds.epsilons(mechanism, delta=1e-5, rounds=6, accountant=name)
     for count in range(1, 9):  # beyond the plan too
         expected = accountant.epsilon(times(mechanism, count), delta=1e-5, accountant=name)
         value = next(stream)
@@ -92,7 +93,7 @@ def test_progress_follows_the_guarantee_of_each_prefix(mechanism, name):
 
 
 def test_progress_at_a_tiny_delta_falls_back_on_renyi():
-    stream = accountant.epsilons(poisson(0.1, 2.0), delta=1e-14, rounds=3)
+    stream = over_rounds.epsilons(poisson(0.1, 2.0), delta=1e-14, rounds=3)
     assert next(stream) == accountant.epsilon(poisson(0.1, 2.0), delta=1e-14, accountant="rdp")
 
 
@@ -115,6 +116,7 @@ class TestFedSmp:
         reading = theorem_1(1.0, 10**6, FixedSizeSampling(cohort=1, clients=2), delta=1e-5, sensitivity_in_clips=1.0)
         assert any(condition.startswith("epsilon = ") for condition in reading.violated)
 
+    @pytest.mark.slow
     def test_where_the_theorem_holds_it_is_above_the_tight_account(self):
         """A condition met: its epsilon, with the true sensitivity, must be a bound."""
         sampling, found = FixedSizeSampling(cohort=1, clients=2000), 0
@@ -126,6 +128,7 @@ class TestFedSmp:
                     assert reading.epsilon >= accountant.epsilon(times(fixed(1, 2000, sigma), rounds), delta=0.01)
         assert found
 
+    @pytest.mark.slow
     def test_lemma_3_with_the_true_sensitivity_is_above_the_tight_account(self):
         for sigma, rounds in ((1.4, 180), (4.0, 1000), (0.8, 5)):
             sampling = FixedSizeSampling(cohort=100, clients=6000)
@@ -141,7 +144,7 @@ class TestFedSmp:
 def test_a_stream_keeps_to_the_accountant_that_is_asked_for():
     plain = Gaussian(noise_multiplier=3.0, adjacency="add-remove")
     for chosen in ("rdp", "pld", "best"):
-        stream = accountant.epsilons(plain, delta=1e-5, rounds=4, accountant=chosen)
+        stream = over_rounds.epsilons(plain, delta=1e-5, rounds=4, accountant=chosen)
         expected = accountant.epsilon(Composed(parts=((plain, 2),)), delta=1e-5, accountant=chosen)
         assert [next(stream), next(stream)][1] == pytest.approx(expected, rel=1e-3)
 
@@ -172,7 +175,7 @@ def test_progress_pays_for_a_lattice_that_is_felt_round_by_round():
     [(twin, _)], each = near.mechanism.parts, near.closeness / 4
     assert each > 0.01
     for rounds, found in zip(
-        range(1, 5), accountant.epsilons(noise, delta=1e-5, rounds=4, accountant="pld"), strict=False
+        range(1, 5), over_rounds.epsilons(noise, delta=1e-5, rounds=4, accountant="pld"), strict=False
     ):
         smooth = float(normal.epsilon(1e-5 * math.exp(-rounds * each), twin.mu * math.sqrt(rounds)))
         assert smooth <= found - 2 * rounds * each <= smooth + 0.5 * each

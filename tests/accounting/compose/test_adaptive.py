@@ -8,7 +8,7 @@ import pytest
 import scipy
 
 from accounting import Plan, budget
-from accounting.compose import accountant, adaptive, adaptive_program, lower_bound, pld
+from accounting.compose import accountant, adaptive, adaptive_program, lower_bound, over_rounds, pld
 from accounting.compose.adaptive_program import Kernel, Kernels, StateGrid, Values
 from accounting.compose.running import Running
 from accounting.gaussian.configurations import FixedSizeRound, extremes
@@ -30,6 +30,7 @@ def profile_at(values, epsilon):
     return max(values.forth[k], values.back[k])
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     ("clients", "cohort", "sigma", "rounds", "adjacency", "most", "least"),
     [
@@ -93,6 +94,7 @@ def random_strategy(seed, clients, zero):
 SMALL = [(2, 1, 0.7, 1), (3, 1, 1.0, 2), (4, 2, 1.0, 2), (3, 2, 0.6, 2), (2, 1, 1.4, 3)]
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 @pytest.mark.parametrize(("clients", "cohort", "sigma", "rounds"), SMALL)
 def test_no_enumerated_strategy_shows_more(clients, cohort, sigma, rounds, adjacency):
@@ -157,6 +159,7 @@ def test_order_unknown_means_no_adaptive_account():
     assert adaptive.epsilon(Composed(parts=((quiet, 3),), order=None), delta=1e-4) is not None
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 def test_releases_without_a_choice(adjacency):
     """A plain Gaussian and Poisson rounds beside fixed-size ones: between the lower bound and the one-pair account."""
@@ -185,10 +188,11 @@ def test_rounding_of_the_transform_is_charged(monkeypatch):
     assert np.any(values.after(kernels, None).forth < exact)
 
 
+@pytest.mark.slow
 def test_running_epsilons_are_those_of_the_composition():
     plan = Plan(clients=300, cohort=30, sampling="fixed")
     release = plan.round(4.0)
-    stream = accountant.epsilons(release, delta=plan.delta, rounds=20)
+    stream = over_rounds.epsilons(release, delta=plan.delta, rounds=20)
     running = Running(delta=plan.delta, typical=release, rounds=20)
     for count in range(1, 21):
         value = next(stream)
@@ -199,6 +203,7 @@ def test_running_epsilons_are_those_of_the_composition():
             assert value == pytest.approx(exact, rel=3e-3)
 
 
+@pytest.mark.slow
 def test_running_with_another_kind():
     one, two = fixed(30, 300, 4.0), fixed(30, 300, 3.0)
     running = Running(delta=1e-4, typical=one, rounds=20)
@@ -209,6 +214,7 @@ def test_running_with_another_kind():
     assert running.epsilon() == pytest.approx(expected, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_calibrated_noise_meets_the_target():
     plan = Plan(clients=300, cohort=30, sampling="fixed")
     z = budget.noise_multiplier(plan, epsilon=1.0, rounds=30)

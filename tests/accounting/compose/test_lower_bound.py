@@ -29,7 +29,7 @@ ALL_KINDS = [
 ]
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(16)
 @pytest.mark.parametrize("mechanism", ALL_KINDS)
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
 def test_one_round_is_what_the_named_neighbours_show(mechanism, epsilon):
@@ -47,7 +47,7 @@ def test_the_named_neighbours_send_nothing_longer_than_the_clip(mechanism):
             assert all(abs(mean) <= 1 / mechanism.mechanism.noise_multiplier for _, mean in law)
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(16)
 @pytest.mark.parametrize("mechanism", ALL_KINDS)
 @pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-3), (20, 1e-5), (500, 1e-9)])
 def test_stays_below_the_upper_bound_on_every_kind(mechanism, rounds, delta):
@@ -110,6 +110,7 @@ def test_a_mixed_composition_shows_at_least_its_sampled_part_and_its_plain_part(
     assert found <= pld.epsilon(both, delta=1e-5)
 
 
+@pytest.mark.slow
 def test_mixed_samplers_show_neighbours_in_the_same_order():
     """Poisson and fixed-size rounds under zero-out: the client present first, or zeroed first, in all of them."""
     both = Composed(parts=((fixed(30, 100, 2.0, "zero-out"), 20), (poisson(0.3, 2.0, "zero-out"), 20)))
@@ -127,6 +128,7 @@ def test_delta_must_be_inside_0_and_1(bad):
         lower_bound.epsilon(gaussian(1.0), delta=bad)
 
 
+@pytest.mark.slow
 def test_what_a_transform_rounds_upwards_is_no_loss():
     """At small delta the positive half of the rounding, over a million losses, would by itself be a delta of 1e-11."""
     composed = times(poisson(0.03125, 0.125, "add-remove"), 8)
@@ -205,6 +207,7 @@ def test_does_not_collapse_after_many_rounds(sigma, rounds):
     assert 0.995 * stated < lower_bound.epsilon(many, delta=1e-5) < stated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "delta"), [(1000, 1e-12), (1000, 1e-11), (200, 1e-12)])
 def test_both_bounds_meet_at_the_smallest_delta(rounds, delta):
     """Rounding of transforms is charged, where it is not small against delta by tilted laws."""

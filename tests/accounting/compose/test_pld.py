@@ -28,7 +28,7 @@ RELATIONS = {
 }
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(25)
 @pytest.mark.parametrize("adjacency", RELATIONS)
 @pytest.mark.parametrize(
     ("q", "sigma", "rounds", "delta"),

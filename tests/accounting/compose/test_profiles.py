@@ -53,7 +53,7 @@ def test_plain_gaussians_are_one_gaussian_exactly(epsilon):
     assert value == pytest.approx(float(normal.profile(epsilon, 3 / 1.4)), rel=1e-12)
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(15)
 @pytest.mark.parametrize("part", [POISSON, FIXED, ZEROED, COINS])
 @pytest.mark.parametrize("rounds", [1, 40])
 @pytest.mark.parametrize("accountant", ["best", "pld", "rdp"])
@@ -232,6 +232,7 @@ def three_moves_of_one_step(variance, epsilon):
     return np.array([np.maximum(joint_p - math.exp(one) * joint_q, 0).sum() for one in epsilon])
 
 
+@pytest.mark.slow
 def test_a_chord_beyond_its_knots_would_be_below_the_curve():
     """The planted fault, and that it cannot come back: the first chord goes on to the left, below the convex curve."""
     mu, knots = 0.8, np.linspace(0.0, 5.0, 4001)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 
 from accounting import Composed, PoissonSampling, Subsampled
 from accounting.compose import accountant, rdp, selection
@@ -64,6 +65,25 @@ def test_exact_laws_of_the_best_stay_below(runs):
     assert nearest > 0.05
 
 
+@pytest.mark.parametrize("mean", [0.05, 0.5, 0.9, 1.5])
+def test_few_runs_that_may_be_none(mean):
+    """K = 0 is an outcome, too: without its chance the Renyi bound would be below 0, and epsilon 0."""
+    runs, (p, q) = RandomRuns(mean=mean, law="poisson"), np.array([[0.02, 0.48, 0.5], [0.01, 0.48, 0.51]])
+    curve = np.maximum(divergence(p, q, ORDERS), divergence(q, p, ORDERS))
+    for one, other in ((p, q), (q, p)):
+        exact = divergence(best_of(one, runs), best_of(other, runs), ORDERS)
+        assert np.all(exact <= selection.renyi(ORDERS, curve, runs))
+    noise = Gaussian(noise_multiplier=1.0, adjacency="zero-out")
+    stated = selection.epsilon(noise, runs=runs, delta=1e-5)
+    x = np.linspace(-12, 14, 200_001)
+    best = [
+        np.exp(-((x - shift) ** 2) / 2 - mean * scipy.special.ndtr(shift - x)) * mean / math.sqrt(2 * math.pi)
+        for shift in (1.0, 0.0)  # scored by what comes out
+    ]
+    assert np.maximum(best[0] - math.exp(stated) * best[1], 0).sum() * (x[1] - x[0]) <= 1e-5
+    assert np.maximum(best[0] - math.exp(0.4 * stated) * best[1], 0).sum() * (x[1] - x[0]) > 1e-5
+
+
 def test_one_runs_own_curve_is_refuted():
     """Planted: the best costs no more than one run."""
     p, q = np.array([0.5, 0.4, 0.1]), np.array([0.53, 0.42, 0.05])
@@ -109,7 +129,7 @@ def test_what_is_not_proven_is_refused():
         selection.epsilon(runs=RandomRuns(mean=3.0), delta=1e-5)
     with pytest.raises(UnsupportedMechanism, match="no bound at delta"):
         selection.epsilon(coins, runs=RandomRuns(mean=3.0), delta=1e-10)
-    for wrong in ({"mean": 0.0}, {"mean": 1.0}, {"mean": 2.0, "law": "fixed"}):
+    for wrong in ({"mean": 0.0}, {"mean": 1.0}, {"mean": 2.0, "law": "fixed"}, {"mean": 3.0, "eta": -0.99}):
         with pytest.raises(InvalidParameter):
             RandomRuns(**wrong)
     with pytest.raises(InvalidParameter, match="above -1"):

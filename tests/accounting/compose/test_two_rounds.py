@@ -37,6 +37,7 @@ def test_two_poisson_rounds(adjacency, q, sigma, epsilon):
     assert epsilon <= pld.epsilon(mechanism, delta=exact) * (1 + 1e-6)
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     ("cohort", "sigma", "epsilon"), [(10, 1.4, 1.0), (50, 2.0, 1.5), (50, 5.0, 0.2), (2, 1.0, 2.0)]
 )

@@ -36,6 +36,7 @@ def poisson_trials(curve_of):
     return violations
 
 
+@pytest.mark.slow
 def test_poisson_holds_for_random_mechanisms():
     """Seeded: 2,000 channels, no failure is allowed."""
     both = lambda p, q: lambda orders: np.array([max(renyi(k, p, q), renyi(k, q, p)) for k in orders])  # noqa: E731

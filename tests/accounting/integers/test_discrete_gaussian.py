@@ -20,7 +20,7 @@ from accounting import (
     guarantee,
 )
 from accounting.compose import rdp
-from accounting.compose.accountant import epsilons
+from accounting.compose.over_rounds import epsilons
 from accounting.errors import UnsupportedMechanism
 from accounting.integers import discrete_gaussian
 
@@ -73,6 +73,7 @@ def test_tau_covers_the_exact_sum_of_shares(variance, shares):
         assert tau < 2.5 * worst + 1e-12  # so a third of it would be caught
 
 
+@pytest.mark.slow_but_one_in(12)
 @pytest.mark.parametrize(("variance", "smoothing"), [(0.3, 0.1), (1.0, 0.25), (1.0, 0.5), (4.0, 1.0)])
 @pytest.mark.parametrize("move", [0, 1, 4])
 def test_a_discretised_gaussian_is_as_close_as_claimed(variance, smoothing, move):

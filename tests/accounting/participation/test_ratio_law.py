@@ -12,6 +12,7 @@ from scipy.special import ndtr
 from accounting.gaussian import privacy_profile
 from accounting.gaussian.poisson import addition_profile, removal_profile
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation
+from accounting.participation import ratio_law
 from accounting.participation.blocks import OnceInBlock
 from accounting.participation.counts import counts_law
 from accounting.participation.ratio_law import divergences
@@ -84,6 +85,33 @@ def test_two_rounds_of_large_shift_keep_the_atom_near_zero():
     """The prototype lost it: 0.7828 in place of 0.8208."""
     _, back = divergences(of((0.5, 2)), 3.0, np.zeros(1))
     assert 0.8207 < back[0] < 0.89
+
+
+@pytest.mark.parametrize("shift", [3.0, 4.0, 6.0, 10.0, 20.0])
+def test_tiny_noise_is_still_bounded_from_above(shift):
+    """Where the grid limits the fineness."""
+    losses = np.array([0.0, 1.0, 5.0, 10.0, 20.0, 60.0])
+    for q in (1 / 60, 0.5, 1.0):
+        truths = (
+            removal_profile(losses, sampling_probability=q, noise_multiplier=1 / shift),
+            addition_profile(losses, sampling_probability=q, noise_multiplier=1 / shift),
+        )
+        for found, told, truth in zip(
+            divergences(of((q, 1)), shift, losses), ratio_law.told(of((q, 1)), shift, losses), truths, strict=True
+        ):
+            assert np.all(found >= truth - 1e-15), (q, found - truth)
+            assert np.array_equal(told, truth)
+
+
+@pytest.mark.parametrize("shift", [3.0, 5.0])
+def test_two_rounds_at_tiny_noise_against_quadrature(shift):
+    losses = np.array([0.0, 1.0, 5.0, 10.0])
+    for weights in ((0.5, 0.5), (0.3, 0.1)):
+        block = of((weights[0], 2)) if weights[0] == weights[1] else of((weights[0], 1), (weights[1], 1))
+        truth = np.array([two_rounds(shift, weights, math.exp(loss)) for loss in losses])
+        for bound in (divergences, ratio_law.told):
+            for found, exact in zip(bound(block, shift, losses), truth.T, strict=True):
+                assert np.all(found >= exact - 1e-12), (bound, weights, found - exact)
 
 
 def test_the_two_orders_agree_at_gamma_one():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accounting import Composed, Gaussian, PoissonSampling, guarantee, subsample
-from accounting.compose import accountant, lower_bound, pld, rdp
+from accounting.compose import accountant, lower_bound, over_rounds, pld, rdp
 from accounting.compose.profiles import profile
 from accounting.compose.running import Running
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -52,6 +52,15 @@ def test_cyclic_order_is_the_gaussian_of_the_client_that_takes_part_most():
     assert guarantee(of(Cyclic(period=60), noise=replaced), delta=DELTA).epsilon == pytest.approx(truth, rel=1e-4)
 
 
+@pytest.mark.slow_but_one_in(4)
+@pytest.mark.parametrize("z", [0.3, 0.05])
+@pytest.mark.parametrize("schedule", [BINS, ALLOCATION])
+def test_at_tiny_noise_a_secret_schedule_costs_no_more_than_a_public_one(schedule, z):
+    run = of(schedule, noise=Gaussian(noise_multiplier=z, adjacency="add-remove"))
+    public = smallest_epsilon(DELTA, mu=math.sqrt(3) / z)
+    assert lower_bound.epsilon(run, delta=DELTA) <= pld.epsilon(run, delta=DELTA) <= public * (1 + 1e-6)
+
+
 def test_no_rest_is_poisson_sampling():
     poisson = Composed(parts=((subsample(GOLDEN, PoissonSampling(probability=1 / 60)), 180),))
     resting = of(MinSeparation(separation=1, probability=1 / 60))
@@ -68,6 +77,7 @@ def test_rests_are_bracketed():
         assert pld.epsilon(run, delta=DELTA) > truth - 0.004
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("schedule", "patterns"),
     [
@@ -111,6 +121,7 @@ def test_a_bin_that_is_reused_shows_more_than_the_account():
     assert pld.epsilon(reused, delta=DELTA) == pytest.approx(1.2740, rel=2e-3)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("schedule", [BINS, MinSeparation(separation=30, probability=1 / 60), ALLOCATION])
 def test_a_beginning_costs_less_and_never_less_than_is_shown(schedule):
     uppers = [pld.epsilon(of(schedule, n), delta=DELTA) for n in (1, 20, 60, 61, 100, 180)]
@@ -125,9 +136,10 @@ def test_a_beginning_of_balls_and_bins_is_exact():
     assert pld.epsilon(of(BINS, 1), delta=DELTA) == pytest.approx(pld.epsilon(poisson, delta=DELTA), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_running_accounts_follow_the_rounds():
     one = subsample(GOLDEN, BINS)
-    stream = accountant.epsilons(one, delta=DELTA, rounds=180)
+    stream = over_rounds.epsilons(one, delta=DELTA, rounds=180)
     values = [next(stream) for _ in range(62)]
     running = Running(delta=DELTA, typical=one, rounds=180)
     running.add(one, 60)

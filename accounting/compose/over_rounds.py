@@ -1,0 +1,112 @@
+"""Epsilon after 1, 2, ... rounds of one release: what a run asks before each of them."""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from accounting.compose import accountant as accountants
+from accounting.compose import adaptive, pld, rdp
+from accounting.compose.accountant import Accountant
+from accounting.compose.twins import continuous
+from accounting.errors import UnsupportedMechanism
+from accounting.gaussian import smallest_epsilon
+from accounting.mechanisms import Composed, Gaussian, SingleRelease, parts_of, plain_gaussian, schedule_of
+
+
+def epsilons(
+    mechanism: SingleRelease, *, delta: float, rounds: int, accountant: Accountant = "best"
+) -> Iterator[float]:
+    """Epsilon after 1, 2, ... rounds of `mechanism`, each an upper bound, cheaply: for progress and for stopping.
+
+    `rounds` is how many are planned. Equal to `epsilon` of the composition within the tolerance of the grid.
+    """
+    streams: list[Iterator[float]] = []
+    plain = accountants.plain_shift(mechanism) is not None and accountant in ("best", "pld")
+    losses = accountant in ("best", "pld", "adaptive")
+    gaussian = _gaussian_epsilons(mechanism, delta, rounds, accountant) if losses else None
+    if gaussian is not None:
+        streams.append(gaussian)
+    if plain:
+        return streams[0]
+    if accountant == "exact" or (
+        accountant == "best" and accountants.has_exact(Composed(parts=((mechanism, rounds),)))
+    ):
+        streams.append(_exact_epsilons(mechanism, delta))
+    try:
+        if accountant in ("best", "rdp"):
+            streams.append(_rdp_epsilons(mechanism, delta, rounds))
+    except UnsupportedMechanism:
+        if not streams:
+            raise
+    if not streams:
+        raise UnsupportedMechanism(accountants.without_bound(accountant, mechanism, delta))
+    return map(min, zip(*streams, strict=False))
+
+
+def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
+    for count in itertools.count(1):
+        run = Composed(parts=((mechanism, count),))
+        yield accountants.exact_epsilon(run, delta=delta) if accountants.has_exact(run) else math.inf
+
+
+def _sampled_epsilons(
+    twin: SingleRelease, delta: float, rounds: int, lost: float, accountant: Accountant
+) -> Iterator[float] | None:
+    """By loss laws, by the adaptive account, or the smaller of both."""
+    one = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "adaptive" else None
+    two = adaptive.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "pld" else None
+    return map(min, zip(one, two, strict=False)) if one is not None and two is not None else one or two
+
+
+def _gaussian_epsilons(
+    mechanism: SingleRelease, delta: float, rounds: int, accountant: Accountant
+) -> Iterator[float] | None:
+    """The closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
+    try:
+        near = continuous(Composed(parts=((mechanism, rounds),)), lost=accountants.allowed_loss(delta, rounds))
+    except UnsupportedMechanism:
+        return None
+    ((twin, _),) = parts_of(near.mechanism)
+    each = near.closeness / rounds
+    lost = (
+        accountants.overflow(mechanism) + near.lost / rounds + delta * each
+    )  # (delta - T overflow) e^(-T each) >= delta - T lost
+    if plain := plain_gaussian(twin):
+        stream = _analytic_epsilons(plain, delta, lost)
+    elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
+        if near.pairwise and accountant == "adaptive":
+            return None
+        sampled = _sampled_epsilons(twin, delta, rounds, lost, "pld" if near.pairwise else accountant)
+        if sampled is None:
+            return None
+        stream = sampled
+    else:
+        return None
+    return (epsilon + 2 * count * each for count, epsilon in enumerate(stream, start=1))
+
+
+def _analytic_epsilons(mechanism: Gaussian, delta: float, lost: float) -> Iterator[float]:
+    for count in itertools.count(1):
+        target = delta - count * lost
+        yield smallest_epsilon(target, mu=mechanism.mu * math.sqrt(count)) if target > 0 else math.inf
+
+
+def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
+    """By Renyi curves, of its first `count` rounds; infinite where it has not as many."""
+    schedule = schedule_of(mechanism)
+    if schedule is not None and schedule.ends_after is not None and count > schedule.ends_after:
+        return math.inf
+    return accountants.epsilon(Composed(parts=((mechanism, count),)), delta=delta, accountant="rdp")
+
+
+def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
+    at, silent = accountants.orders(mechanism), accountants.overflow(mechanism)
+    if schedule_of(mechanism) is not None:  # rounds that belong together
+        return (_of_schedule(mechanism, count, delta) for count in itertools.count(1))
+    curve = rdp.curve(Composed(parts=((mechanism, rounds),)), at) / rounds
+    return (
+        rdp.epsilon_from_curve(at, count * curve, delta=delta - count * silent).epsilon
+        if delta > count * silent
+        else math.inf
+        for count in itertools.count(1)
+    )
