@@ -55,12 +55,17 @@ class Inbox:
         if stages.noise_in_rows or not sees_rows(opened):
             watch.longest_added = None
 
-    def take(self, asked: Mapping[int, int], replies: Iterable[Message]) -> None:
-        """Replies of the nodes asked (client by node), in the order of clients; the others are lost."""
-        by_client = {asked[node]: reply for node, reply in only_once(replies, asked)}
-        arrived = [client for client, reply in sorted(by_client.items()) if self._accept(client, reply)]
-        missing = np.setdiff1d(np.array(sorted(asked.values()), dtype=np.int64), np.array(arrived, dtype=np.int64))
-        self.lose(missing)
+    def take(self, asked: Mapping[int, int], replies: Iterable[Message], *, at_once: int) -> None:
+        """Replies of the nodes asked (client by node); who does not come is lost.
+
+        Up to `at_once` clients are added in the order of clients, so that the sum is the same to the bit however they
+        come; more of them as they come, none kept.
+        """
+        arrived: set[int] = set()
+        for some in [replies] if len(asked) <= at_once else ([reply] for reply in replies):
+            by_client = {asked[node]: reply for node, reply in only_once(some, asked) if asked[node] not in arrived}
+            arrived |= {client for client, reply in sorted(by_client.items()) if self._accept(client, reply)}
+        self.lose(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
 
     def lose(self, clients: NDArray[np.int64]) -> None:
         """These will not come."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -16,6 +16,7 @@ from dpfed.config.own_code import load
 from dpfed.config.tables import parse, read_toml
 from dpfed.engines.flower.conversation import arrays_of
 from dpfed.engines.flower.directory import Directory
+from dpfed.engines.flower.in_flight import InFlight, most_at_once
 from dpfed.engines.flower.own_data import equal_weights
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.engines.flower.strategy import PrivateStrategy
@@ -90,6 +91,7 @@ def serve(
     directory.wait(more_may_join=more_may_join)
     run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
     try:
+        grid = cast(Grid, InFlight(grid, at_once=most_at_once(len(run.state.broadcast))))
         strategy = PrivateStrategy(run, directory, grid, print_, timeout=timeout, stop=stop)
         rounds = config.federation.rounds - run.state.round
         strategy.start(grid, initial_arrays=arrays_of(run.state.broadcast), num_rounds=rounds, timeout=timeout)

@@ -18,6 +18,7 @@ from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.summed import Sums
 from dpfed.engines.flower.conversation import Instruction, arrays_of, read_answer
 from dpfed.engines.flower.directory import Directory
+from dpfed.engines.flower.in_flight import most_at_once
 from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
 from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
@@ -70,14 +71,14 @@ class PrivateStrategy(Strategy):
         nodes = {client: self._directory.node_of(client) for client in clients}
         self._asked = {node: client for client, node in nodes.items() if node is not None}
         cohort = set(now.task.cohort.tolist())
-        return [
+        return (
             Message(
                 self._instruction(opened, client, train=client in cohort).to_content(),
                 dst_node_id=node,
                 message_type=MessageType.TRAIN,
             )
             for node, client in self._asked.items()
-        ]
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -92,7 +93,7 @@ class PrivateStrategy(Strategy):
             add_canaries(opened, np.intersect1d(opened.total.senders, present))
         nowhere = np.setdiff1d(opened.total.senders, [*self._asked.values(), *present.tolist()])
         inbox.lose(nowhere)
-        inbox.take(self._asked, replies)
+        inbox.take(self._asked, replies, at_once=most_at_once(len(self._run.state.broadcast)))
         if isinstance(opened.total, NodeSum):
             opened.total.finish(partial(self._ask, self._grid, opened.now.number))
         record = self._run.finish_round(opened)

@@ -5,6 +5,7 @@ import os
 import random
 import socket
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,18 @@ class FakeGrid:
             )
             for node, client in self.clients.items()
         }
-        self.rounds = []
+        self.rounds, self.kept = [], {}
+
+    def push_messages(self, messages):
+        """Answered at once; a message that gets no reply has no id, so that nobody waits for one."""
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(uuid.uuid4())
+        for reply in self.send_and_receive(messages):
+            self.kept.setdefault(reply.metadata.reply_to_message_id, []).append(reply)
+        return [one.metadata.message_id for one in messages if one.metadata.message_id in self.kept]
+
+    def pull_messages(self, message_ids):
+        return [reply for key in message_ids for reply in self.kept.pop(key, [])]
 
     def get_node_ids(self):
         return list(self.clients)

@@ -343,6 +343,7 @@ def test_what_the_noise_does_not_cover_stays_with_the_client(tmp_path, grid, tab
         assert [one[key] for key in ("clipped", "largest_norm", "noise", "noise_known")] == [None, None, None, False]
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(
     ("method", "privacy"),
     [

@@ -1,0 +1,107 @@
+"""A private run of many clients in Flower's simulation: seconds and memory.
+
+    FLOWER_PYTHON benchmarks/flower_population.py [--clients 10000] [--cohort 100 1000] [--rounds 3]
+
+DP-FedAvg of a multilayer perceptron on the digits, each client ten of them (data.partition = "resampled"), one node a
+client, Poisson sampling: `dpfed run --engine flower`. Prints a line for each cohort: seconds until the first round is
+done, of a round after it, by the clock, and the largest memory of all processes together (proportional set sizes,
+looked at twice a second). Flower's Python is that of `make test-flower`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+
+def settings(clients: int, cohort: int, rounds: int) -> list[str]:
+    values = {
+        "federation.clients": clients,
+        "federation.cohort": cohort,
+        "federation.rounds": rounds,
+        "data.partition": "resampled",
+        "data.samples": 10,
+        "local.epochs": 1,
+        "run.evaluate_every": rounds,
+        "privacy.epsilon": "",
+        "privacy.noise_multiplier": 1.0,
+    }
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+
+
+def megabytes(root: int) -> float:
+    """Proportional set sizes of a process and of all below it."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    tree, before = {root}, 0
+    while len(tree) > before:
+        before = len(tree)
+        tree |= {one for one, parent in parents.items() if parent in tree}
+    total = 0
+    for one in tree:
+        try:
+            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1000
+
+
+def point(clients: int, cohort: int, rounds: int) -> tuple[float, float, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = [sys.executable, "-m", "dpfed", "run", "dp-fedavg-digits", "--engine", "flower", "--out", str(out)]
+        began, largest, over = time.perf_counter(), [0.0], threading.Event()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [*command, *settings(clients, cohort, rounds)], stdout=subprocess.DEVNULL, env=environment
+        )
+
+        def watch() -> None:
+            while not over.wait(0.5):
+                largest[0] = max(largest[0], megabytes(process.pid))
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        ended: list[float] = []
+        while process.poll() is None:
+            file = out / "metrics.jsonl"
+            done = len(file.read_text().splitlines()) if file.exists() else 0
+            ended += [time.perf_counter()] * (done - len(ended))
+            time.sleep(0.1)
+        over.set()
+        thread.join()
+        if process.returncode:
+            raise SystemExit(f"the run ended with {process.returncode}")
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["rounds"] == rounds
+    return ended[0] - began, (ended[-1] - ended[0]) / max(rounds - 1, 1), largest[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--cohort", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    print("| clients | cohort | until the first round is done, s | a round, s | memory of all processes, MB |")
+    print("|--:|--:|--:|--:|--:|")
+    for cohort in chosen.cohort:
+        first, each, memory = point(chosen.clients, cohort, chosen.rounds)
+        print(f"| {chosen.clients:,} | {cohort:,} | {first:.1f} | {each:.2f} | {memory:,.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
