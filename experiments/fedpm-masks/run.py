@@ -116,18 +116,20 @@ ROWS: dict[str, dict[str, Row]] = {
         "dp-fedavg": Row(preset="dp-fedavg-digits", settings=(*SAME, "privacy.epsilon=1.9"), seeds=3),
     },
     "fashion-mnist-private": {
-        "fedpm": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2",)),
+        "fedpm": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2",), seeds=3),
         "fedpm, all coordinates": Row(
             preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2", *ALL), without=("method.keep",)
         ),
         "fedpm, noise .3": Row(
             preset="fedpm-private-fashion-mnist",
-            settings=("run.evaluate_every=2", *NOISED),
+            settings=("run.evaluate_every=2", *EUCLIDEAN, *NOISED),
             without=("privacy.linf_clip",),
         ),
-        "dp-fedavg": Row(preset="dp-fedavg-fashion-mnist", settings=SAME_CNN),
+        "dp-fedavg": Row(preset="dp-fedavg-fashion-mnist", settings=SAME_CNN, seeds=3),
         "fed-smp-topk, p = .005": Row(preset="fed-smp-topk-fashion-mnist", settings=SAME_CNN),
-        "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-fashion-mnist", settings=(*SAME_CNN, "method.keep=0.05")),
+        "fed-smp-topk, p = .05": Row(
+            preset="fed-smp-topk-fashion-mnist", settings=(*SAME_CNN, "method.keep=0.05"), seeds=3
+        ),
     },
 }
 

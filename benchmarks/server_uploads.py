@@ -1,0 +1,86 @@
+"""What one client's upload costs the server, for every method: bytes down and up, time to read, check, add. A table.
+
+    python benchmarks/server_uploads.py [--model "CNN 0.58M"] [--uploads 20] [--methods dp-fedavg drive]
+
+As the server of the Flower engine takes uploads: the bytes are read as a stranger's, clipped where the server clips,
+and added to the sum; Flower's own messages are not in it. One thread, milliseconds of the processor, the least of five
+goes. The last columns follow: what 100,000 clients a round bring in, and how long one core needs for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+import overhead
+import torch
+
+from dpfed.aggregation.plain import PlainSums
+from dpfed.aggregation.ranks import Task
+from dpfed.config.tables import parse
+from dpfed.round import add
+from dpfed.run.experiment import build
+from dpfed.run.watched import open_watched
+from dpfed.stages.chain import client_halves
+
+GOES = 5
+MANY = 100_000
+
+
+def cost(model: str, name: str, uploads: int) -> tuple[int, float, float]:
+    """Numbers of the model, bytes up, milliseconds."""
+    options = argparse.Namespace(cohort=uploads, rounds=1, device="cpu", work="few", extrapolate=False)
+    tables: dict[str, Any] = overhead.tables(name, model, options)
+    experiment = build(parse(tables, source="benchmark"))
+    method, state = experiment.method, experiment.start
+    ids = np.arange(uploads, dtype=np.int64)
+    assert isinstance(method.aggregation, PlainSums)
+
+    task = Task(state=state, cohort=ids, participants=ids)
+
+    def opened() -> Any:
+        return open_watched(method.announce(task, experiment.seeds), method, method.aggregation)
+
+    stages, now = method.stages, opened().now
+    sizes, messages = [], []
+    for client in ids:
+        rows = torch.randn(1, len(now.broadcast)) * 1e-3
+        some = client_halves(stages.before_wire, rows, ids[client : client + 1], now)
+        (payload,) = stages.wire.messages(some, ids[client : client + 1], now)
+        messages.append(payload)
+        sizes.append(len(payload))
+    best = float("inf")
+    for _ in range(GOES):
+        one = opened()
+        began = time.process_time()
+        for client in ids:
+            only = ids[client : client + 1]
+            rows = stages.wire.read([messages[client]], only, one.now)
+            add(one, client_halves(stages.after_wire, rows, only, one.now), only)
+        best = min(best, time.process_time() - began)
+    return len(state.broadcast), float(np.mean(sizes)), 1000 * best / uploads
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=overhead.MODELS, default="CNN 0.58M")
+    parser.add_argument("--methods", nargs="+", default=list(overhead.SETTINGS))
+    parser.add_argument("--uploads", type=int, default=20)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    overhead.register(10)
+    print("| method | kB down | kB up | server, ms | 100,000 clients: GB in | one core, s |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name in chosen.methods:
+        numbers, size, each = cost(chosen.model, name, chosen.uploads)
+        print(
+            f"| {name} | {4 * numbers / 1000:,.0f} | {size / 1000:,.1f} | {each:.2f} | {MANY * size / 1e9:,.1f} "
+            f"| {MANY * each / 1000:,.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
