@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from dpfed.audit.accountants.conformance import AccountantAudit, audit_accountant
-from dpfed.audit.functions.audit import FunctionAudit, audit_function
+from dpfed.audit.functions.audit import audit_function
+from dpfed.audit.functions.outcome import FunctionAudit
 from dpfed.config import registered
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError

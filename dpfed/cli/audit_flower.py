@@ -13,7 +13,7 @@ from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dpfed.audit.flower.cases import FlowerCase
-    from dpfed.audit.functions.audit import FunctionAudit
+    from dpfed.audit.functions.outcome import FunctionAudit
 
 
 def flower(

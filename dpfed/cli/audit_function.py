@@ -13,7 +13,7 @@ from accounting.rounding import downwards
 from dpfed.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from dpfed.audit.functions.audit import FunctionAudit
+    from dpfed.audit.functions.outcome import FunctionAudit
 
 
 def audit_loaded(

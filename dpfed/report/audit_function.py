@@ -10,7 +10,7 @@ import numpy as np
 from accounting.rounding import downwards, upwards
 from dpfed.audit.claims import trade_off
 from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.audit.functions.audit import FunctionAudit, FunctionTest
+from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
 from dpfed.errors import RunError
 from dpfed.report.audit_charts import errors_group
 from dpfed.report.figures.audit import Observed, plot_audit

@@ -147,7 +147,7 @@ def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> It
     everywhere = parts.pop("", []) if len(parts) > 1 else []
     for i, (words, some) in enumerate(parts.items(), start=1):
         drawn = [curve for group in (*everywhere, *some) if (curve := _curve(group, bool(words))) is not None]
-        if drawn:
+        if any(len(curve.rounds) > 1 for curve in drawn):
             path = folder / ("curves.png" if len(parts) == 1 else f"curves-{i}.png")
             plot_curves(drawn, path, looks=_looks(collection))
             where = f" at {words}" if words else ""

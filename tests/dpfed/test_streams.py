@@ -54,6 +54,7 @@ def test_more_than_2_to_the_17_streams_are_all_different(kind):
     assert repeats(DRAWS[kind]) == 0
 
 
+@pytest.mark.slow
 def test_streams_of_32_bits_are_found():
     """The planted fault: as torch's generator on the CPU takes seeds."""
     assert repeats(lambda seeds, *name: np.array([seeds.integer(*name) % (1 << 32)])) > 0
@@ -152,7 +153,7 @@ def test_streams_next_to_each_other_are_independent():
     assert neighbours_p_value(firsts) > ALPHA
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["offset by one", "a tenth is shared", "a tenth short", "sum of the path"])
 def test_streams_that_are_not_are_found(fault):
     """Planted: a client's stream is its neighbour's one place on; a tenth of the variance is a round's, the same for

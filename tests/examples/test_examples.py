@@ -37,7 +37,7 @@ def test_own_data_is_as_short_as_promised(tmp_path):
     assert (tmp_path / "own-data" / "report.html").exists()
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ledger", "least"),
     [("own_loop.py", "own-loop.jsonl", 60), ("own_loop_scikit_learn.py", "sklearn.jsonl", 40)],

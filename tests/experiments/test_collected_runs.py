@@ -37,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {cell.row: folder / str(number) for number, cell in enumerate(cells)}
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_a_run_is_found_by_its_settings(collect: ModuleType, runs: dict[str, Path], row: str) -> None:
     line, metrics = collect.read(runs[row])

@@ -59,7 +59,7 @@ def test_each_table_and_figure_has_its_file() -> None:
     assert all((EXPERIMENTS / path).is_file() for path in WITHOUT_RUNS)
 
 
-@pytest.mark.slow_but_one_in(14)
+@pytest.mark.slow_but_one_in(42)
 @pytest.mark.parametrize("name", FILES)
 def test_profiles_give_configurations_that_can_be_built(name: str, tmp_path: Path) -> None:
     file = read_experiment(EXPERIMENTS / name)
@@ -72,7 +72,7 @@ def test_profiles_give_configurations_that_can_be_built(name: str, tmp_path: Pat
     assert {cell.config.data.name for profile in runs for cell in runs[profile]} <= ON_DISK_OR_NOT
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(48)
 @pytest.mark.parametrize("name", FILES)
 def test_published_numbers_belong_to_rows_that_run_in_full(name: str, tmp_path: Path) -> None:
     file = read_experiment(EXPERIMENTS / name)
@@ -84,6 +84,7 @@ def test_published_numbers_belong_to_rows_that_run_in_full(name: str, tmp_path: 
         assert line["where"]
 
 
+@pytest.mark.slow_but_one_in(15)
 @pytest.mark.parametrize("name", FED_SMP)
 def test_fed_smp_has_three_blocks_of_the_same_rows(name: str, tmp_path: Path) -> None:
     runs = [cell for cell in cells(name, "full", tmp_path) if cell.config.privacy is not None]
@@ -107,7 +108,7 @@ def test_fed_smp_has_three_blocks_of_the_same_rows(name: str, tmp_path: Path) ->
         assert rest | {"privacy": changed["privacy"]} == less.model_dump()
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(10)
 @pytest.mark.parametrize("name", [name for name in FED_SMP if "table" in name])
 def test_published_noise_gives_the_published_epsilon_in_the_paper_s_way(name: str, tmp_path: Path) -> None:
     """Poisson, add-remove, RDP, classical conversion; Shakespeare for the 10^9 clients that the paper imagines."""

@@ -29,6 +29,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(("name", "row"), ROWS)
 def test_first_run_of_the_row_in_the_smoke_profile(name: str, row: str, tmp_path: Path) -> None:
     found = plan(EXPERIMENTS / name, profile="smoke", out=tmp_path / "runs", only=[row])

@@ -9,8 +9,9 @@ from typing import Any
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.flower.rounds import StrategyRound
-from dpfed.audit.functions.audit import FunctionAudit, audit_function
+from dpfed.audit.functions.audit import audit_function
 from dpfed.audit.functions.claim import equivalent_shift
+from dpfed.audit.functions.outcome import FunctionAudit
 from dpfed.audit.functions.worlds import pairs_of_updates
 from dpfed.errors import ConfigError
 

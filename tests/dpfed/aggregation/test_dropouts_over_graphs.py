@@ -63,6 +63,7 @@ def sum_exists(graph, ids, lost, threshold):
     return seen == alive[2]
 
 
+@pytest.mark.slow_but_one_in(2)
 @KINDS
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())

@@ -65,6 +65,7 @@ def after_one_round(experiment, sums=None):
     return state.broadcast, facts
 
 
+@pytest.mark.slow_but_one_in(12)
 @pytest.mark.parametrize("lost", LOST, ids=lambda one: "+".join(s.split(".")[-1] for s in one) or "nobody")
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_masked_sum_is_the_trusted_sum_of_the_same_integers(secure_config, name, lost):
@@ -82,6 +83,7 @@ def test_a_masked_sum_is_the_trusted_sum_of_the_same_integers(secure_config, nam
     assert not torch.equal(masked, experiment.start.broadcast)
 
 
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize("name", LINEAR)
 def test_the_whole_protocol_gives_the_same_round_as_masks(secure_config, name):
     lost = ("aggregation.lost.upload=1", "aggregation.lost.unmask=1", "aggregation.lost.late=1")
@@ -157,6 +159,7 @@ def test_a_run_with_aborted_rounds_states_the_epsilon_of_those_released(secure_c
         assert (after["epsilon"] == before["epsilon"]) == ("aborted" in after)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_with_aborted_rounds_resumes_to_the_same_end(secure_config, tmp_path):
     settings = (
         "aggregation.dropout=0.35",

@@ -62,6 +62,7 @@ class Net(nn.Module):
         return self.layers(inputs)
 
 
+@pytest.mark.slow
 def test_the_call_and_the_command_do_the_same(tmp_path, capsys, with_plots):
     called = dpfed.run("dp-fedavg-digits", {"federation.rounds": 2, "privacy.epsilon": 4.0}, out=tmp_path / "called")
     settings = ["--set", "federation.rounds=2", "--set", "privacy.epsilon=4.0"]

@@ -63,7 +63,7 @@ def folder(made, tmp_path):
     return lambda name: copied(made(name), tmp_path / f"{name}-{next(numbers)}")
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize("name", MADE)
 def test_the_runs_that_are_tampered_with_pass_before(made, name):
     found = audit_run(made(name), confidence=SURE)
@@ -409,7 +409,7 @@ def mutated(value, generator):
     return HOSTILE[generator.integers(len(HOSTILE))]
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["ledger.jsonl", "metrics.jsonl", "diagnostics.jsonl", "canaries.jsonl", "summary.json"]
 )

@@ -89,6 +89,7 @@ def test_what_trials_show_of_a_gaussian(trials, mu, any_mechanism, gdp):
     assert np.mean([one[0] for one in shown]) < truth
 
 
+@pytest.mark.slow
 def test_choosing_and_measuring_on_the_same_scores_breaks_coverage():
     """Planted fault: the loudest of all cuts taken as if it had been fixed. Laplace noise is at its epsilon at every
     threshold in the tails, so each is a chance to go above it. More than 13 of 100 have probability 0.001 at 5%."""

@@ -63,7 +63,7 @@ def test_a_sound_function_passes_and_says_what_would_have_been_found():
     assert json.loads(json.dumps(record, allow_nan=False))["verdict"] == "pass"
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize(
     ("fault", "trials"),
     [
@@ -128,6 +128,7 @@ def test_neighbours_are_those_of_the_claim(adjacency):
     assert np.linalg.norm(layers[:2]) == pytest.approx(np.linalg.norm(layers[2:]))
 
 
+@pytest.mark.slow
 def test_a_record_of_ones_own_is_a_world():
     """Inputs of any kind: here a state and a batch, of which one record differs."""
 
@@ -201,7 +202,7 @@ def nothing_known(updates, seed):
     return object()
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize(
     ("f", "error", "words"),
     [
@@ -232,6 +233,7 @@ def test_a_client_that_sends_nan_is_noted_and_decides_nothing():
     assert done.verdict == "inconclusive"
 
 
+@pytest.mark.slow
 def test_the_command_finds_the_function_in_the_file(capsys, tmp_path):
     arguments = ["audit", "upload", "--load", str(EXAMPLE), "--trials", "1000", "--out", str(tmp_path), "--json"]
     assert status([*arguments, "forgotten-layers"]) == 1

@@ -53,6 +53,7 @@ def test_a_loop_that_does_what_it_says_passes(tmp_path, plan):
     assert found.claimed_epsilon == (plan.get("epsilon") or private.guarantee().epsilon)
 
 
+@pytest.mark.slow
 def test_the_command_takes_ledger_and_folder(tmp_path, capsys):
     private = ran(tmp_path, **PLAIN)
     for name in (private.ledger, tmp_path):

@@ -63,6 +63,7 @@ def test_power_is_how_often_simulated_faults_are_found():
         assert power - spread <= caught / 1_000 <= power + spread + 0.02
 
 
+@pytest.mark.slow
 def test_more_trials_find_smaller_faults_and_five_find_none():
     found = []
     for trials in (5, 500, 2_000, 20_000):

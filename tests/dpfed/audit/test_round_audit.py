@@ -37,7 +37,7 @@ def prepared(name, *settings, z=1.0):
     return round_of(experiment), experiment.model.layout
 
 
-@pytest.mark.slow_but_one_in(7)
+@pytest.mark.slow_but_one_in(14)
 @pytest.mark.parametrize("name", audited_methods())
 def test_no_private_method_is_refuted_and_a_pair_reaches_the_claim(name):
     """Seeded; a sound method fails with probability at most 5%. So few trials are never a pass."""
@@ -70,7 +70,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.slow_but_one_in(8)
+@pytest.mark.slow_but_one_in(16)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way).replace("privacy.", ""))
 def test_other_ways_to_be_private_are_not_refuted_either(way):
     name, *settings = way
@@ -79,6 +79,7 @@ def test_other_ways_to_be_private_are_not_refuted_either(way):
     assert done.score_gap >= ENOUGH
 
 
+@pytest.mark.slow
 def test_exactly_as_many_trials_as_were_asked_for():
     for trials in (2, 5, 23, 61):
         done = audit_upload("dp-fedavg", settings=[SMALL], trials=trials, draws=1_000)
@@ -162,6 +163,7 @@ def test_scores_of_a_gaussian_claim_have_the_claimed_law():
         assert scores.std() == pytest.approx(1.0, abs=6 / (2 * n) ** 0.5)
 
 
+@pytest.mark.slow
 def test_whole_scores_find_a_client_that_moves_too_far_before_the_profile_does():
     """Planted: rand-k is clipped before its scale, so that one entry moves the sum 2.5 times too far; 160 trials."""
     found = []
@@ -223,6 +225,7 @@ def test_the_mean_of_a_noisy_coin_outside_the_box():
         assert math.exp(ratio.log_one[0, 1]) == pytest.approx(mean, abs=0.002)
 
 
+@pytest.mark.slow
 def test_epsilon_of_single_coins_is_at_most_the_claim():
     """The exact law of the worst pair, without trials: below the claim of the channel."""
     one, layout = prepared("fedpm", "privacy.release=uploads")
@@ -239,6 +242,7 @@ def test_the_trade_off_of_a_gaussian_profile():
     np.testing.assert_allclose(found, norm.cdf(norm.isf(rates) - 1.0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_pair_that_cannot_reach_the_claim_is_inconclusive():
     """FedMRN's uploads are shorter than this clip norm: nothing is refuted, and nothing would have been."""
     done = audit_upload("fedmrn", settings=[SMALL, "privacy.clip_norm=2.0"], trials=200, **QUICK)
@@ -246,6 +250,7 @@ def test_a_pair_that_cannot_reach_the_claim_is_inconclusive():
     assert done.verdict == "inconclusive"
 
 
+@pytest.mark.slow
 def test_a_failed_check_is_a_failed_audit():
     done = audit_upload("dp-fedavg", settings=[SMALL], trials=200, **QUICK)
     broken = replace(done, checks=(*done.checks, round_checks.Check(name="planted", passed=False, detail="")))
@@ -269,6 +274,7 @@ CONTRACT = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_contract_and_leaves_a_report(capsys, tmp_path):
     arguments = ["audit", "upload", "dp-fedavg", "--trials", "400", "--set", SMALL, "--out", str(tmp_path)]
     assert status([*arguments, "--json"]) == 0

@@ -76,7 +76,7 @@ WITHOUT_NOISE_MULTIPLIER = {
 }  # fmt: skip
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(12)
 @pytest.mark.parametrize("way", [*WAYS, *WITHOUT_NOISE_MULTIPLIER])
 def test_a_run_as_the_package_makes_it_passes(tmp_path, way):
     settings = WAYS.get(way) or WITHOUT_NOISE_MULTIPLIER[way]

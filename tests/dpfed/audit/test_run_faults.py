@@ -6,7 +6,7 @@ from .run_faults import FAULTS
 from .run_folders import SURE
 
 
-@pytest.mark.slow_but_one_in(8)
+@pytest.mark.slow_but_one_in(24)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_caught_and_its_twin_is_not(tmp_path, fault):
     """The twin at a confidence at which no seed fails by chance."""

@@ -31,6 +31,7 @@ def test_too_few_trials_for_the_claim_cut_where_both_errors_are_alike():
     assert thresholds.claimed_gaussian(0.714, trials=9, alpha=0.05).values[0] == pytest.approx(0.357, abs=0.005)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("trials", "mu"), [(2_000, 1.0), (100_000, 1.0), (100_000, 0.5)])
 def test_guesses_are_made_where_they_are_expected_to_show_the_most(trials, mu):
     """Against 60 x 60 other pairs of cuts; the expected bound by scipy's binomial tail."""

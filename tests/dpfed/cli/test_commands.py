@@ -52,6 +52,7 @@ def test_compare_prints_the_readings_of_the_papers_setting(capsys):
     assert not table["fixed", "replace-one", "fed-smp-theorem", None, 1.0]["valid"]
 
 
+@pytest.mark.slow
 def test_the_table_for_people_shows_the_same_numbers(capsys):
     assert status([*PAPER, "--rounds", "180", "--noise-multiplier", "1.4", "--compare"]) == 0
     out = capsys.readouterr().out
@@ -61,6 +62,7 @@ def test_the_table_for_people_shows_the_same_numbers(capsys):
     assert "--papers" in out
 
 
+@pytest.mark.slow
 def test_what_papers_print_is_shown_to_who_asks(capsys):
     few = ["budget", "--clients", "60", "--cohort", "45", "--rounds", "2", "--noise-multiplier", "1.4", "--compare"]
     assert status([*few, "--papers"]) == 0
@@ -85,6 +87,7 @@ def test_rounds_from_noise_and_epsilon(capsys):
     assert more["epsilon"] > 1.01
 
 
+@pytest.mark.slow
 def test_distributed_noise_with_dropout_costs_more(capsys):
     common = [*PAPER, "--rounds", "10", "--noise-multiplier", "1.4", "--sampling", "fixed"]
     plain = json_of(capsys, *common, "--mechanism", "distributed-gaussian")
@@ -125,6 +128,7 @@ def test_wrong_usage_is_one_message_and_status_2(capsys, arguments, words):
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.slow
 def test_the_plot_is_a_png(capsys, tmp_path):
     path = tmp_path / "plot.png"
     arguments = ["budget", "--clients", "50", "--cohort", "50", "--sampling", "all", "--rounds", "9"]
@@ -290,6 +294,7 @@ def test_brackets_are_text(capsys):
     assert capsys.readouterr().out.strip() == "set [audit] canaries in runs/[0.1]"
 
 
+@pytest.mark.slow
 def test_the_readings_are_a_png_beside_the_plot(capsys, tmp_path):
     arguments = ["budget", "--clients", "600", "--cohort", "60", "--rounds", "9", "--noise-multiplier", "2"]
     assert status([*arguments, "--plot", str(tmp_path / "plot.png")]) == 0

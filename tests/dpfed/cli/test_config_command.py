@@ -39,6 +39,7 @@ def test_every_key_has_a_type_a_default_and_a_meaning(capsys):
         assert all((one["type"], one["default"], one["meaning"].endswith("."))), one
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", ["fed-smp-randk-digits", "fedpm-private-digits", "eden-cifar-10", "qsgd-shakespeare"])
 def test_a_file_to_begin_with_is_the_preset(capsys, name):
     written = output(capsys, "--new", name)

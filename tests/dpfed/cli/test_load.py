@@ -47,6 +47,7 @@ def mine(tmp_path):
     return tmp_path / "mine.py"
 
 
+@pytest.mark.slow
 def test_a_run_from_the_command_line(mine, tmp_path):
     done, summary = command(tmp_path, "run", "masked-levels-digits", "--load", "mine.py", *SMALL, *PRIVATE)
     assert done.returncode == 0, done.stderr

@@ -144,6 +144,7 @@ def test_a_plan_without_an_answer_is_one_message(server, quick):
     assert "at most the number of clients" in json.loads(text)["error"]
 
 
+@pytest.mark.slow
 def test_a_newer_question_ends_the_job_of_an_older_one():
     ended = []
     with Lane() as lane:

@@ -35,6 +35,7 @@ def random_plans(seed, count):
         yield clients, cohort, sampling, accountant, rounds, float(np.exp(rng.uniform(math.log(0.3), math.log(15))))
 
 
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize("plan", list(random_plans(1, 24)), ids=str)
 def test_a_printed_noise_multiplier_keeps_the_epsilon(capsys, plan):
     clients, cohort, sampling, accountant, rounds, target = plan
@@ -62,6 +63,7 @@ def test_a_printed_noise_multiplier_of_integers_keeps_the_epsilon(capsys, mechan
     assert budget.epsilon(plan, noise_multiplier=z, rounds=3) <= target
 
 
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 @pytest.mark.parametrize("z", [0.7, 1.4, 3.3, 51.0, 800.0])
 def test_a_printed_epsilon_is_an_upper_bound_and_what_no_account_can_state_less_than_a_lower_one(capsys, sampling, z):

@@ -46,6 +46,7 @@ def test_correlated_noise_with_a_separation_alone_is_a_public_order(capsys):
         assert found["prefix_error_in_clips"] < 1.4 * error
 
 
+@pytest.mark.slow
 def test_compare_advises(capsys):
     found = printed(capsys, cohort=2000, rounds=6, delta=1e-4, compare=True)["advice"]
     assert [one["prefix_error_in_clips"] for one in found] == sorted(one["prefix_error_in_clips"] for one in found)

@@ -22,6 +22,7 @@ def record(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "adjacency", "law", "words"),
     [
@@ -73,6 +74,7 @@ def test_maps_have_none(capsys, arguments):
     assert "--second-opinion with --over" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_project_has_one_of_what_was_spent_and_the_plan_together(capsys, tmp_path):
     path = str(tmp_path / "p.jsonl")
     assert status(["ledger", "create", path, "--clients", "6000", "--epsilon", "3"]) == 0

@@ -62,6 +62,7 @@ def test_unbiased_schemes(setting, x):
     assert max(z_scores(scheme, x).values()) < LIMIT
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("x", [GAUSSIAN, HEAVY], ids=["gaussian", "heavy"])
 def test_a_shared_mask_is_unbiased_over_rounds_but_does_not_average(x):
     scheme = dpfed.compress.get("shared-randk", keep=0.2)

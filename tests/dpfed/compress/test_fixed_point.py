@@ -168,9 +168,9 @@ def test_the_bound_is_within_one_per_cent_of_what_rows_of_the_full_norm_have(ste
 # --- the mean ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rotate", [False, True], ids=["plain", "rotated"])
 @pytest.mark.parametrize("source", [SIMULATED, Secure()], ids=lambda source: source.name)
-@pytest.mark.slow_but_one_in(4)
 def test_the_mean_over_draws_is_the_row(rotate, source):
     """Half the full norm, so that no draw is too long; every coordinate within 6.1 standard errors: 1e-9 each."""
     code = FixedPoint(size=11, steps_per_unit=3.0, rotate=rotate)

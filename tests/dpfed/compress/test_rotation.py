@@ -108,6 +108,7 @@ def test_one_round_is_biased_on_a_spiky_vector():
     assert drive_bias(patterns(1, 10_000, 256)) == pytest.approx(0.5, abs=0.005)
 
 
+@pytest.mark.slow_but_one_in(12)
 @pytest.mark.parametrize("size", [64, 128, 256, 1024])
 @pytest.mark.parametrize("second", [0.999, 0.5, 0.01])
 def test_every_block_has_the_rounds_it_needs(size, second):

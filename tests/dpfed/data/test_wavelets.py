@@ -60,6 +60,7 @@ def slow(image, orientations):
     return np.concatenate([(one - one.mean()) / np.sqrt(one.var() + 1e-5) for one in shown])
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("size", "orientations"), [((28, 28), 4), ((14, 17), 3)])
 def test_it_is_the_definition(size, orientations):
     images = np.random.default_rng(1).normal(size=(2, 1, *size)).astype(np.float32)

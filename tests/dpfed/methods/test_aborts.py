@@ -252,7 +252,7 @@ SECURE = {
 }  # fmt: skip
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("name", SECURE)
 def test_a_sum_that_may_end_does_so_for_every_cohort_alike(name):
     """All cohorts from nobody to more than there are slots: the same number asked, the same outcome, the same line."""
@@ -288,6 +288,7 @@ def test_counts_stay_in_the_diagnostics(tmp_path):
     assert "clients came" in diagnostics
 
 
+@pytest.mark.slow
 def test_only_charges_by_what_arrived_say_how_many_did():
     shares = ("federation.sampling=fixed", "privacy.placement=clients", "aggregation.tolerance=0.5")
     for noise, key in (("gaussian", "shares"), ("discrete-gaussian", "uploads")):

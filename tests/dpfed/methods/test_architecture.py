@@ -55,6 +55,7 @@ SETTINGS = [
 CASES = [(name, settings) for name in PRIVATE for settings in SETTINGS if name.startswith("fed-smp") or not settings]
 
 
+@pytest.mark.slow_but_one_in(12)
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_the_budget_plans_what_the_stage_charges(name, settings):
     """Goals are planned from the configuration, charges come from stages: both are one mechanism."""

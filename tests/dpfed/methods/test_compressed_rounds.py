@@ -267,7 +267,7 @@ def test_signs_are_private_by_their_own_coins(tmp_path, method):
     assert experiment.uplink_bits == 5 * SIZE
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(BY_COINS))
 def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
     """Mean release of 300 rounds against the sum of updates that no edge clips. False alarm 1e-6 in all."""

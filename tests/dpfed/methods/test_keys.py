@@ -45,6 +45,7 @@ def test_every_such_key_is_in_the_configuration_and_tried_here():
         assert name in table.model_fields
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("key", AWAY)
 def test_a_key_is_refused_by_exactly_those_that_do_not_take_it(key):
     assert [name for name in METHODS if not refused(name, key)] == takers(METHODS)[key]

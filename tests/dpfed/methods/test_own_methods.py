@@ -226,6 +226,7 @@ def chain_with(clip):
     return makes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clip", "verdict"), [(ClipThenCode, "fail"), (CodeThenClip, "inconclusive")])
 def test_a_bound_of_ones_own_is_noted_and_its_fault_refuted(honest, clip, verdict):
     registered_as("mine", chain_with(clip), scheme="dense")

@@ -156,6 +156,7 @@ def test_batch_norm_is_fixed_where_its_parameters_are_and_trained_where_they_are
     assert {"1.running_mean", "1.running_var", "1.weight", "1.bias"} == fixed.fixed.keys()
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("method", ["dp-fedavg", "fedpm-private"])
 def test_a_run_sends_notes_and_saves_just_that(tiny_config: Any, tmp_path: Any, method: str) -> None:
     register("adapters-in-a-test", lambda input_shape, classes: Adapted(64, classes))

@@ -54,6 +54,7 @@ def test_directions_are_of_one_length_and_each_canarys_own():
     assert float((rows @ rows.T).fill_diagonal_(0).abs().max()) < 0.2 * LOUD**2
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("way", WAYS)
 def test_canaries_are_found_and_the_ledger_is_that_of_a_run_without_them(tiny_config, tmp_path, way):
     private = () if way == "coins" else ("privacy.noise_multiplier=0.3",)

@@ -109,6 +109,7 @@ def test_a_number_without_x_is_for_its_row_at_every_x_that_has_none_of_its_own(s
     assert shown == {("A", None): 86.98, ("B", "0.1"): 70.0, ("B", "0.2"): 80.76}
 
 
+@pytest.mark.slow
 def test_small_means_keep_two_digits_and_published_numbers_the_papers(sweep_folder, tmp_path):
     found = collect([sweep_folder])
     small = replace(found.runs[0], summary={**found.runs[0].summary, "uplink_megabytes_total": 0.00234})
@@ -124,6 +125,7 @@ def test_small_means_keep_two_digits_and_published_numbers_the_papers(sweep_fold
     assert re.search(r">80\.00\s*<", page)
 
 
+@pytest.mark.slow
 def test_the_page_says_what_set_has_changed(sweep_folder, tmp_path):
     listed = read_sweep(sweep_folder)
     note = "the paper's 100 rounds; changed by --set: federation.rounds=8"
@@ -196,6 +198,7 @@ def test_rows_that_differ_in_epsilon_are_shown_against_it(tmp_path):
     assert len(read_csv(tmp_path / "page/table.csv")) == 2 * 4
 
 
+@pytest.mark.slow
 def test_many_groups_are_divided_among_figures(tmp_path):
     folders = [
         run_folder(tmp_path / f"{method}-{keep}", config=f"[method]\nkeep = {keep}", method=method, seed=1)
@@ -233,6 +236,7 @@ def test_what_cannot_be_reported(sweep_folder, tmp_path, capsys, make, code, wor
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table(sweep_folder, capsys):
     assert status(["report", str(sweep_folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

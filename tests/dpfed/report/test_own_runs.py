@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 import dpfed
 from dpfed.cli import status
 
@@ -21,6 +23,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_folders_are_named_and_differences_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)

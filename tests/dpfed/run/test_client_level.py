@@ -183,9 +183,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(14)
 @pytest.mark.parametrize(("form", "complaint"), WRONG, ids=range(len(WRONG)))
-@pytest.mark.slow_but_one_in(2)
 def test_updates_that_do_not_fit_are_one_error_and_cost_nothing(tmp_path, form, complaint):
     private = level(tmp_path, sampling="fixed")
     steps = private.rounds()

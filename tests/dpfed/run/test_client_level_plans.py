@@ -28,6 +28,7 @@ def test_the_loop_ends_with_its_budget(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian"])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_epsilon_alone_is_spent_by_the_rounds(tmp_path, noise, parts):

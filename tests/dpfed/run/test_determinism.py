@@ -57,7 +57,7 @@ def threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("method", METHODS)
 def test_one_seed_is_one_result_whatever_the_number_of_threads(tmp_path, threads, method):
     first = ran(built(method), tmp_path / "1")

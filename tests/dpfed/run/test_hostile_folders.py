@@ -58,7 +58,7 @@ def answer(command, finished, folder):
         return status(given[command])
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(10)
 @pytest.mark.parametrize(("name", "command"), [(name, command) for name in FILES for command in sorted(READERS[name])])
 @pytest.mark.parametrize("kind", ["fifo", "device", "endless"])
 def test_no_file_of_a_run_is_waited_for_or_read_without_end(finished, folder, capfd, name, command, kind):
@@ -75,6 +75,7 @@ def test_no_file_of_a_run_is_waited_for_or_read_without_end(finished, folder, ca
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "metrics.jsonl", "report.html"])
 def test_no_part_of_a_file_is_waited_for_or_followed(finished, folder, tmp_path, name):
     os.mkfifo(folder / f"{name}.part")
@@ -87,7 +88,7 @@ def test_no_part_of_a_file_is_waited_for_or_followed(finished, folder, tmp_path,
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("name", ["results.csv", "table.csv", "report.html", "curves.png"])
 def test_a_report_neither_waits_for_its_files_nor_follows_them(finished, folder, tmp_path, name):
     (folder / "report").mkdir()
@@ -132,6 +133,7 @@ def test_a_configuration_names_no_number_that_takes_all_memory(folder, capfd, ke
     assert "less than or equal to" in said
 
 
+@pytest.mark.slow
 def test_cohorts_are_tested_in_bounded_memory():
     law = size_law(sampler("poisson", clients=10**7, cohort=5 * 10**6), 10**7)
     sizes = [5 * 10**6] * 100_000
@@ -143,7 +145,7 @@ def test_cohorts_are_tested_in_bounded_memory():
 STRANGE = [None, True, "x", [], {}, -1, 10**400, float("nan"), 1e308]
 
 
-@pytest.mark.slow_but_one_in(7)
+@pytest.mark.slow_but_one_in(21)
 @pytest.mark.parametrize("value", STRANGE, ids=lambda value: repr(value)[:12])
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "diagnostics.jsonl", "canaries.jsonl"])
 def test_strange_values_are_one_error(finished, folder, capfd, name, value):

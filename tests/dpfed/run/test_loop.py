@@ -98,6 +98,7 @@ def test_a_budget_that_no_round_fits_is_one_error(tiny_config, tmp_path):
         federation.run(build(tiny_config("privacy.epsilon=1e-3")), tmp_path / "run")
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 def test_noise_is_calibrated_to_the_budget_over_the_planned_rounds(tiny_config, tmp_path, sampling):
     config = tiny_config("privacy.epsilon=2.0", f"federation.sampling={sampling}")
@@ -110,6 +111,7 @@ def test_noise_is_calibrated_to_the_budget_over_the_planned_rounds(tiny_config, 
     assert 2.0 * (1 - 1e-3) <= summary["epsilon"] <= 2.0
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("settings", [(), ("server.momentum=0.9",), ("privacy.adaptive.quantile=0.5",)])
 def test_a_resumed_run_ends_where_an_unbroken_one_does(tiny_config, tmp_path, settings):
     config = tiny_config("federation.rounds=5", *settings)

@@ -40,6 +40,7 @@ def test_a_prolonged_run_is_the_longer_run(tmp_path, preset, settings):
         assert audit_run(tmp_path / "later").verdict == "pass"
 
 
+@pytest.mark.slow
 def test_the_budget_ends_a_prolonged_run(tmp_path):
     settings = ("privacy.noise_multiplier=2.0", "privacy.epsilon=2.0")
     summary = prolonged(tmp_path / "run", "dp-fedavg-digits", 2, 400, *settings).summary
@@ -48,6 +49,7 @@ def test_the_budget_ends_a_prolonged_run(tmp_path):
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").entries) == summary["rounds"] < 400
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("preset", "settings", "reason"),
     [

@@ -50,7 +50,7 @@ def by_torchrun(preset, out):
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", RUNS)
 def test_two_processes_are_one_run(tmp_path, preset):
     config = parse(override(presets.tables(preset), settings_of(preset)), source=preset)

@@ -69,7 +69,7 @@ def killed(experiment, folder, monkeypatch, *, before_checkpoint):
     monkeypatch.undo()
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -139,6 +139,7 @@ def test_the_summary_agrees_with_the_accountants_of_opacus(config, tmp_path, acc
     assert summary["epsilon"] == pytest.approx(theirs, rel=0.01)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sampling", ["all", "poisson", "fixed"])
 def test_noise_is_calibrated_to_the_budget(config, tmp_path, sampling):
     cohort = 60 if sampling == "all" else 12
@@ -150,6 +151,7 @@ def test_noise_is_calibrated_to_the_budget(config, tmp_path, sampling):
         assert summary["epsilon"] >= 4.0 * (1 - 1e-3)
 
 
+@pytest.mark.slow
 def test_the_run_stops_before_the_round_in_which_a_client_would_exceed_the_budget(config, tmp_path):
     free = federation.run(build(config("federation.rounds=12")), tmp_path / "free")
     epsilons = [record["epsilon"] for record in free.metrics]

@@ -52,6 +52,7 @@ def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
         assert float(binom.sf(view.rounds - 1, rounds, 0.2)) > delta / 50  # and it is no idle bound
 
 
+@pytest.mark.slow
 def test_clients_that_show_who_took_part_cost_the_amplification_and_no_more(tiny_config):
     """All others send residues from which the model shows the cohort: then delta is the mean over the rounds that a
     client was drawn in. At the sampled epsilon it is above what is claimed, at the hostile clients' below."""

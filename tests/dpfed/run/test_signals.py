@@ -83,6 +83,7 @@ def test_the_printed_command_goes_on(tmp_path, capsys, monkeypatch):
     assert json.loads((out / "summary.json").read_text())["rounds"] == 6
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_round(tmp_path):
     first = started(tmp_path / "run")
     wait_for_rounds(first, tmp_path / "run", 2)

@@ -82,7 +82,7 @@ def drawn_twice(found):
     return [(purpose, path) for kind, purpose, path, content in found if counts[kind, content[:8]] > 1]
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(12)
 @pytest.mark.parametrize("case", RUNS)
 def test_no_two_draws_of_a_run_are_one(tmp_path, drawn, case):
     found = drawn(tmp_path, RUNS[case])
@@ -99,7 +99,7 @@ def of_path(places, plain):
     return normal
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(12)
 @pytest.mark.parametrize("places", [(0,), (1,), ()], ids=["no client", "no round", "neither"])
 @pytest.mark.parametrize("case", ["shares", "uploads", "records"])
 def test_noise_that_forgets_who_and_when_is_found(tmp_path, drawn, monkeypatch, case, places):

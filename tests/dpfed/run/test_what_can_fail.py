@@ -114,6 +114,7 @@ def test_a_folder_that_cannot_be_written_is_one_error_before_anything_is_trained
         federation.run(tiny(), folder)
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_loses_nothing_but_itself(tmp_path, monkeypatch):
     experiment = tiny()
     outcome = federation.run(experiment, tmp_path / "run")
@@ -164,6 +165,7 @@ def test_a_folder_that_is_made_at_the_same_time_has_one_run(tmp_path):
     other.release()
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "error",
     [
@@ -344,6 +346,7 @@ def test_the_last_round_that_a_project_pays_for_is_not_paid_twice(tmp_path, monk
     assert len(Ledger.read(project.ledger.path).releases) == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_line_starts(tmp_path):
     """A configuration that was not written to its end, a ledger without a whole header."""
     folder = tmp_path / "run"

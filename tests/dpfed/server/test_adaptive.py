@@ -93,6 +93,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", list(RULES))
 def test_runs_are_resumed_to_the_bit_cost_nothing_more_and_pass_their_audit(tiny_config, tmp_path, name):
     config = tiny_config(*RULES[name], "federation.rounds=4", "data.validation=100")

@@ -69,6 +69,7 @@ def test_the_audit_measures_in_the_metric_and_sees_one_that_is_too_wide(monkeypa
     assert not norm_check(one, claim, size).passed
 
 
+@pytest.mark.slow
 def test_the_window_is_checked_on_rows_and_on_what_fills_up():
     one = made(*CLIPS)
     size, claim = one.method.clients.course.size, claimed(one, 1e-5)
@@ -91,6 +92,7 @@ def test_coins_that_fill_up_from_elsewhere_are_seen(shift, monkeypatch):
     assert not window_check(one, claim, size).passed
 
 
+@pytest.mark.slow
 def test_who_is_relied_on_follows_the_sum_and_can_be_said():
     plain, secure = made(*CLIPS), made(*CLIPS, "aggregation.kind=masked")
     assert claimed(plain, 1e-5).coins.others == "near-reference"
@@ -100,6 +102,7 @@ def test_who_is_relied_on_follows_the_sum_and_can_be_said():
     assert claimed(said, 1e-5).coins.others == "near-reference"
 
 
+@pytest.mark.slow
 def test_signs_are_charged_for_coins_that_move_from_one_half():
     settings = ["model.hidden=[2]", "privacy.noise=coins", "privacy.edge=0.2", "privacy.epsilon=90.0", *CLIPS]
     one = round_of(build(configured("stochastic-sign", [*settings, "method.options.bound=0.01"])))

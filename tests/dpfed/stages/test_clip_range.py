@@ -48,6 +48,7 @@ def longer(row, norm):
     return sum(Fraction(float(x)) ** 2 for x in row) > Fraction(norm) ** 2
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(row=rows_of_floats, norm=norms)
 def test_no_row_is_longer_than_any_norm_that_is_allowed(row, norm):
@@ -55,6 +56,7 @@ def test_no_row_is_longer_than_any_norm_that_is_allowed(row, norm):
     assert not longer(clipped, norm)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(
     norm=norms,

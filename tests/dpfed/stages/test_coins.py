@@ -50,7 +50,7 @@ def test_the_sum_decodes_to_the_sum_of_moves():
     assert within((decoded - rows.sum(dim=0)) / 2000, torch.zeros(50), 0.5, 2000)
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", ["linear", "invert"])
 @pytest.mark.parametrize("noise_std", [0.1, 0.5])
 def test_noise_bends_the_mean_and_correction_straightens_it(correction, noise_std):

@@ -40,20 +40,27 @@ def chain(name):
     return build(parse(override(presets.tables(preset), settings), source="test")).method.stages
 
 
+class Built(dict):
+    def __missing__(self, name):
+        return self.setdefault(name, chain(name))
+
+
 @pytest.fixture(scope="module")
 def chains():
-    return {name: chain(name) for name in CHAINS}
+    return Built()
 
 
 def weigh(stages):
     return Weigh(weights=None)
 
 
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("name", CHAINS)
 def test_built_chains_are_sound(chains, name):
     require_sound(chains[name])
 
 
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_without_its_bound_or_its_noise_is_refused(chains, name):
     stages = chains[name]

@@ -110,6 +110,7 @@ def residues(total, bits):
     return total & ((1 << bits) - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", AT_THE_END)
 def test_neighbouring_sums_on_both_sides_of_the_end_keep_the_claim(sampling):
     """Rows that follow the public signs, through the parts of a round; the sign of entry 0 tells two worlds apart.
@@ -275,6 +276,7 @@ def test_coins_that_fill_a_sum_up_are_counted_before_it_is_reduced(edge):
     assert torch.equal(trusted.server(torch.full((2000,), 1.0), now), decoded[1])
 
 
+@pytest.mark.slow
 def test_every_sampler_and_adjacency_of_gaussian_noise_has_an_account_under_secure_sums(tiny_config):
     """Near that of continuous noise on a trusted sum: rounding costs 1% of the bound."""
     found = 0

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from dpfed.cli.sweep import sweep
 from dpfed.run.quantities import QUANTITIES
 from dpfed.sweep.experiment_file import ExperimentFile, Row, SweepProfile, Tune
@@ -29,6 +31,7 @@ def test_the_example_is_an_experiment(tmp_path):
     assert len(plan(example(tmp_path), profile="smoke", out=None).grid.cells) == 3
 
 
+@pytest.mark.slow
 def test_the_other_tables_can_be_put_into_it(tmp_path):
     assert len(plan(example(tmp_path, "axis"), profile=None, out=None).grid.cells) == 2 * 21
     only = plan(example(tmp_path, "tune"), profile=None, out=None, only=["DP-FedAvg"])

@@ -134,6 +134,7 @@ axes = { "local.learning_rate" = [0.001, 0.3, 0.0001] }
 """
 
 
+@pytest.mark.slow
 def test_the_candidate_with_the_best_validation_accuracy_is_run(experiment_file, tmp_path, capsys):
     out = tmp_path / "out"
     path = experiment_file(("rounds = 2", "rounds = 15"), ('set = { "federation.rounds" = 1 }', "set = {}"), more=TUNE)
@@ -169,6 +170,7 @@ def test_the_test_set_has_no_say_in_tuning(experiment_file, tmp_path, monkeypatc
     assert ran == [0.3] * 3  # of the two with 0.6 the first
 
 
+@pytest.mark.slow
 def test_what_was_chosen_for_other_rows_is_kept(experiment_file, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "run_job", lambda job: Result(number=job.number, summary=scored(0.5, 0.5)))
     for row in ("FedAvg", "DP-FedAvg", "DP-FedAvg"):

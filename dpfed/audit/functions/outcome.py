@@ -1,0 +1,168 @@
+"""What the audit of a function found, and its verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from accounting.rounding import downwards, upwards
+from dpfed.audit.epsilon_bounds import epsilon_of_shift
+from dpfed.audit.functions.claim import FunctionClaim
+from dpfed.audit.power import LIKELY
+from dpfed.audit.rejection import ClaimTest
+from dpfed.audit.verdict import Check
+
+ENOUGH = 0.9
+"""A pair reaches the claimed separation if it shows this part of it; what is shown is an estimate."""
+
+_A_FIFTH = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionTest:
+    """One pair of worlds under one score.
+
+    gap:         how far the worlds are apart, in noise stds, over the claimed shift; an estimate
+    lower_bound: epsilon for any mechanism; lower_bound_gdp if it is a Gaussian
+    beyond:      a Gaussian is claimed, and lower_bound_gdp is above it, which refutes the claim
+    finds:       the epsilon of a Gaussian that this test finds with probability 90%; infinite with few trials
+    """
+
+    pair: str
+    score: str
+    gap: float
+    trials: int
+    lower_bound: float
+    lower_bound_gdp: float
+    finds: float
+    test: ClaimTest
+    beyond: bool = False
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the whole profile or, of a Gaussian claim, the errors in the middle refute it."""
+        return self.test.rejected or self.beyond
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "pair": self.pair,
+            "score": self.score,
+            "gap": self.gap,
+            "trials": self.trials,
+            "lower_bound": self.lower_bound,
+            "lower_bound_gdp": self.lower_bound_gdp,
+            "finds": None if math.isinf(self.finds) else self.finds,
+            "rejected": self.rejected,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionAudit:
+    """What was claimed of a function, what was seen, and what follows."""
+
+    name: str
+    claim: FunctionClaim
+    confidence: float
+    trials: int
+    seed: int
+    tests: tuple[FunctionTest, ...]
+    checks: tuple[Check, ...]
+    not_tried: tuple[str, ...]
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """The largest of a pair."""
+        return max(one.gap for one in self.tests)
+
+    @property
+    def finds(self) -> float:
+        """The smallest epsilon that would have been found with probability 90%, whatever the trials showed."""
+        return min(one.finds for one in self.tests)
+
+    @property
+    def lower_bound(self) -> float:
+        return max(one.lower_bound for one in self.tests)
+
+    @property
+    def verdict(self) -> str:
+        """fail: the claim is refuted. inconclusive: noise short by a fifth would not have been found, or no pair shows
+        as much as is claimed."""
+        if any(one.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
+            return "fail"
+        enough = self.finds <= _limit(self.claim)
+        return "pass" if enough and self.gap >= ENOUGH else "inconclusive"
+
+    def in_words(self) -> str:
+        """The verdict in a sentence or two."""
+        claim = f"epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)}"
+        refuted = [one for one in self.tests if one.rejected]
+        if refuted:
+            worst = max(refuted, key=self._shown)
+            apart = f"inputs that differ in one client ({worst.pair}) can be told apart"
+            if self._shown(worst) > self.claim.epsilon:
+                return (
+                    f"{claim} is claimed and does not hold: {apart} as if epsilon were at least "
+                    f"{downwards(self._shown(worst))}."
+                )
+            return (
+                f"{claim} is claimed and does not hold: {apart} so well that delta is at least "
+                f"{downwards(worst.test.seen)} at epsilon {downwards(worst.test.epsilon)}, where "
+                f"{upwards(worst.test.claimed)} is claimed."
+            )
+        broken = [one.name for one in self.checks if one.passed is False]
+        if broken:
+            return f"Checks that failed: {', '.join(broken)}."
+        found = f"{claim} is claimed, and {self.trials:,} trials found nothing against it. They would have found "
+        found += (
+            f"a Gaussian mechanism of epsilon {upwards(self.finds)} with probability {LIKELY:.0%}."
+            if math.isfinite(self.finds)
+            else "no mechanism, however bad."
+        )
+        if self.verdict == "pass":
+            return found
+        if self.gap < ENOUGH:
+            return (
+                f"{found} But the pair that shows the most shows {downwards(self.gap, digits=2)} of what is claimed: "
+                "is clip_norm that of the function, and does it see its input?"
+            )
+        return (
+            f"{found} That is too little: noise short by a fifth must be found. Give more trials, or claim a mechanism."
+        )
+
+    def _shown(self, one: FunctionTest) -> float:
+        return max(one.lower_bound, one.lower_bound_gdp if self.claim.gaussian else 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document of `dpfed audit upload --json`."""
+        gaussian = max(one.lower_bound_gdp for one in self.tests)
+        return {
+            "method": self.name,
+            "claimed_epsilon": self.claim.epsilon,
+            "delta": self.claim.delta,
+            "claim": self.claim.words,
+            "lower_bound": self.lower_bound,
+            "lower_bound_if_gaussian": gaussian if self.claim.gaussian else None,
+            "confidence": self.confidence,
+            "trials": self.trials,
+            "score_gap": self.gap,
+            "power": {
+                "probability": LIKELY,
+                "epsilon": None if math.isinf(self.finds) else self.finds,
+                "enough": self.finds <= _limit(self.claim),
+            },
+            "checks": [check.to_dict() for check in self.checks],
+            "verdict": self.verdict,
+            "words": self.in_words(),
+            "adjacency": str(self.claim.adjacency),
+            "pairs": [one.to_dict() for one in self.tests],
+            "not_tried": list(self.not_tried),
+            "seed": self.seed,
+            "seconds": self.seconds,
+        }
+
+
+def _limit(claim: FunctionClaim) -> float:
+    """The epsilon of a Gaussian whose noise is short by a fifth of what gives the claimed one."""
+    return epsilon_of_shift(claim.mu / _A_FIFTH, delta=claim.delta) if math.isfinite(claim.mu) else math.inf
