@@ -1,10 +1,15 @@
 """What one client's upload costs the server, for every method: bytes down and up, time to read, check, add. A table.
 
     python benchmarks/server_uploads.py [--model "CNN 0.58M"] [--uploads 20] [--methods dp-fedavg drive]
+    python benchmarks/server_uploads.py --edges 1 10 100 1000 [--clients 100000] [--gigabits 10] --methods dp-fedavg
 
 As the server of the Flower engine takes uploads: the bytes are read as a stranger's, clipped where the server clips,
 and added to the sum; Flower's own messages are not in it. One thread, milliseconds of the processor, the least of five
 goes. The last columns follow: what 100,000 clients a round bring in, and how long one core needs for them.
+
+With --edges a round is played through by these constants: every edge reads, clips and adds its share of the uploads, on
+one core behind a line of so many gigabits, and sends one partial sum (float64) to the root, which adds them behind such
+a line; noise is added once, at the root. 1 edge is a root alone. What a partial sum costs the root is measured as well.
 """
 
 from __future__ import annotations
@@ -63,14 +68,50 @@ def cost(model: str, name: str, uploads: int) -> tuple[int, float, float]:
     return len(state.broadcast), float(np.mean(sizes)), 1000 * best / uploads
 
 
+def partial_sum(numbers: int) -> float:
+    """Milliseconds of the processor to read one partial sum of so many numbers and to add it."""
+    total, message = torch.zeros(numbers, dtype=torch.float64), np.random.default_rng(0).normal(size=numbers).tobytes()
+    best = float("inf")
+    for _ in range(GOES):
+        began = time.process_time()
+        for _ in range(20):
+            total += torch.from_numpy(np.frombuffer(message, dtype=np.float64).copy())
+        best = min(best, time.process_time() - began)
+    return 1000 * best / 20
+
+
+def through_edges(name: str, constants: tuple[int, float, float], chosen: argparse.Namespace) -> None:
+    """A line for each number of edges."""
+    numbers, size, each = constants
+    rate, of_root = chosen.gigabits * 1e9 / 8, partial_sum(numbers)
+    for edges in chosen.edges:
+        share = -(-chosen.clients // edges)
+        on_core, on_line = share * each / 1000, share * size / rate
+        partial = 0.0 if edges == 1 else edges * max(of_root / 1000, 8 * numbers / rate)
+        print(
+            f"| {name} | {edges:,} | {share:,} | {on_core:,.1f} | {on_line:,.1f} | {partial:,.2f} "
+            f"| {max(on_core, on_line) + partial:,.1f} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=overhead.MODELS, default="CNN 0.58M")
     parser.add_argument("--methods", nargs="+", default=list(overhead.SETTINGS))
     parser.add_argument("--uploads", type=int, default=20)
+    parser.add_argument("--edges", type=int, nargs="+")
+    parser.add_argument("--clients", type=int, default=MANY)
+    parser.add_argument("--gigabits", type=float, default=10.0)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     overhead.register(10)
+    if chosen.edges:
+        print("| method | edges | clients an edge | its core, s | its line, s | root, s | a round, s |")
+        print("|---|--:|--:|--:|--:|--:|--:|")
+        for name in chosen.methods:
+            through_edges(name, cost(chosen.model, name, chosen.uploads), chosen)
+        return
     print("| method | kB down | kB up | server, ms | 100,000 clients: GB in | one core, s |")
     print("|---|--:|--:|--:|--:|--:|")
     for name in chosen.methods:

@@ -18,6 +18,7 @@ from dpfed.compress.payload import Payload, Payloads, Scheme, largest_entry, mos
 from dpfed.compress.threads import one_thread
 from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
+from dpfed.stages.clip import largest_magnitudes
 from dpfed.stages.stage import Round
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
@@ -265,6 +266,6 @@ def _parsed(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
     """Rows [c, size] as decoded from payloads of this very scheme."""
     received: list[Payload] = [from_bytes(message, dimension=size) for message in messages]
     rows = scheme.decode(received)
-    if not bool(rows.isfinite().all()):
+    if not bool(largest_magnitudes(rows).isfinite().all()):
         raise WireError(f"a payload of {scheme.name} that decodes to NaN or infinity; drop the client's message.")
     return rows

@@ -13,6 +13,7 @@ from dpfed.compress.fields import SymbolField
 from dpfed.compress.payload import Payloads, Scheme
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
+from dpfed.stages.clip import largest_magnitudes
 from dpfed.stages.stage import Round
 
 
@@ -32,7 +33,7 @@ class Symbols:
         return torch.int64
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        wrong = ~rows.isfinite().all(dim=1)
+        wrong = ~largest_magnitudes(rows).isfinite()
         scheme = self._of_round(now.number)
         own = [self.seeds.integer(self.seed_purpose, now.number, int(client)) for client in ids]
         payloads = scheme.encode(torch.where(wrong[:, None], 0.0, rows), seed=own)
