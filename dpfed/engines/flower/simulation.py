@@ -19,7 +19,7 @@ from dpfed.config.own_code import named_files
 from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
 from dpfed.engines.flower.quiet_ray import quiet_ray
-from dpfed.engines.flower.server_app import serve
+from dpfed.engines.flower.server_app import TIMEOUT, serve
 from dpfed.engines.flower.settings import require_code_of_files
 from dpfed.errors import ConfigError
 from dpfed.run.experiment import Experiment
@@ -52,6 +52,7 @@ def simulate(
                 experiment,
                 out,
                 resume=resume,
+                patience=TIMEOUT,  # all nodes are there; ten thousand take minutes to say who they are
                 more_may_join=False,
                 on_round=on_round,
                 project=project,
