@@ -5,6 +5,7 @@
 # make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
 # make test-adapters  the tests of examples/adapters, in .venv-adapters, which has transformers and peft
 # make test-nvflare   the tests of the NVFlare engine, in .venv-nvflare
+# make bench-gpu    what is to be measured on a CUDA GPU, in benchmarks/gpu.md; it wants PyPI's own build of torch
 # make docs         the documentation site, in docs/_build/html; tutorials run while it is built (minutes; needs test-flower's environment)
 # make test-docs    that site in a browser: links, overflow, contrast, search; skipped where there is no site or no chromium
 # make check        what must be clean before a commit: format, lint, types, layers
@@ -17,7 +18,7 @@ FLOWER := .venv-flower
 ADAPTERS := .venv-adapters
 NVFLARE := .venv-nvflare
 
-.PHONY: demo test test-slow test-all test-flower test-adapters test-nvflare docs test-docs check clean
+.PHONY: demo test test-slow test-all test-flower test-adapters test-nvflare bench-gpu docs test-docs check clean
 
 demo: $(READY)
 	$(BIN)/dpfed run fed-smp-randk-digits
@@ -38,6 +39,9 @@ test-adapters: $(ADAPTERS)/.ready
 
 test-nvflare: $(NVFLARE)/.ready
 	$(NVFLARE)/bin/python -m pytest -n 0 tests/dpfed/engines/test_nvflare.py
+
+bench-gpu: $(READY)
+	$(BIN)/python benchmarks/on_gpu.py --out benchmarks/gpu.md
 
 docs: $(VENV)/.docs $(FLOWER)/.ready
 	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going -q -b html docs docs/_build/html

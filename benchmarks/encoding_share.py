@@ -19,6 +19,7 @@ from forgotten import forget
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.compress import from_bytes
+from dpfed.compress.mask_bytes import MaskCoder
 from dpfed.compress.threads import one_thread
 from dpfed.config.tables import Config, parse
 from dpfed.data import Partition
@@ -27,7 +28,7 @@ from dpfed.methods.schemes import scheme
 from dpfed.models import build
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.coins import Coins
+from dpfed.stages.coins import fair_coins
 
 _OPTIONS = {"eden": {"bits": 2}, "fedscalar": {"projections": 1}}
 _SAMPLES = 600
@@ -112,15 +113,21 @@ def timed(name: str, updates: torch.Tensor) -> tuple[float, float, int]:
 
 
 def timed_mask(updates: torch.Tensor) -> tuple[float, float, int]:
-    """A mask over as many weights: coins, range coder and its inverse together, so all counts as encoding."""
-    coins = Coins(randomness=Simulated(seeds=Seeds(root=0)), edge=0.0)
+    """A mask over as many weights, as every client and the server go through it: coins and the range coder; then back.
+    Both make the coder of the public probabilities, once a round."""
+    randomness = Simulated(seeds=Seeds(root=0))
     theta = torch.sigmoid(torch.randn(updates.shape[1], generator=torch.Generator().manual_seed(1))).to(updates.device)
-    seconds, size = [], 0
+    coder = MaskCoder(probabilities=theta.cpu().numpy())
+    encoding, decoding, sizes = [], [], []
     for turn in range(len(updates)):
         began = time.perf_counter()
-        size = coins.send(torch.zeros_like(updates[:1]), theta, np.array([turn]), 0).uplink_bytes or 0
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds), 0.0, size
+        message = coder.encode(fair_coins(theta, None, 0.0, randomness, "coins", 0, turn).cpu().numpy() != 0)
+        encoding.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        torch.from_numpy(coder.decode(message)).to(theta.device)
+        decoding.append(time.perf_counter() - began)
+        sizes.append(len(message))
+    return statistics.median(encoding), statistics.median(decoding), int(statistics.median(sizes))
 
 
 if __name__ == "__main__":

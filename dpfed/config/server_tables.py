@@ -101,7 +101,7 @@ class RunTable(Table):
     """Everything random of a simulation follows from it, but for who the clients are (data.partition_seed)."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:N; auto: a GPU where there is one."""
+    """cpu, cuda, cuda:N; auto: a GPU where there is one. Never run on a GPU yet: `make bench-gpu` tries it."""
 
     group: Clients = 20
     """Clients that are trained and summed at a time."""

@@ -77,8 +77,8 @@ class Local(Table):
     """Samples of a step; under [local.record] the expected number."""
 
     strategy: Literal["auto", "loop", "vmap", "graphs"] = "auto"
-    """One client after the other (loop), side by side in one pass (vmap), from CUDA graphs (graphs), or what should be
-    faster. Changes nothing beyond rounding."""
+    """One client after the other (loop), side by side in one pass (vmap), from CUDA graphs (graphs; never run on a GPU
+    yet), or what should be faster. Changes nothing beyond rounding."""
 
     chunk: Clients | None = None
     """How many clients train side by side; default: as many as fit into local.memory."""

@@ -1,4 +1,7 @@
-"""Memory and time of one client's step, whole network beside adapters: python client_costs.py [layers width]."""
+"""Memory and time of one client's step, whole network beside adapters.
+
+python client_costs.py [layers width [cpu|cuda]]
+"""
 
 import sys
 import time
@@ -28,12 +31,12 @@ def kept_for_backward(network, inputs, labels):
     return sum(kept.values())
 
 
-def costs(network):
+def costs(network, device):
     """Parameters trained, megabytes of weights, gradients with Adam's state, activations and an upload; seconds."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in trained)
-    inputs = torch.randint(len(VOCABULARY), (BATCH, LENGTH))
-    labels = torch.randint(len(VOCABULARY), (BATCH, LENGTH))
+    inputs = torch.randint(len(VOCABULARY), (BATCH, LENGTH), device=device)
+    labels = torch.randint(len(VOCABULARY), (BATCH, LENGTH), device=device)
     activations = kept_for_backward(network, inputs, labels)
     optimizer, seconds = torch.optim.Adam(trained), []
     for _ in range(STEPS):
@@ -41,6 +44,8 @@ def costs(network):
         optimizer.zero_grad()
         cross_entropy(network(inputs), labels).backward()
         optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - began)
     weights = 4 * sum(parameter.numel() for parameter in network.parameters())
     return count, weights / 1e6, 12 * count / 1e6, activations / 1e6, 4 * count / 1e6, median(seconds)
@@ -49,6 +54,7 @@ def costs(network):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     layers, width = (int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else (2, 32)
+    device = torch.device(sys.argv[3] if len(sys.argv) > 3 else "cpu")
     print("| | trained | weights MB | gradients, Adam MB | activations MB | upload MB | ms a step |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     makers = {
@@ -57,6 +63,6 @@ if __name__ == "__main__":
         "FFA-LoRA": lambda: with_adapters(gpt2(layers, width), train_a=False),
     }
     for name, make in makers.items():
-        count, *megabytes, seconds = costs(NextCharacters(make()))
+        count, *megabytes, seconds = costs(NextCharacters(make()).to(device), device)
         row = " | ".join(f"{one:.3g}" for one in megabytes)
         print(f"| {name} | {count:,} | {row} | {1000 * seconds:.3g} |", flush=True)
