@@ -26,6 +26,8 @@ from pathlib import Path
 
 import torch
 
+from accounting.rounding import upwards
+
 HERE = Path(__file__).resolve().parent
 PRECISIONS = {"cuda": ("float32", "tf32", "bf16"), "cpu": ("float32",)}
 
@@ -74,7 +76,7 @@ def whole_runs(device: str, quick: bool) -> str:
             one = json.loads(file.read_text())
             lines.append(
                 f"| {precision} | {one['rounds']} | {one['seconds']:.1f} | {100 * one['test_accuracy']:.2f}% "
-                f"| {one['epsilon']:.4f} | {one['local_training']['strategy']}, {one['local_training']['chunk']} |"
+                f"| {upwards(one['epsilon'])} | {one['local_training']['strategy']}, {one['local_training']['chunk']} |"
             )
     return "\n".join(lines)
 
