@@ -16,6 +16,8 @@ from accounting.participation.blocks import Blocks, OnceInBlock
 _TAIL_MASS = 1e-19
 _COARSE_FROM = 1.5
 """Shift from which the grid of a block's law may be too coarse to be better than `ratio_law.told`."""
+_LARGEST_LOG_GAMMA = 690.0
+"""Of a gamma that doubles hold. Beyond, the rounds of a schedule are told."""
 
 
 def laws(blocks: Blocks, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
@@ -39,6 +41,9 @@ def _charged(law: LossLaw, beyond: float) -> LossLaw:
 def _block_laws(block: OnceInBlock, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
     steps = math.ceil(ratio_law.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
     losses = interval * np.arange(steps + 1, dtype=float)
+    if losses[-1] > _LARGEST_LOG_GAMMA:
+        forth, back = ratio_law.told(block, shift, losses)
+        return loss_grid.connect_dots(interval, forth, back), loss_grid.connect_dots(interval, back, forth)
     forth, back = ratio_law.divergences(block, shift, losses)
     if shift > _COARSE_FROM:
         told = ratio_law.told(block, shift, losses)
@@ -48,5 +53,5 @@ def _block_laws(block: OnceInBlock, shift: float, interval: float) -> tuple[Loss
 
 def _smaller(losses: Floats, one: Floats, two: Floats) -> Floats:
     """The largest curve below both that is convex in gamma, as the truth is, which is below both."""
-    gammas, lower = np.exp(np.minimum(losses, 690.0)), np.minimum(one, two)
-    return lower if np.all(lower == one) or np.all(lower == two) else convex_below(gammas, lower)
+    lower = np.minimum(one, two)
+    return lower if np.all(lower == one) or np.all(lower == two) else convex_below(np.exp(losses), lower)
