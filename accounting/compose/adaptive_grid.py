@@ -75,7 +75,6 @@ BELOW = Fineness(
     work=1e7,
 )
 
-
 LARGEST_LOSS = 200.0
 _BEYOND = 0.05
 """States reach to where delta has fallen by this."""

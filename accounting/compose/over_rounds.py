@@ -4,9 +4,18 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from accounting.compose import accountant as accountants
 from accounting.compose import adaptive, pld, rdp
-from accounting.compose.accountant import Accountant
+from accounting.compose.accountant import (
+    Accountant,
+    allowed_loss,
+    epsilon,
+    exact_epsilon,
+    has_exact,
+    orders,
+    overflow,
+    plain_shift,
+    without_bound,
+)
 from accounting.compose.twins import continuous
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
@@ -21,16 +30,14 @@ def epsilons(
     `rounds` is how many are planned. Equal to `epsilon` of the composition within the tolerance of the grid.
     """
     streams: list[Iterator[float]] = []
-    plain = accountants.plain_shift(mechanism) is not None and accountant in ("best", "pld")
+    plain = plain_shift(mechanism) is not None and accountant in ("best", "pld")
     losses = accountant in ("best", "pld", "adaptive")
     gaussian = _gaussian_epsilons(mechanism, delta, rounds, accountant) if losses else None
     if gaussian is not None:
         streams.append(gaussian)
     if plain:
         return streams[0]
-    if accountant == "exact" or (
-        accountant == "best" and accountants.has_exact(Composed(parts=((mechanism, rounds),)))
-    ):
+    if accountant == "exact" or (accountant == "best" and has_exact(Composed(parts=((mechanism, rounds),)))):
         streams.append(_exact_epsilons(mechanism, delta))
     try:
         if accountant in ("best", "rdp"):
@@ -39,14 +46,14 @@ def epsilons(
         if not streams:
             raise
     if not streams:
-        raise UnsupportedMechanism(accountants.without_bound(accountant, mechanism, delta))
+        raise UnsupportedMechanism(without_bound(accountant, mechanism, delta))
     return map(min, zip(*streams, strict=False))
 
 
 def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
     for count in itertools.count(1):
         run = Composed(parts=((mechanism, count),))
-        yield accountants.exact_epsilon(run, delta=delta) if accountants.has_exact(run) else math.inf
+        yield exact_epsilon(run, delta=delta) if has_exact(run) else math.inf
 
 
 def _sampled_epsilons(
@@ -63,14 +70,13 @@ def _gaussian_epsilons(
 ) -> Iterator[float] | None:
     """The closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
     try:
-        near = continuous(Composed(parts=((mechanism, rounds),)), lost=accountants.allowed_loss(delta, rounds))
+        near = continuous(Composed(parts=((mechanism, rounds),)), lost=allowed_loss(delta, rounds))
     except UnsupportedMechanism:
         return None
     ((twin, _),) = parts_of(near.mechanism)
     each = near.closeness / rounds
-    lost = (
-        accountants.overflow(mechanism) + near.lost / rounds + delta * each
-    )  # (delta - T overflow) e^(-T each) >= delta - T lost
+    # (delta - T overflow) e^(-T each) >= delta - T lost
+    lost = overflow(mechanism) + near.lost / rounds + delta * each
     if plain := plain_gaussian(twin):
         stream = _analytic_epsilons(plain, delta, lost)
     elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
@@ -82,7 +88,7 @@ def _gaussian_epsilons(
         stream = sampled
     else:
         return None
-    return (epsilon + 2 * count * each for count, epsilon in enumerate(stream, start=1))
+    return (stated + 2 * count * each for count, stated in enumerate(stream, start=1))
 
 
 def _analytic_epsilons(mechanism: Gaussian, delta: float, lost: float) -> Iterator[float]:
@@ -96,11 +102,11 @@ def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
     schedule = schedule_of(mechanism)
     if schedule is not None and schedule.ends_after is not None and count > schedule.ends_after:
         return math.inf
-    return accountants.epsilon(Composed(parts=((mechanism, count),)), delta=delta, accountant="rdp")
+    return epsilon(Composed(parts=((mechanism, count),)), delta=delta, accountant="rdp")
 
 
 def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
-    at, silent = accountants.orders(mechanism), accountants.overflow(mechanism)
+    at, silent = orders(mechanism), overflow(mechanism)
     if schedule_of(mechanism) is not None:  # rounds that belong together
         return (_of_schedule(mechanism, count, delta) for count in itertools.count(1))
     curve = rdp.curve(Composed(parts=((mechanism, rounds),)), at) / rounds
