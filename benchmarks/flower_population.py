@@ -20,6 +20,8 @@ import threading
 import time
 from pathlib import Path
 
+from processes import megabytes
+
 
 def settings(clients: int, cohort: int, rounds: int) -> list[str]:
     values = {
@@ -34,29 +36,6 @@ def settings(clients: int, cohort: int, rounds: int) -> list[str]:
         "privacy.noise_multiplier": 1.0,
     }
     return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-
-
-def megabytes(root: int) -> float:
-    """Proportional set sizes of a process and of all below it."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    tree, before = {root}, 0
-    while len(tree) > before:
-        before = len(tree)
-        tree |= {one for one, parent in parents.items() if parent in tree}
-    total = 0
-    for one in tree:
-        try:
-            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1000
 
 
 def point(clients: int, cohort: int, rounds: int) -> tuple[float, float, float]:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from processes import megabytes
 from quiet import other_work_now, refuse
 from tasks import TASKS, Task, client_data, network
 from torch import Tensor, nn
@@ -125,28 +126,6 @@ class Contender:
             if process.returncode:
                 sys.exit(f"{self.name} on {task} failed:\n{complaints.read()[-2000:]}")
             self.seconds += json.loads(said.read().splitlines()[-1])
-
-
-def megabytes(root: int) -> float:
-    """Main memory of a process and all that came from it; what they share counts once (Linux)."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            parents.setdefault(parent, []).append(int(entry.name))
-    total, waiting = 0, [root]
-    while waiting:
-        one = waiting.pop()
-        waiting += parents.get(one, [])
-        try:
-            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1024
 
 
 def contenders(pfl_python: str | None, flower_python: str | None) -> list[Contender]:
