@@ -1,4 +1,4 @@
-"""Messages on their way: only so many at a time, and nobody who is silent stops the others."""
+"""Messages on their way: only so many at a time, and a client that does not answer does not stop the others."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ from dpfed.engines.flower.server_app import serve
 
 
 class Slow:
-    """Answers one message for every look; nodes of `silent` never."""
+    """A grid that answers one message each time it is asked; nodes in `silent` never answer."""
 
     def __init__(self, silent=()):
         self.silent, self.open, self.most, self.made = set(silent), {}, 0, 0
@@ -68,13 +68,13 @@ def test_messages_are_made_when_there_is_room():
     assert inner.made <= 10
 
 
-def test_the_silent_give_up_their_places_and_the_others_answer():
+def test_clients_without_an_answer_time_out_and_the_others_are_asked():
     inner, began = Slow(silent={1, 2, 3}), time.monotonic()
     assert nodes_of(InFlight(inner, at_once=3).send_and_receive(messages(12), timeout=2.0)) == list(range(4, 13))
     assert time.monotonic() - began < 6
 
 
-def test_nobody_to_ask_is_no_waiting():
+def test_without_messages_it_does_not_wait():
     assert list(InFlight(Slow(), at_once=3).send_and_receive([], timeout=60.0)) == []
 
 
