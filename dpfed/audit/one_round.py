@@ -14,12 +14,15 @@ from accounting.mechanisms import FullParticipation
 from dpfed.aggregation.ranks import Task
 from dpfed.audit.one_stream import NoDraws
 from dpfed.audit.seen import SeenRows
+from dpfed.compress.dense import Dense
 from dpfed.randomness import Randomness
 from dpfed.round import Method
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages, client_halves
 from dpfed.stages.clip import Clip
+from dpfed.stages.dithered import DitheredNoise
+from dpfed.stages.encode import Encode
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.maps import Map
@@ -69,7 +72,10 @@ class OneRound:
     @property
     def quiet(self) -> OneRound:
         """Without the stage that adds noise; coins are still drawn. The clip stays, its count is not noised."""
-        stages = self.method.stages.without(GaussianNoise, IntegerNoise)
+        stages = self.method.stages
+        if stages.find(DitheredNoise) is not None:
+            stages = stages.replaced(DitheredNoise, lambda noise: Encode(scheme=Dense(), seeds=self.seeds))
+        stages = stages.without(GaussianNoise, IntegerNoise)
         if stages.find(Clip) is not None:
             stages = stages.replaced(Clip, _with_exact_count)
         return replace(self, method=replace(self.method, stages=stages))

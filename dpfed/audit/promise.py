@@ -12,8 +12,9 @@ from accounting.ledger import Release
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
+from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, goal_of, slots_of
-from dpfed.methods.private_stages import gaussian_noise, integer_noise_on, private_coins
+from dpfed.methods.private_stages import dithered_noise, gaussian_noise, integer_noise_on, private_coins
 from dpfed.methods.refusals import refuse
 from dpfed.methods.sums import filled_to, integers_of
 from dpfed.participation.canaries import Canaries
@@ -78,16 +79,20 @@ def promise_of(config: Config, sent: int) -> Promise:
     return Promise(
         sent=sent,
         goal=goal,
-        private=_private(config, goal, integers, randomness),
+        private=_private(config, facts, goal, integers, randomness),
         integers=integers,
         slots=slots_of(goal),
         fill=filled_to(config, goal),
     )
 
 
-def _private(config: Config, goal: PrivacyGoal, integers: Integers | None, randomness: Randomness) -> Private:
+def _private(
+    config: Config, facts: MethodFacts, goal: PrivacyGoal, integers: Integers | None, randomness: Randomness
+) -> Private:
     if integers is not None:
         return integer_noise_on(integers, goal, sampler_of(config), randomness)
+    if facts.dithered:
+        return dithered_noise(goal, sampler_of(config), randomness)
     if goal.noise_multiplier is not None:
         return gaussian_noise(config, goal, sampler_of(config), randomness)
     return private_coins(config, goal, randomness)

@@ -42,6 +42,7 @@ class Probes:
     added: int | float | None
     summed: int | float
     bits: int | None
+    filled: float
     released: float
     moved: float
     before: float
@@ -222,6 +223,7 @@ def _probes_from(record: JsonValues | None) -> Probes:
         added=record.exact("added") if record.held("added") else None,
         summed=record.exact("summed"),
         bits=record.whole("bits") if record.held("bits") else None,
+        filled=record.real("filled") if record.held("filled") else 0.0,
         released=record.real("released"),
         moved=record.real("moved"),
         before=record.real("before"),

@@ -15,13 +15,14 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.coins import Coins, PrivateCoins
+from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.encode import Encode
 from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 from dpfed.stages.symbols import Symbols
 
-_ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols)
+_ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols, DitheredNoise)
 _BOUNDS = (Clip, ClipMoves, FixedClip, DropNotFinite)
 
 
@@ -74,7 +75,7 @@ class SeenRows:
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         pass
 
-    def noise(self, noise: Tensor) -> None:
+    def noise(self, noise: Tensor, draws: int = 1) -> None:
         pass
 
     def summed(self, stage: Any, total: Tensor) -> None:

@@ -151,7 +151,7 @@ def _same_sum(probes: Probes, one: RoundLine, longest: float) -> bool:
 
 
 def _released_alone(files: RunFiles, one: RoundLine, probes: Probes) -> bool:
-    own = 0.0
+    own = probes.filled
     release = files.released.get(one.round)
     if release is None:
         raise Unavailable(f"ledger.jsonl: has no release of round {one.round}.")

@@ -97,8 +97,9 @@ def _shares_problem(files: RunFiles, one: RoundLine) -> str | None:
         return None  # no noise: its own check
     if release.noise_placement == "server":
         return None if one.noise.draws == 1 else f"{one.noise.draws} draws of the server's one noise"
-    if one.noise.draws != one.arrived:
-        return f"{one.noise.draws} noise shares for {one.arrived} uploads"
+    expected = max(one.arrived, charged.least_draws) if release.detail.get("filled") else one.arrived
+    if one.noise.draws != expected:
+        return f"{one.noise.draws} noise shares for {one.arrived} uploads, {expected} it should have been"
     if one.noise.draws < charged.least_draws and release.noise_placement == "clients":
         return f"{one.noise.draws} noise shares arrived, {charged.least_draws} are charged"
     return None

@@ -80,7 +80,7 @@ def protection_problem(files: RunFiles) -> str | None:
 def decodes_first(config: Config) -> bool:
     """Whether a trusted server decodes every upload before it clips."""
     chosen = method(config.method.name)
-    coins = chosen.scheme is None or signs_are_coins(config, chosen)
-    if config.privacy is None or coins or in_integers(config) or seen(config) != "sum":
+    coins = chosen.coins or signs_are_coins(config, chosen)
+    if config.privacy is None or coins or chosen.dithered or in_integers(config) or seen(config) != "sum":
         return False
     return not is_linear(config, chosen)

@@ -13,6 +13,7 @@ from dpfed.methods.catalogue import METHODS, every_method
 from dpfed.methods.facts import (
     COINS_SEEN,
     COINS_SUMMED,
+    DITHERED,
     DECODED,
     NOISED_SUM,
     NOISED_UPLOADS,
@@ -33,6 +34,11 @@ _WAYS = {
     NOISED_UPLOADS: (
         "U",
         "clients clip, add the whole noise, then compress: every upload may be seen (privacy.release = 'uploads')",
+    ),
+    DITHERED: (
+        "Q",
+        "clients clip and quantise with an error that is exactly Gaussian noise; a trusted server decodes every upload "
+        "and sums",
     ),
     COINS_SUMMED: ("C", "the sum of exactly K clients' coins is seen, without added noise (see theory-bernoulli.md)"),
     COINS_SEEN: ("c", "noise on the probabilities, then coins, every upload seen (privacy.release = 'uploads')"),

@@ -24,6 +24,7 @@ LARGEST = 1e31
 """The largest magnitude on the wire: its product with d/k and the sum of a round's payloads stay finite in float32."""
 
 _PACKED, _CODED = 0, 1
+_SLACK = 16  # bytes of an entropy coder beyond the entropy: 64 bits, and whole words
 _FEW = 16  # symbols that are counted one after the other: faster then than numpy.bincount, which makes int64 of them
 
 
@@ -122,6 +123,14 @@ class SymbolField:
     @property
     def most_bytes(self) -> int:
         return 1 + self._packed_bytes
+
+    def bytes_with(self, others: int) -> int:
+        """The longest content of values of which so many, or fewer, are not the most frequent one."""
+        if others == 0 or 2 * others >= self.count:
+            return self.most_bytes
+        counts = np.array([self.count - others, others])
+        bits = entropy.entropy_bits(counts) + others * math.log2(self.alphabet - 1)
+        return min(self.most_bytes, 1 + self._counts_bytes + 4 + math.ceil(bits / 8) + _SLACK)
 
     def write(self, values: Values) -> FieldBytes:
         values = values.astype(self.dtype, copy=False)

@@ -8,10 +8,10 @@ from typing import Any
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.errors import ConfigError
-from dpfed.methods import fed_avg, fed_smp, fedmrn, fedpm, fedscalar, fedsparsify, quantisers
+from dpfed.methods import dithered, fed_avg, fed_smp, fedmrn, fedpm, fedscalar, fedsparsify, quantisers
 from dpfed.methods.facts import MethodFacts, compressed
 
-FAMILIES = (fed_avg, fed_smp, fedpm, fedmrn, fedscalar, quantisers, fedsparsify)
+FAMILIES = (fed_avg, fed_smp, fedpm, fedmrn, fedscalar, quantisers, dithered, fedsparsify)
 
 METHODS: dict[str, MethodFacts] = {facts.name: facts for family in FAMILIES for facts in family.METHODS}
 """Those that come with dpfed."""

@@ -15,6 +15,7 @@ SHARES = "noise shares of the clients"
 DECODED = "gaussian noise on the sum of uploads that a trusted server decodes and clips"
 NOISED_UPLOADS = "gaussian noise before the compression, every upload seen"
 SHARED_SUM = "gaussian noise on the sum, if method.shared"
+DITHERED = "the gaussian error of the quantiser, before a trusted server decodes"
 COINS_SUMMED = "coins under a sum of fixed size"
 COINS_SEEN = "noise and coins, every upload seen"
 
@@ -33,7 +34,8 @@ class MethodFacts:
     says that the server can decode a sum of uploads without seeing one (what secure aggregation needs). `scheme` is
     the compressor's name in `dpfed.compress`, None for coins. `takes`: the keys of the configuration that this method
     has beside those of all; "mask" is a whole table. `sparse` methods need method.keep or method.k, unless `sparse` is
-    "optional". `coins_possible`: privacy.noise may be "coins". `needs_public_data`: the coordinates come from data that
+    "optional". `coins_possible`: privacy.noise may be "coins". `dithered`:
+    the quantiser's own error is the noise. `needs_public_data`: the coordinates come from data that
     must be public. `privacy`: whether a [privacy] table is required, optional or never possible. `presets`: tables by
     the preset's name, default one of the method's name that sets nothing more (`dpfed.methods.presets`).
     """
@@ -54,6 +56,7 @@ class MethodFacts:
     sparse: Literal["no", "yes", "optional"] = "no"
     needs_public_data: bool = False
     coins_possible: bool = False
+    dithered: bool = False
     preset: Mapping[str, Any] = field(default_factory=dict)
 
     @property

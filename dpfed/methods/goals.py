@@ -90,13 +90,13 @@ def _goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
     kind = integer_noise(config)
     if kind is not None:
         return _integer_goal(config, table, sent, kind)
-    return _gaussian_goal(config, table)
+    return _gaussian_goal(config, table, facts)
 
 
-def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
+def _gaussian_goal(config: Config, table: PrivacyTable, facts: MethodFacts) -> PrivacyGoal:
     clip = _clip_norm(table)
     charged = table.missing_shares == "charged"
-    plan = _plan(config, table)
+    plan = _plan(config, table, facts)
     z = table.noise_multiplier or _calibrated(plan, table, config.federation.rounds)
     worst, least = z, None
     if charged:
@@ -233,13 +233,14 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -
     )
 
 
-def _plan(config: Config, table: PrivacyTable) -> Plan:
+def _plan(config: Config, table: PrivacyTable, facts: MethodFacts) -> Plan:
     """Single uploads are charged in every round to every client: who takes part is seen."""
     federation = config.federation
     all_take_part = federation.sampling == "all" or seen(config) == "uploads"
     # A client more or less would be a share of noise, or an upload, more or less.
     add_remove_fails = seen(config) == "uploads" or (table.placement == "clients" and federation.sampling == "all")
-    default = Adjacency.ZERO_OUT if add_remove_fails else None
+    unsampled = facts.dithered and federation.sampling != "fixed"
+    default = Adjacency.ZERO_OUT if add_remove_fails or unsampled else None
     return Plan(
         clients=federation.clients,
         cohort=federation.clients if all_take_part else federation.cohort,

@@ -16,6 +16,7 @@ from dpfed.randomness import Randomness
 from dpfed.stages.adaptive_clip import AdaptiveClip
 from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.correlated import Correlated
+from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
@@ -48,6 +49,17 @@ def gaussian_noise(config: Config, goal: PrivacyGoal, sampler: Sampler, randomne
         shares=shares if table.placement == "clients" and not goal.varies else None,
         charged=goal.varies,
         correlated=Correlated(law=law) if isinstance(law := _sampling(goal), CorrelatedRounds) else None,
+    )
+
+
+def dithered_noise(goal: PrivacyGoal, sampler: Sampler, randomness: Randomness) -> DitheredNoise:
+    """Noise that is the error of a quantiser."""
+    assert goal.noise_multiplier is not None
+    return DitheredNoise(
+        noise_multiplier=goal.noise_multiplier,
+        adjacency=goal.mechanism.adjacency,
+        sampler=sampler,
+        randomness=randomness,
     )
 
 

@@ -43,6 +43,7 @@ def refuse(config: Config, facts: MethodFacts) -> None:
         _sums(config, facts),
         _noise(config, facts),
         _coins(config, facts),
+        _dithered(config, facts),
         _randomness(config, facts),
         _schedules(config),
         _correlated(config, facts),
@@ -272,6 +273,28 @@ def _coins(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield f"privacy.clip_metric='fisher' with privacy.noise_std={table.noise_std}: is not built. Remove one."
     if table.clip_norm is None and table.epsilon is None:
         yield "[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both."
+
+
+def _dithered(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Noise that is the error of a quantiser, whose uploads a trusted server decodes one by one."""
+    table, kind = config.privacy, config.aggregation.kind
+    if table is None or not facts.dithered:
+        return
+    if seen(config) == "uploads":
+        yield (
+            f"privacy.release='uploads' with method.name={facts.name!r}: who sees an upload and can decode it knows "
+            "where its noise ends. Use release 'sum', or dp-fedavg."
+        )
+    if kind != "plain" or integer_noise(config) is not None:
+        yield (
+            f"aggregation.kind={kind!r} or privacy.noise={table.noise!r} with method.name={facts.name!r}: a trusted "
+            "server decodes each upload, and its noise is Gaussian. Use kind 'plain' and noise 'gaussian', or "
+            "dp-fedavg."
+        )
+    if table.adaptive is not None:
+        yield f"privacy.adaptive with method.name={facts.name!r}: is not built. Use a fixed clip norm, or dp-fedavg."
+    if config.audit.canaries:
+        yield f"audit.canaries with method.name={facts.name!r}: is not built. Remove them, or use dp-fedavg."
 
 
 def _randomness(config: Config, facts: MethodFacts) -> Iterator[str]:

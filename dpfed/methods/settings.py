@@ -20,7 +20,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, goal_of
-from dpfed.methods.private_stages import gaussian_noise, integer_noise_on, private_coins
+from dpfed.methods.private_stages import dithered_noise, gaussian_noise, integer_noise_on, private_coins
 from dpfed.methods.schemes import scheme, sparse_scheme
 from dpfed.methods.sums import integers_of, most_uploads
 from dpfed.models.flat import FlatModel
@@ -151,6 +151,12 @@ class Settings:
         coins = private.coins
         clip = ClipMoves(linf=coins.linf_clip, metric=coins.clip_metric, edge=coins.floor)
         return Stages(project, clip, private, self._mask_wire(choice.sent, an_entry))
+
+    def dithered(self, choice: MapChoice) -> Stages:
+        """Project > Clip > DitheredNoise: encoding is the noise."""
+        goal = self.goal(choice.sent)
+        assert goal is not None  # refused
+        return Stages(Project(choice=choice), Clip(), dithered_noise(goal, self.sampler, self.randomness))
 
     def largest_in_public(self, kept: int) -> MapChoice:
         """Fed-SMP's top-k: the coordinates that move most in training on public data."""

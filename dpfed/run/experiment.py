@@ -370,6 +370,11 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
             "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "
             "(privacy.release = 'uploads' needs no such trust)"
         )
+    if method(config.method.name).dithered:
+        notes.append(
+            "uploads, from the server that sums: it decodes each one and knows the noise on it, so it must be trusted, "
+            "and the clients must draw their noise (dp-fedavg with aggregation.kind = 'protocol' needs no such trust)"
+        )
     if config.aggregation.kind != "plain":
         notes.append(_of_secure_sums(config))
     if config.privacy is not None and config.run.randomness == "simulated":

@@ -36,7 +36,8 @@ class Watch:
                    noise, or (noise_known false) only clients have seen it
     added:         the probe (`dpfed.run.probes`) of the rows that go into the sum and arrive; None: none was seen
     near_the_ends: entries of a sum of integers that have probably wrapped around
-    released:      [k], the noisy sum that is released; drawn: the server's noise in it, in the units it was added in
+    released:      [k], the noisy sum that is released; drawn: the server's noise in it (where clients add some: what
+                   they have not), in the units it was added in, of `drawn_draws`
     """
 
     def __init__(self, stages: Stages, now: Round, arriving: NDArray[np.int64]) -> None:
@@ -52,6 +53,7 @@ class Watch:
         self.near_the_ends: int | None = None
         self.released: Tensor | None = None
         self.drawn: Tensor | None = None
+        self.drawn_draws = 0
         self._norms = no_norms()
         self._before = torch.empty(0)
         self._summed: int | float | None = None
@@ -90,8 +92,8 @@ class Watch:
         if not self._stages.noise_in_rows:
             self._measure(rows)
 
-    def noise(self, noise: Tensor) -> None:
-        self.drawn = noise
+    def noise(self, noise: Tensor, draws: int = 1) -> None:
+        self.drawn, self.drawn_draws = noise, draws
 
     def summed(self, stage: Any, total: Tensor) -> None:
         if self._summed is None and self._bounded:
@@ -119,15 +121,17 @@ class Watch:
 
     def noise_facts(self) -> dict[str, Any] | None:
         """Of the noise in the sum; None where none was seen."""
-        own = self.shares if self._stages.noise_in_rows else self.drawn
-        draws = self.draws if self._stages.noise_in_rows else 1
-        return None if own is None else noise_facts(own, draws)
+        if not self._stages.noise_in_rows:
+            return None if self.drawn is None else noise_facts(self.drawn, self.drawn_draws)
+        own = self.shares if self.drawn is None or self.shares is None else self.shares + self.drawn
+        return None if own is None else noise_facts(own, self.draws + self.drawn_draws)
 
     def probes(self, now: Round, moved: Tensor) -> dict[str, Any] | None:
         """From the rows in the sum to `moved` [d], what the server steps by; None where nothing is bounded.
 
         added:    of the rows where they go into the sum
         summed:   of their sum, equal to it, modulo 2^bits if there are bits
+        filled:   of the shares of noise that the server adds where clients' are too few
         released: of what the round releases, in the units of updates
         moved:    of the same as a move of the model
         before, before_norm: of what the clients started from
@@ -138,6 +142,7 @@ class Watch:
             "added": None if self.added_probe is None else number(self.added_probe),
             "summed": self._summed,
             "bits": self._stages.bits,
+            "filled": 0.0 if self.drawn is None or not self._stages.noise_in_rows else probe_of(self.drawn),
             "released": probe_of(self.released),
             "moved": probe_of(moved),
             "before": probe_of(now.broadcast),

@@ -25,8 +25,8 @@ class Observer(Protocol):
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Rows as they go into the sum."""
 
-    def noise(self, noise: Tensor) -> None:
-        """What a stage adds to a sum."""
+    def noise(self, noise: Tensor, draws: int = 1) -> None:
+        """What a stage adds to a sum: so many draws of its noise."""
 
     def summed(self, stage: Any, total: Tensor) -> None:
         """A sum before the server half of a stage."""
@@ -44,7 +44,7 @@ class Nobody:
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         pass
 
-    def noise(self, noise: Tensor) -> None:
+    def noise(self, noise: Tensor, draws: int = 1) -> None:
         pass
 
     def summed(self, stage: Any, total: Tensor) -> None:
@@ -69,9 +69,9 @@ class Together:
         for each in self._observers:
             each.added(rows, ids)
 
-    def noise(self, noise: Tensor) -> None:
+    def noise(self, noise: Tensor, draws: int = 1) -> None:
         for each in self._observers:
-            each.noise(noise)
+            each.noise(noise, draws)
 
     def summed(self, stage: Any, total: Tensor) -> None:
         for each in self._observers:

@@ -7,6 +7,7 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.coins import PrivateCoins
+from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.encode import Encode
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
@@ -19,6 +20,7 @@ from dpfed.stages.words import Words
 
 _BEFORE: dict[type, tuple[type, ...]] = {
     GaussianNoise: (Clip,),
+    DitheredNoise: (Clip,),
     IntegerNoise: (Clip, Integers),
     PrivateCoins: (ClipMoves,),
 }

@@ -28,6 +28,7 @@ METHODS = {
         (),
         {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"},
     ),
+    "dithered": ("dp-dithered", (), {**PRIVATE, "adjacency": "zero-out"}),
     "balls-and-bins": ("dp-fedavg", ("federation.sampling=balls-and-bins",), PRIVATE),
     "rests, with integer noise": (
         "dp-fedavg",

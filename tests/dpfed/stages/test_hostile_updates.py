@@ -46,6 +46,7 @@ WAYS = {
     "skellam-masked": ("privacy.noise=skellam", *SHARES, "aggregation.kind=masked"),
     "server-masked": ("aggregation.kind=masked",),
     **{f"{name}-decoded": (f"method.name={name}",) for name in ("signsgd", "terngrad", "qsgd", "drive", "eden")},
+    "dithered": ("method.name=dp-dithered", "privacy.adjacency=zero-out"),
     "qsgd-uploads": ("method.name=qsgd", *UPLOADS),
     "coins": COINS,
     "coins-linf": (*COINS, "privacy.linf_clip=0.1"),

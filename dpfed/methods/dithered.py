@@ -1,0 +1,35 @@
+"""DP-FedAvg whose noise is the error of its quantiser: the whole update in a fraction of a bit a parameter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpfed import stages
+from dpfed.methods.facts import DITHERED, MethodFacts
+
+if TYPE_CHECKING:
+    from dpfed.methods.settings import Settings
+    from dpfed.stages.chain import Stages
+
+
+def dithered_update(s: Settings) -> Stages:
+    """All d coordinates, clipped; what they are decoded to has Gaussian noise on it."""
+    return s.dithered(stages.SendAll(size=s.size))
+
+
+METHODS = (
+    MethodFacts(
+        name="dp-dithered",
+        paper="Hegazy et al. 2024: Compression with Exact Error Distribution for Federated Learning",
+        local_training="sgd",
+        unbiased=True,
+        nominal_bits_per_parameter=0.88,
+        linear=False,
+        private_with=(DITHERED,),
+        what="the whole update, clipped, through a quantiser with Gaussian error",
+        scheme=None,
+        privacy="required",
+        stages=dithered_update,
+        dithered=True,
+    ),
+)

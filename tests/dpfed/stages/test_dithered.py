@@ -1,0 +1,194 @@
+"""A quantiser's error is the noise that is charged: exactly Gaussian, whatever is quantised."""
+
+import math
+from dataclasses import replace
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from accounting import Adjacency
+from dpfed.config.tables import override, parse
+from dpfed.errors import ConfigError, WireError
+from dpfed.methods import presets
+from dpfed.participation.sampling import sampler
+from dpfed.randomness import Simulated
+from dpfed.run.experiment import build
+from dpfed.seeds import Seeds
+from dpfed.stages.dithered import LONGER, NARROWEST, DitheredNoise, most_moved
+
+from ..announced import a_round
+
+SIZE, COHORT, Z = 200_000, 25, 1.3
+STD = Z / math.sqrt(COHORT)
+# Seeded; the rate at which a right implementation would fail for another seed.
+FALSE_ALARM = 1e-4
+
+
+def dithered(**options):
+    setting = {
+        "noise_multiplier": Z,
+        "adjacency": Adjacency.ZERO_OUT,
+        "sampler": sampler("poisson", clients=100, cohort=COHORT),
+        "randomness": Simulated(seeds=Seeds(root=5)),
+    }
+    return DitheredNoise(**(setting | options))
+
+
+def errors(entry, stage=None, client=3):
+    """Of a row whose entries are all this one."""
+    row = torch.full((1, SIZE), float(entry), dtype=torch.float64)
+    decoded = (stage or dithered()).client(row.clone(), np.array([client]), a_round(torch.zeros(SIZE)))
+    return (decoded - row)[0].numpy()
+
+
+@pytest.mark.parametrize("entry", [0.0, 1e-3, 0.3 * STD, NARROWEST / 2 * STD, -STD, 0.5, -1.0])
+def test_the_error_is_gaussian_whatever_the_entry(entry):
+    assert stats.kstest(errors(entry) / STD, "norm").pvalue > FALSE_ALARM
+
+
+def test_the_error_is_that_of_no_other_entry():
+    """What is told of an entry by its error would be told by the law of the error of two: same errors, other law."""
+    one, other = errors(0.0), errors(0.4 * STD)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 1  # not the same number added to both
+    assert stats.ks_2samp(one, other).pvalue > FALSE_ALARM
+    clients = [errors(0.1, client=client) for client in (3, 4)]
+    assert abs(np.corrcoef(*clients)[0, 1]) < 5 / math.sqrt(SIZE)
+
+
+@pytest.mark.parametrize("fault", ["one width", "no middle", "dither of one half"])
+def test_other_quantisers_have_another_error(fault, monkeypatch):
+    """Planted faults: a lattice of one width; slices about zero; a dither that fills half of a slice."""
+    from dpfed.stages import dithered as module
+
+    real = module._Slices.of
+
+    def broken(**given):
+        made = real(**given)
+        if fault == "one width":
+            return replace(made, widths=torch.full_like(made.widths, math.sqrt(12) * STD), middles=0 * made.middles)
+        if fault == "no middle":
+            return replace(made, middles=0 * made.middles)
+        return replace(made, dither=made.dither / 2)
+
+    monkeypatch.setattr(module._Slices, "of", broken)
+    assert stats.kstest(errors(0.01) / STD, "norm").pvalue < FALSE_ALARM
+
+
+def test_no_slice_is_narrower_than_the_middle_one():
+    """By mpmath: w(t) = r(t) + r(1 - t) has its least value at 1/2, over heights down to 1e-30."""
+
+    def width(t):
+        return mpmath.sqrt(-2 * mpmath.log(t)) + mpmath.sqrt(-2 * mpmath.log(1 - t))
+
+    heights = [mpmath.mpf(10) ** -k for k in range(1, 31)] + [mpmath.mpf(k) / 1000 for k in range(1, 501)]
+    assert min(width(t) for t in heights) == width(mpmath.mpf(1) / 2)
+    assert float(width(mpmath.mpf(1) / 2)) == pytest.approx(NARROWEST, rel=1e-15)
+
+
+def test_ends_of_the_density_give_finite_numbers():
+    from dpfed.stages.dithered import _Slices
+
+    ends = torch.tensor([0.0, -0.0, 1e-30, 40.0, -40.0])
+    for height in (0.0, 1 - 2.0**-53):
+        heights = torch.full((5,), height, dtype=torch.float64)
+        made = _Slices.of(points=ends, heights=heights, dither=torch.zeros(5, dtype=torch.float64), std=1.0)
+        assert made.widths.isfinite().all()
+        assert made.middles.isfinite().all()
+
+
+@pytest.mark.parametrize("length", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("concentrated", [False, True])
+def test_bytes_are_read_as_what_the_client_has(length, concentrated):
+    stage, ids, size = dithered(), np.array([3, 7]), 5000
+    rows = torch.zeros(2, size)
+    rows[:, 0 if concentrated else slice(None)] = length * (1 if concentrated else size**-0.5)
+    now = a_round(torch.zeros(size), number=2)
+    sent = stage.messages(rows.clone(), ids, now)
+    assert torch.equal(stage.read(sent, ids, now), stage.client(rows.clone(), ids, now))
+    assert all(8 * len(message) <= stage.fixed_bits(size) for message in sent)
+
+
+@pytest.mark.parametrize("size", [1, 10, 610, 20_000])
+@pytest.mark.parametrize("z", [0.05, 0.5, 2.0])
+def test_messages_of_the_longest_rows_are_no_longer_than_they_are_counted_with(size, z):
+    """The mean number of entries that move is largest where all are alike: 40 messages, each longer with probability
+    1e-9."""
+    stage, ids = dithered(noise_multiplier=z), np.arange(40)
+    rows = torch.full((40, size), size**-0.5 * (1 - 1e-6))
+    sent = stage.messages(rows, ids, a_round(torch.zeros(size)))
+    assert max(map(len, sent)) <= stage.fixed_bits(size) / 8
+
+
+@pytest.mark.parametrize("size", [610, 50_000])
+@pytest.mark.parametrize("z", [0.3, 1.3, 10.0])
+def test_so_many_entries_move_with_the_probability_that_is_claimed(size, z):
+    """Entries move independently with probabilities of the same sum or less: by the exact binomial law of the longest
+    row, and not a tenth fewer entries than that law needs."""
+    probability = min(1.0, math.sqrt(COHORT / size) / (NARROWEST * z))
+    stated = most_moved(size, COHORT, z)
+    assert stats.binom(size, probability).sf(stated - 1) <= LONGER
+    assert stated <= 1.2 * stats.binom(size, probability).isf(LONGER) + 10
+
+
+def test_forged_messages_are_refused():
+    stage, now, ids = dithered(), a_round(torch.zeros(100)), np.array([3])
+    (message,) = stage.messages(torch.zeros(1, 100), ids, now)
+    for forged in (message + b"\x00", message[:-1], b"", b"\x07" + message[1:]):
+        with pytest.raises(WireError):
+            stage.read([forged], ids, now)
+
+
+@pytest.mark.parametrize("uploads", [0, 7, 25, 40])
+def test_a_sum_of_few_uploads_has_the_whole_noise(uploads):
+    """Chi-square, two-sided; with more uploads than are expected there is more noise. Zeros have theirs."""
+    stage, now = dithered(), a_round(torch.zeros(SIZE), uploads=uploads)
+    rows = torch.zeros(uploads, SIZE)
+    total = stage.server(stage.client(rows, np.arange(uploads), now).sum(dim=0), now).double().numpy()
+    variance = Z**2 * max(uploads, COHORT) / COHORT
+    statistic = (total**2).sum() / variance
+    assert 2 * min(stats.chi2(SIZE).cdf(statistic), stats.chi2(SIZE).sf(statistic)) > FALSE_ALARM
+    release = stage.release(now)
+    assert release.noise_std == pytest.approx(Z)
+    assert "uploads" not in release.detail  # a secret, under Poisson sampling
+    assert release == stage.release(a_round(torch.zeros(SIZE), uploads=uploads + 1))
+
+
+def small(*settings):
+    tables = override(presets.tables("dp-dithered-digits"), ["federation.rounds=3", *settings])
+    return parse(tables, source="test")
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("privacy.adjacency=add-remove", "add-remove"),
+        ("privacy.release=uploads", "release='uploads'"),
+        ("privacy.placement=clients", "placement='clients'"),
+        ("privacy.noise=discrete-gaussian", "integer noise"),
+        ("aggregation.kind=protocol", "protocol"),
+        ("run.randomness=secure", "secure"),
+        ("audit.canaries=4", "canaries"),
+        ("privacy.adaptive.quantile=0.5", "adaptive"),
+    ],
+)
+def test_what_the_noise_is_not_for_is_refused(setting, named):
+    with pytest.raises(ConfigError, match=named):
+        build(small(setting))
+
+
+def test_more_levels_than_a_message_holds_are_refused():
+    with pytest.raises(ConfigError, match="levels"):
+        dithered(noise_multiplier=1e-6)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all", "balls-and-bins", "cyclic"])
+def test_it_costs_what_gaussian_noise_costs(sampling):
+    """The same mechanism as DP-FedAvg's, whatever the sampler."""
+    cohort = ("federation.cohort=650",) if sampling == "all" else ()
+    mine = build(small(f"federation.sampling={sampling}", *cohort))
+    tables = override(mine.config.to_dict(), ["method.name=dp-fedavg", f"privacy.adjacency={mine.goal.mechanism.adjacency}"])
+    peer = build(parse(tables, source="test"))
+    assert mine.goal.mechanism == peer.goal.mechanism
