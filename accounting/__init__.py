@@ -33,6 +33,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+from accounting.mechanisms.shares import GaussianShares
 
 __all__ = [
     "ACCOUNTANTS",
@@ -47,6 +48,7 @@ __all__ = [
     "FixedSizeSampling",
     "FullParticipation",
     "Gaussian",
+    "GaussianShares",
     "Guarantee",
     "Header",
     "Histories",

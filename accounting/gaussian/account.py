@@ -1,4 +1,4 @@
-"""What is known of Gaussian noise on sums, sampled or not, for `accounting.compose`."""
+"""What is known of Gaussian noise on sums, whole or in shares, sampled or not, for `accounting.compose`."""
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from accounting.gaussian.subsampling import refuse_replacement_under_poisson
 from accounting.mechanisms.account import Account, Floats
 from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.samplings import Sampling
+from accounting.mechanisms.shares import GaussianShares
 
 _SAMPLED = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
 
@@ -28,3 +29,19 @@ def sampled(orders: Floats, noise: Gaussian, sampling: Sampling) -> Floats:
 
 
 GAUSSIAN = Account(renyi=renyi, sampled=sampled)
+
+
+def _renyi_of_shares(orders: Floats, noise: GaussianShares) -> Floats:
+    return renyi(orders, noise.gaussian)
+
+
+def _sampled_shares(orders: Floats, noise: GaussianShares, sampling: Sampling) -> Floats:
+    return sampled(orders, noise.gaussian, sampling)
+
+
+def _whole(noise: GaussianShares, count: int) -> tuple[Gaussian, float]:
+    """The noise of the sum is that very Gaussian; what may overflow is charged by itself."""
+    return noise.gaussian, 0.0
+
+
+SHARES = Account(renyi=_renyi_of_shares, sampled=_sampled_shares, twin=_whole)

@@ -11,6 +11,7 @@ from accounting.mechanisms.descriptions import (
     Unsampled,
     gaussian_of,
     in_order,
+    noise_of,
     parts_of,
     plain_gaussian,
     repeated,
@@ -24,6 +25,7 @@ from accounting.mechanisms.integers import DiscreteGaussian, NoisyIntegers, Skel
 from accounting.mechanisms.reading import from_dict
 from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule
+from accounting.mechanisms.shares import GaussianShares
 
 __all__ = [
     "Adjacency",
@@ -38,6 +40,7 @@ __all__ = [
     "FixedSizeSampling",
     "FullParticipation",
     "Gaussian",
+    "GaussianShares",
     "Mechanism",
     "MinSeparation",
     "NoisyIntegers",
@@ -51,6 +54,7 @@ __all__ = [
     "from_dict",
     "gaussian_of",
     "in_order",
+    "noise_of",
     "parts_of",
     "plain_gaussian",
     "repeated",

@@ -19,6 +19,7 @@ from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.samplings import FullParticipation, Sampling
 from accounting.mechanisms.schedules import Schedule
+from accounting.mechanisms.shares import GaussianShares
 
 
 class Mechanism(Protocol):
@@ -217,6 +218,13 @@ def gaussian_of(release: SingleRelease) -> Gaussian | None:
     """The Gaussian noise of a release, sampled or not; None where it has other noise."""
     noise = unsampled(release)
     return noise if isinstance(noise, Gaussian) else None
+
+
+def noise_of(release: SingleRelease) -> Gaussian | None:
+    """The Gaussian noise of a release, whole or in shares: for who looks at noise. Accounts ask `gaussian_of`, as a
+    sum in shares may overflow."""
+    noise = unsampled(release)
+    return noise.gaussian if isinstance(noise, GaussianShares) else gaussian_of(release)
 
 
 def plain_gaussian(release: SingleRelease) -> Gaussian | None:

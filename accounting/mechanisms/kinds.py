@@ -14,6 +14,7 @@ from accounting.mechanisms.account import Account
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+from accounting.mechanisms.shares import GaussianShares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ KINDS: dict[str, Kind] = {
     kind.description.kind: kind
     for kind in (
         Kind(description=Gaussian, account="accounting.gaussian.account:GAUSSIAN"),
+        Kind(description=GaussianShares, account="accounting.gaussian.account:SHARES"),
         Kind(description=DiscreteGaussian, account="accounting.integers.discrete_gaussian:ACCOUNT"),
         Kind(description=Skellam, account="accounting.integers.skellam:ACCOUNT"),
         Kind(description=BernoulliChannel, account="accounting.bernoulli.accounts:CHANNEL"),

@@ -17,8 +17,7 @@ from accounting.mechanisms import (
     Sampling,
     SingleRelease,
     Unsampled,
-    gaussian_of,
-    plain_gaussian,
+    noise_of,
     sampling_of,
     unsampled,
 )
@@ -86,7 +85,7 @@ class Claim:
     @property
     def is_gaussian(self) -> bool:
         """Whether the claim is exactly mu-Gaussian DP, so that a shift above mu refutes it."""
-        return plain_gaussian(self.mechanism) is not None
+        return noise_of(self.mechanism) is not None and self.unsampled is self.mechanism
 
     def to_dict(self) -> dict[str, Any]:
         """The mechanism as the ledger writes it."""
@@ -101,7 +100,7 @@ def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
     """
     sampled = release.mechanism
     mechanism = unsampled(sampled)
-    if gaussian := gaussian_of(sampled):
+    if gaussian := noise_of(sampled):
         sensitivity = math.sqrt(gaussian.mu**2 - count_mu**2) * release.noise_std
     elif isinstance(mechanism, NoisyIntegers):
         sensitivity = mechanism.sensitivity / math.sqrt(mechanism.variance) * release.noise_std

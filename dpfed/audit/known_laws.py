@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from accounting import require
 from accounting.compose import lower_bound
 from accounting.errors import AccountingError
-from accounting.mechanisms import DiscreteGaussian, FullParticipation, Skellam, Subsampled, gaussian_of
+from accounting.mechanisms import DiscreteGaussian, FullParticipation, Skellam, Subsampled, noise_of
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.claims import Claim
 from dpfed.audit.coin_ratios import CoinLaw
@@ -64,7 +64,7 @@ def shown(
 
 def _of_move(claim: Claim, factor: float) -> float | None:
     """An epsilon that no account can be below where one client moves the sum `factor` times as far as claimed."""
-    gaussian = gaussian_of(claim.mechanism)
+    gaussian = noise_of(claim.mechanism)
     if gaussian is not None and isinstance(claim.sampling, FullParticipation):
         return epsilon_of_shift(factor * (claim.mu or 0.0), delta=claim.delta)
     if gaussian is not None:

@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from accounting import mechanisms
 from accounting.ledger import Release
-from accounting.mechanisms import NoisyIntegers, gaussian_of
+from accounting.mechanisms import NoisyIntegers, noise_of
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import LARGEST, SumNoise, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
@@ -56,7 +56,7 @@ def charged_noise(release: Release) -> ChargedNoise | None:
             whole=True,
             excess=mechanism.excess_kurtosis,
         )
-    if gaussian_of(release.mechanism) is None:
+    if noise_of(release.mechanism) is None:
         return None
     variance, draws = release.noise_std**2, 1
     if release.noise_placement == "clients":

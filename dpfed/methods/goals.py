@@ -12,9 +12,10 @@ from accounting.budget.integers import IntegerRounds
 from accounting.compose.accountant import Accountant, overflow
 from accounting.compose.over_rounds import epsilons
 from accounting.integers.fixed_point import NoiseLaw
-from accounting.mechanisms import CorrelatedRounds, SingleRelease, Subsampled, schedule_of, subsample
+from accounting.mechanisms import CorrelatedRounds, GaussianShares, SingleRelease, Subsampled, schedule_of, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
+from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
 from dpfed.aggregation.summed import least_uploads
 from dpfed.config.privacy_tables import PrivacyTable
@@ -90,13 +91,13 @@ def _goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
     kind = integer_noise(config)
     if kind is not None:
         return _integer_goal(config, table, sent, kind)
-    return _gaussian_goal(config, table, facts)
+    return _dithered_goal(config, table) if facts.dithered else _gaussian_goal(config, table)
 
 
-def _gaussian_goal(config: Config, table: PrivacyTable, facts: MethodFacts) -> PrivacyGoal:
+def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
     clip = _clip_norm(table)
     charged = table.missing_shares == "charged"
-    plan = _plan(config, table, facts)
+    plan = _plan(config, table)
     z = table.noise_multiplier or _calibrated(plan, table, config.federation.rounds)
     worst, least = z, None
     if charged:
@@ -113,6 +114,31 @@ def _gaussian_goal(config: Config, table: PrivacyTable, facts: MethodFacts) -> P
         clip_norm=clip,
         varies=charged,
         least=least,
+    )
+
+
+def _dithered_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
+    """Noise in shares of the uploads: as many as are in every sum, or under Poisson sampling as `slots` says."""
+    plan, rounds = _plan(config, table), config.federation.rounds
+    if plan.adjacency is Adjacency.ADD_REMOVE and table.adjacency is None:
+        plan = replace(plan, adjacency=Adjacency.ZERO_OUT)
+    assert plan.adjacency is not None
+    delta, (shares, overflow) = float(plan.delta or 0), (plan.cohort, 0.0)
+    if plan.sampling == "poisson":
+        shares, overflow = default_slots(
+            plan.cohort, plan.clients, delta=delta, adjacency=plan.adjacency, slots=table.slots
+        )
+    z = table.noise_multiplier
+    if z is None:  # at what of delta is left: 1e-5 of it a round is charged for cohorts that are too large
+        z = _calibrated(replace(plan, delta=max(delta - rounds * overflow, delta / 2)), table, rounds)
+    noise = GaussianShares(noise_multiplier=z, adjacency=plan.adjacency, shares=shares, overflow=overflow)
+    return PrivacyGoal(
+        mechanism=_as_drawn(subsample(noise, plan.sampler), config),
+        delta=delta,
+        budget=table.epsilon,
+        accountant=table.accountant,
+        noise_multiplier=z,
+        clip_norm=_clip_norm(table),
     )
 
 
@@ -185,6 +211,8 @@ def slots_of(goal: PrivacyGoal) -> int | None:
     inside = release.mechanism if isinstance(release, Subsampled) else release
     if isinstance(inside, BernoulliAggregate):
         return inside.cohort
+    if isinstance(inside, GaussianShares):
+        return inside.shares
     return goal.integers.slots if goal.integers is not None else None
 
 
@@ -233,14 +261,13 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -
     )
 
 
-def _plan(config: Config, table: PrivacyTable, facts: MethodFacts) -> Plan:
+def _plan(config: Config, table: PrivacyTable) -> Plan:
     """Single uploads are charged in every round to every client: who takes part is seen."""
     federation = config.federation
     all_take_part = federation.sampling == "all" or seen(config) == "uploads"
     # A client more or less would be a share of noise, or an upload, more or less.
     add_remove_fails = seen(config) == "uploads" or (table.placement == "clients" and federation.sampling == "all")
-    unsampled = facts.dithered and federation.sampling != "fixed"
-    default = Adjacency.ZERO_OUT if add_remove_fails or unsampled else None
+    default = Adjacency.ZERO_OUT if add_remove_fails else None
     return Plan(
         clients=federation.clients,
         cohort=federation.clients if all_take_part else federation.cohort,

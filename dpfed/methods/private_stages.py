@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from accounting.mechanisms import CorrelatedRounds, DiscreteGaussian, FullParticipation, Sampling, Skellam, Subsampled
+from accounting.mechanisms import (
+    CorrelatedRounds,
+    DiscreteGaussian,
+    FullParticipation,
+    GaussianShares,
+    Sampling,
+    Skellam,
+    Subsampled,
+)
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.aggregation.summed import least_uploads
 from dpfed.config.tables import Config
@@ -54,13 +62,9 @@ def gaussian_noise(config: Config, goal: PrivacyGoal, sampler: Sampler, randomne
 
 def dithered_noise(goal: PrivacyGoal, sampler: Sampler, randomness: Randomness) -> DitheredNoise:
     """Noise that is the error of a quantiser."""
-    assert goal.noise_multiplier is not None
-    return DitheredNoise(
-        noise_multiplier=goal.noise_multiplier,
-        adjacency=goal.mechanism.adjacency,
-        sampler=sampler,
-        randomness=randomness,
-    )
+    noise = _unsampled(goal)
+    assert isinstance(noise, GaussianShares)
+    return DitheredNoise(noise=noise, sampling=_sampling(goal), divided_by=sampler.expected, randomness=randomness)
 
 
 def integer_noise_on(integers: Integers, goal: PrivacyGoal, sampler: Sampler, randomness: Randomness) -> IntegerNoise:

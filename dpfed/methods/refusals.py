@@ -227,7 +227,7 @@ def _noise(config: Config, facts: MethodFacts) -> Iterator[str]:
     if table is None or facts.coins or signs_are_coins(config, facts):
         return
     kind = integer_noise(config)
-    for key in ("linf_clip", "noise_std", "correction", *(("slots",) if kind is None else ())):
+    for key in ("linf_clip", "noise_std", "correction", *(("slots",) if kind is None and not facts.dithered else ())):
         if getattr(table, key):
             yield f"privacy.{key} with method.name={facts.name!r}: is for fedpm's coins. Remove it."
     if table.others is not None or table.clip_metric != "euclidean":
@@ -291,6 +291,19 @@ def _dithered(config: Config, facts: MethodFacts) -> Iterator[str]:
             "server decodes each upload, and its noise is Gaussian. Use kind 'plain' and noise 'gaussian', or "
             "dp-fedavg."
         )
+    if config.federation.sampling not in ("poisson", "fixed", "all"):
+        yield (
+            f"federation.sampling={config.federation.sampling!r} with method.name={facts.name!r}: how many take part in "
+            "a round is secret there, and its noise is in shares of a known number. Use 'poisson', 'fixed' or 'all', or "
+            "dp-fedavg."
+        )
+    if table.adjacency == "add-remove":
+        yield (
+            f"privacy.adjacency='add-remove' with method.name={facts.name!r}: a client more or less is an upload, and "
+            "its noise, more or less. Use adjacency 'zero-out' or 'replace-one', or dp-fedavg."
+        )
+    if table.slots is not None and config.federation.sampling != "poisson":
+        yield "privacy.slots: is for federation.sampling='poisson'. Remove it."
     if table.adaptive is not None:
         yield f"privacy.adaptive with method.name={facts.name!r}: is not built. Use a fixed clip norm, or dp-fedavg."
     if config.audit.canaries:

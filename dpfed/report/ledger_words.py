@@ -19,6 +19,7 @@ from dpfed.report.units import significant
 _MOST_LINES = 6
 _KINDS = {
     "gaussian": "Gaussian noise",
+    "gaussian-shares": "Gaussian noise in shares",
     "discrete-gaussian": "discrete Gaussian noise",
     "skellam": "Skellam noise",
     "bernoulli-aggregate": "coins under a sum of fixed size",

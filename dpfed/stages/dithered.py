@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -28,11 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Release
-from accounting.mechanisms import Gaussian, SingleRelease, subsample
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import GaussianShares, Sampling, SingleRelease, subsample
 from dpfed.compress.fields import Reader, SymbolField
-from dpfed.errors import ConfigError, WireError
-from dpfed.participation.sampling import Sampler
+from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.randomness import Randomness
 from dpfed.stages.stage import Round
 
@@ -45,48 +42,37 @@ _MOST_SYMBOLS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DitheredNoise:
-    """Every row is quantised with an error N(0, (z C)^2 / n), n the expected cohort, and decoded by a trusted server.
+    """Every row is quantised with an error N(0, (z C)^2 / K), and decoded by a trusted server.
 
-    Claim: after a stage that clips, a round is the Gaussian mechanism of noise multiplier z = `noise_multiplier` on the
-    sampler's cohort, under `adjacency` (zero-out or replace-one) with the client as the unit, for whoever sees the sum
-    and not the uploads. The error does not depend on the row, so the sum of m decoded rows is that of the rows plus
-    N(0, (z C)^2 m / n); with fewer than n uploads the server draws the missing shares, with more there is more noise
-    than is charged. How many come is the same for both neighbours: a client that sends nothing is one that sends zeros,
-    and zeros have noise, too. That excludes add-remove.
+    Claim: after a stage that clips, a round is `noise`, Gaussian noise in K = `noise.shares` shares, on a cohort of the
+    law `sampling`, with the client as the unit, for whoever sees the sum and not the uploads. The error does not depend
+    on the row, so the sum of m decoded rows is that of the rows plus N(0, (z C)^2 m / K), and the server draws the
+    shares of the K - m that do not come. So the noise of the sum is the same whatever the cohort: noise that grew with
+    it would show who was drawn. More than K are never let into a sum (`dpfed.round.Method.slots`); that more are drawn
+    is charged. A client that sends nothing is one that sends zeros, and zeros have noise, too.
 
     Who knows the draws reads x from a message up to the width of its slice. So the server is trusted, draws are secret
     between it and the client, and the others must have drawn theirs. The draws are floating-point numbers, as in
     `GaussianNoise`: for experiments.
     """
 
-    noise_multiplier: float
-    adjacency: Adjacency
-    sampler: Sampler
+    noise: GaussianShares
+    sampling: Sampling
+    divided_by: float
     randomness: Randomness
 
     def __post_init__(self) -> None:
-        if self.adjacency is Adjacency.ADD_REMOVE:
-            raise ConfigError(
-                "privacy.adjacency='add-remove' with dp-dithered: a client more or less is an upload, and its noise, "
-                "more or less, which no account covers. Use adjacency 'zero-out' or 'replace-one'."
-            )
         if self.alphabet > _MOST_SYMBOLS:
             raise ConfigError(
-                f"noise multiplier {self.noise_multiplier} over {self.shares} clients with dp-dithered: its messages "
-                f"would have {self.alphabet} levels, at most {_MOST_SYMBOLS} are possible. Use more noise, or "
-                "dp-fedavg."
+                f"noise multiplier {self.noise.noise_multiplier} over {self.noise.shares} clients with dp-dithered: "
+                f"its messages would have {self.alphabet} levels, at most {_MOST_SYMBOLS} are possible. Use more "
+                "noise, or dp-fedavg."
             )
-        self.mechanism()  # refuses a sampler and adjacency that have no account
-
-    @property
-    def shares(self) -> int:
-        """n: as many uploads have the whole noise."""
-        return int(self.sampler.expected)
 
     @property
     def levels(self) -> int:
         """The largest |m|, of a row that is not longer than the clip norm."""
-        return math.floor(math.sqrt(self.shares) / (self.noise_multiplier * NARROWEST) + 1)
+        return math.floor(math.sqrt(self.noise.shares) / (self.noise.noise_multiplier * NARROWEST) + 1)
 
     @property
     def alphabet(self) -> int:
@@ -100,14 +86,9 @@ class DitheredNoise:
     def in_every_upload(self) -> bool:
         return False
 
-    @cached_property
-    def _whole(self) -> SingleRelease:
-        plain = Gaussian(noise_multiplier=self.noise_multiplier, adjacency=self.adjacency)
-        return subsample(plain, self.sampler.law)
-
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """One round, for the accountant: with `shares` uploads or fewer, whatever their number."""
-        return self._whole
+        """One round, for the accountant, however many come."""
+        return subsample(self.noise, self.sampling)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         for row, client in zip(rows, ids, strict=True):
@@ -116,8 +97,10 @@ class DitheredNoise:
         return rows
 
     def server(self, total: Tensor, now: Round) -> Tensor:
-        missing = self.shares - now.uploads
-        if missing <= 0:
+        missing = self.noise.shares - now.uploads
+        if missing < 0:
+            raise DpfedError(f"{now.uploads} uploads with noise in {self.noise.shares} shares: one sum has more noise.")
+        if not missing:
             return total
         std = self._std(now.clip_norm) * math.sqrt(missing)
         normal = self.randomness.normal(total.numel(), "noise.missing", now.number, device=str(total.device))
@@ -144,7 +127,7 @@ class DitheredNoise:
 
     def fixed_bits(self, size: int) -> int:
         """What a message is counted with: its length depends on the row, but is less with probability 1 - LONGER."""
-        return 8 * self._field(size).bytes_with(most_moved(size, self.shares, self.noise_multiplier))
+        return 8 * self._field(size).bytes_with(most_moved(size, self.noise.shares, self.noise.noise_multiplier))
 
     def release(self, now: Round) -> Release:
         std = self._std(now.clip_norm)
@@ -152,12 +135,12 @@ class DitheredNoise:
             round=now.number,
             mechanism=self.mechanism(),
             clip_norm=now.clip_norm,
-            noise_std=self.noise_multiplier * now.clip_norm,
+            noise_std=self.noise.noise_multiplier * now.clip_norm,
             noise_placement="clients",
             detail={
                 "dimension": now.projection.sent,
-                "divided_by": self.sampler.expected,
-                "shares": self.shares,
+                "divided_by": self.divided_by,
+                "shares": self.noise.shares,
                 "share_std": std,
                 "filled": True,
             },
@@ -165,7 +148,7 @@ class DitheredNoise:
 
     def _std(self, norm: float) -> float:
         """s, of one upload's error."""
-        return self.noise_multiplier * norm / math.sqrt(self.shares)
+        return self.noise.noise_multiplier * norm / math.sqrt(self.noise.shares)
 
     def _field(self, size: int) -> SymbolField:
         return SymbolField(alphabet=self.alphabet, count=size)

@@ -9,12 +9,14 @@ import pytest
 import torch
 from scipy import stats
 
-from accounting import Adjacency
+from accounting import GaussianShares, PoissonSampling
+from accounting.compose.accountant import overflow
+from accounting.mechanisms import unsampled
 from dpfed.config.tables import override, parse
-from dpfed.errors import ConfigError, WireError
+from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.methods import presets
-from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
+from dpfed.round import cohort_of
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.dithered import LONGER, NARROWEST, DitheredNoise, most_moved
@@ -27,14 +29,13 @@ STD = Z / math.sqrt(COHORT)
 FALSE_ALARM = 1e-4
 
 
-def dithered(**options):
-    setting = {
-        "noise_multiplier": Z,
-        "adjacency": Adjacency.ZERO_OUT,
-        "sampler": sampler("poisson", clients=100, cohort=COHORT),
-        "randomness": Simulated(seeds=Seeds(root=5)),
-    }
-    return DitheredNoise(**(setting | options))
+def dithered(noise_multiplier=Z):
+    return DitheredNoise(
+        noise=GaussianShares(noise_multiplier=noise_multiplier, adjacency="zero-out", shares=COHORT),
+        sampling=PoissonSampling(probability=0.2),
+        divided_by=20.0,
+        randomness=Simulated(seeds=Seeds(root=5)),
+    )
 
 
 def errors(entry, stage=None, client=3):
@@ -141,19 +142,24 @@ def test_forged_messages_are_refused():
             stage.read([forged], ids, now)
 
 
-@pytest.mark.parametrize("uploads", [0, 7, 25, 40])
-def test_a_sum_of_few_uploads_has_the_whole_noise(uploads):
-    """Chi-square, two-sided; with more uploads than are expected there is more noise. Zeros have theirs."""
+@pytest.mark.parametrize("uploads", [0, 7, 24, 25])
+def test_a_sum_has_the_same_noise_however_many_come(uploads):
+    """Chi-square, two-sided. Noise that grew with the cohort would show, over many coordinates, who was drawn. Zeros
+    have theirs."""
     stage, now = dithered(), a_round(torch.zeros(SIZE), uploads=uploads)
     rows = torch.zeros(uploads, SIZE)
     total = stage.server(stage.client(rows, np.arange(uploads), now).sum(dim=0), now).double().numpy()
-    variance = Z**2 * max(uploads, COHORT) / COHORT
-    statistic = (total**2).sum() / variance
+    statistic = (total**2).sum() / Z**2
     assert 2 * min(stats.chi2(SIZE).cdf(statistic), stats.chi2(SIZE).sf(statistic)) > FALSE_ALARM
     release = stage.release(now)
     assert release.noise_std == pytest.approx(Z)
     assert "uploads" not in release.detail  # a secret, under Poisson sampling
     assert release == stage.release(a_round(torch.zeros(SIZE), uploads=uploads + 1))
+
+
+def test_a_sum_of_more_uploads_than_shares_is_an_error():
+    with pytest.raises(DpfedError, match="26 uploads"):
+        dithered().server(torch.zeros(10), a_round(torch.zeros(10), uploads=26))
 
 
 def small(*settings):
@@ -171,6 +177,8 @@ def small(*settings):
         ("aggregation.kind=protocol", "protocol"),
         ("run.randomness=secure", "secure"),
         ("audit.canaries=4", "canaries"),
+        ("federation.sampling=balls-and-bins", "balls-and-bins"),
+        ("federation.sampling=cyclic", "cyclic"),
         ("privacy.adaptive.quantile=0.5", "adaptive"),
     ],
 )
@@ -184,11 +192,25 @@ def test_more_levels_than_a_message_holds_are_refused():
         dithered(noise_multiplier=1e-6)
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all", "balls-and-bins", "cyclic"])
-def test_it_costs_what_gaussian_noise_costs(sampling):
-    """The same mechanism as DP-FedAvg's, whatever the sampler."""
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
+def test_its_noise_is_that_of_dp_fedavg(sampling):
+    """For the same epsilon, but for the cohorts that are too large."""
     cohort = ("federation.cohort=650",) if sampling == "all" else ()
     mine = build(small(f"federation.sampling={sampling}", *cohort))
-    tables = override(mine.config.to_dict(), ["method.name=dp-fedavg", f"privacy.adjacency={mine.goal.mechanism.adjacency}"])
-    peer = build(parse(tables, source="test"))
-    assert mine.goal.mechanism == peer.goal.mechanism
+    adjacency = f"privacy.adjacency={mine.goal.mechanism.adjacency}"
+    peer = build(parse(override(mine.config.to_dict(), ["method.name=dp-fedavg", adjacency]), source="test"))
+    assert mine.goal.noise_multiplier == pytest.approx(peer.goal.noise_multiplier, rel=1e-4)
+    assert mine.goal.noise_multiplier >= peer.goal.noise_multiplier * (1 - 1e-9)
+    assert (overflow(mine.goal.mechanism) > 0) == (sampling == "poisson")
+
+
+def test_cohorts_that_are_too_large_are_charged_and_left_out():
+    """With few slots: the chance of more is binomial, and no sum has more."""
+    built = build(small("privacy.slots=90", "privacy.delta=0.05"))
+    noise = unsampled(built.goal.mechanism)
+    assert noise.shares == built.method.slots == 90
+    assert noise.overflow == pytest.approx(stats.binom(650, 0.1).sf(90), rel=1e-9)
+    found = build(small("privacy.slots=70", "privacy.delta=0.9", "privacy.epsilon=", "privacy.noise_multiplier=1"))
+    sizes = {len(cohort_of(found.method, number)) for number in range(30)}
+    assert max(sizes) == 70
+    assert min(sizes) < 70

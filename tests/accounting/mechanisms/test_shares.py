@@ -1,0 +1,104 @@
+"""Gaussian noise in shares: the Gaussian's epsilon at what of delta its overflow leaves."""
+
+import math
+
+import dp_accounting
+import pytest
+from dp_accounting import pld as google
+from scipy import stats
+
+from accounting import FixedSizeSampling, Gaussian, GaussianShares, PoissonSampling, guarantee, subsample
+from accounting.compose import over_rounds, profiles
+from accounting.compose.accountant import overflow
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.gaussian import smallest_epsilon
+from accounting.mechanisms import BallsAndBins, Composed, from_dict
+from accounting.mechanisms.slots import default_slots
+
+DELTA, ROUNDS, BETA = 1e-5, 20, 1e-7
+
+
+def shares(z=1.2, adjacency="zero-out", **options):
+    return GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=130, **options)
+
+
+def run(release, rounds=ROUNDS):
+    return Composed(parts=((release, rounds),))
+
+
+def test_unsampled_it_is_the_closed_form_at_what_is_left_of_delta():
+    truth = smallest_epsilon(DELTA - ROUNDS * BETA, mu=math.sqrt(ROUNDS) / 1.2)
+    stated = guarantee(run(shares(overflow=BETA)), delta=DELTA)
+    assert stated.epsilon == pytest.approx(truth, rel=1e-6)
+    assert stated.epsilon >= truth * (1 - 1e-9)
+
+
+def test_sampled_it_is_what_dp_accounting_states_at_what_is_left_of_delta():
+    """Zero-out under Poisson sampling has the pair of laws of add-remove."""
+    accountant = google.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    event = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.2))
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, ROUNDS))
+    peer = accountant.get_epsilon(DELTA - ROUNDS * BETA)
+    release = subsample(shares(overflow=BETA), PoissonSampling(probability=0.1))
+    assert guarantee(run(release), delta=DELTA).epsilon == pytest.approx(peer, rel=1e-3)
+    assert (
+        guarantee(run(release), delta=DELTA).epsilon
+        > guarantee(run(subsample(shares(), PoissonSampling(probability=0.1))), delta=DELTA).epsilon
+    )
+
+
+@pytest.mark.parametrize(
+    ("sampling", "accountant"),
+    [*((sampling, name) for sampling in ("poisson", "fixed") for name in ("best", "pld", "rdp")), ("fixed", "adaptive")],
+)
+def test_every_account_charges_for_what_overflows(accountant, sampling):
+    """As the Gaussian at delta - T beta, and nothing at all where that is below zero."""
+    drawn = PoissonSampling(probability=0.1) if sampling == "poisson" else FixedSizeSampling(cohort=100, clients=1000)
+    adjacency = "zero-out" if sampling == "poisson" else "replace-one"
+    plain = subsample(Gaussian(noise_multiplier=2.0, adjacency=adjacency), drawn)
+    mine = subsample(shares(2.0, adjacency, overflow=BETA), drawn)
+    stated = guarantee(run(mine), delta=DELTA, accountant=accountant).epsilon
+    assert stated == pytest.approx(guarantee(run(plain), delta=DELTA - ROUNDS * BETA, accountant=accountant).epsilon)
+    *_, last = (
+        epsilon
+        for epsilon, _ in zip(
+            over_rounds.epsilons(mine, delta=DELTA, rounds=ROUNDS, accountant=accountant), range(ROUNDS), strict=False
+        )
+    )
+    assert last == pytest.approx(stated, rel=2e-3)
+    with pytest.raises(UnsupportedMechanism, match="slots"):
+        guarantee(run(mine), delta=ROUNDS * BETA * 0.99, accountant=accountant)
+
+
+def test_the_profile_has_the_overflow_on_top():
+    release = subsample(shares(overflow=BETA), PoissonSampling(probability=0.1))
+    plain = subsample(shares(), PoissonSampling(probability=0.1))
+    assert profiles.profile(release)(1.0) == pytest.approx(profiles.profile(plain)(1.0) + BETA, rel=1e-9)
+
+
+def test_slots_by_default_cost_a_hundred_thousandth_of_delta():
+    slots, beta = default_slots(100, 6000, delta=DELTA, adjacency="zero-out")
+    assert beta == pytest.approx(stats.binom(6000, 1 / 60).sf(slots), rel=1e-6)
+    assert beta <= 1e-5 * DELTA < stats.binom(6000, 1 / 60).sf(slots - 1)
+    assert overflow(run(shares(overflow=beta))) == pytest.approx(ROUNDS * beta)
+
+
+def test_what_is_written_is_read():
+    release = subsample(shares(overflow=BETA), PoissonSampling(probability=0.1))
+    assert from_dict(release.to_dict()) == release
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"adjacency": "add-remove"}, "add-remove"), ({"z": 0.0}, "noise_multiplier"), ({"overflow": 2.0}, "overflow")],
+)
+def test_what_has_no_meaning_is_refused(given, named):
+    with pytest.raises((InvalidParameter, UnsupportedMechanism), match=named):
+        shares(**given)
+
+
+def test_secret_numbers_of_uploads_are_refused():
+    with pytest.raises(UnsupportedMechanism, match="balls-and-bins"):
+        subsample(shares(), BallsAndBins(bins=10))
+    with pytest.raises(UnsupportedMechanism, match="130 shares"):
+        subsample(shares(adjacency="replace-one"), FixedSizeSampling(cohort=200, clients=1000))
