@@ -49,7 +49,10 @@ def test_sampled_it_is_what_dp_accounting_states_at_what_is_left_of_delta():
 
 @pytest.mark.parametrize(
     ("sampling", "accountant"),
-    [*((sampling, name) for sampling in ("poisson", "fixed") for name in ("best", "pld", "rdp")), ("fixed", "adaptive")],
+    [
+        *((sampling, name) for sampling in ("poisson", "fixed") for name in ("best", "pld", "rdp")),
+        ("fixed", "adaptive"),
+    ],
 )
 def test_every_account_charges_for_what_overflows(accountant, sampling):
     """As the Gaussian at delta - T beta, and nothing at all where that is below zero."""
