@@ -43,12 +43,19 @@ class CoinRatio:
 
     @classmethod
     def of(
-        cls, coins: BiasOfCoins, one: Tensor, other: Tensor, rest: Tensor, others: int, taking_part: float = 1.0
+        cls,
+        coins: BiasOfCoins,
+        one: Tensor,
+        other: Tensor,
+        rest: Tensor,
+        others: int,
+        taking_part: float = 1.0,
+        trials: int = 1,
     ) -> CoinRatio:
         """From where the client's probabilities end [d] in each world, and those of `others` clients, before the clip
-        to the edges (and noise) that the claim says."""
-        own = [_law(_mean(coins, where)[:, None]) for where in (one, other, rest)]
-        beside = _law(np.repeat(_mean(coins, rest)[:, None], others, axis=1))
+        to the edges (and noise) that the claim says; each client has so many `trials` of a probability."""
+        own = [_law(np.repeat(_mean(coins, where)[:, None], trials, axis=1)) for where in (one, other, rest)]
+        beside = _law(np.repeat(_mean(coins, rest)[:, None], trials * others, axis=1))
         tables = [_added(law, beside) for law in own]
         with np.errstate(divide="ignore"):
             logs = [np.log(table) for table in tables]
@@ -131,6 +138,7 @@ class CoinLaw:
     ends: tuple[Tensor, Tensor, Tensor]
     origin: Tensor
     ratio: CoinRatio
+    trials: int = 1
 
     def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
         """From draws of the law: upper limits, each too small with probability 1e-4."""
@@ -144,8 +152,8 @@ class CoinLaw:
     def moved(self, factor: float) -> CoinRatio:
         """The laws where the client moves `factor` times as far from where it starts, up to the edges."""
         far = [self.origin + factor * (end - self.origin) for end in self.ends[:2]]
-        others = int(self.ratio.log_one.shape[1]) - 2
-        return CoinRatio.of(self.coins, far[0], far[1], self.ends[2], others, self.ratio.taking_part)
+        others = (int(self.ratio.log_one.shape[1]) - 1) // self.trials - 1
+        return CoinRatio.of(self.coins, far[0], far[1], self.ends[2], others, self.ratio.taking_part, self.trials)
 
 
 def _mean(coins: BiasOfCoins, where: Tensor) -> Floats:

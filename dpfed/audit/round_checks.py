@@ -24,6 +24,7 @@ from dpfed.audit.whole_round import WholeRounds
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.ring import centred
 from dpfed.run.watched import watched_round
+from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.integers import Integers
 
 _ROUNDING = 1e-5  # of float32 sums, relative
@@ -35,13 +36,15 @@ _SAME = 0.9
 
 def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
     """Coins of public probabilities 0 and 1 still come up with at least the claimed floor, and at most one minus it."""
+    stage = one.method.stages.find(PrivateCoins)
     assert claim.coins is not None
+    assert stage is not None
     trials = np.arange(min(_MOST_TRIALS, math.ceil(_COINS / one.projection.sent))) % PUBLIC_SEEDS
     rarest, likely = 1.0, 1.0
     for start in (0.0, 1.0):
         world = replace(one, state=replace(one.state, broadcast=torch.full_like(one.state.broadcast, start)))
         ones = float(world.own(torch.zeros(size), trials).double().sum())
-        drawn = len(trials) * one.projection.sent
+        drawn = len(trials) * one.projection.sent * stage.trials
         rare = ones if start == 0.0 else drawn - ones
         likely = min(likely, float(bdtr(rare, drawn, claim.coins.floor)))
         rarest = min(rarest, rare / drawn)

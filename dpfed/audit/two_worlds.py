@@ -22,6 +22,7 @@ from dpfed.audit.one_round import OneRound
 from dpfed.audit.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.thresholds import Cuts, Thresholds
 from dpfed.audit.whole_round import RoundOutcome, WholeRounds
+from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.integers import Integers
 
 Floats = NDArray[np.float64]
@@ -257,6 +258,8 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
     assert mechanism is not None
     assert pair.other is not None
     coins = BiasOfCoins(edge=mechanism.floor, noise_std=mechanism.noise_std)
+    stage = one.method.stages.find(PrivateCoins)
+    trials = 1 if stage is None else stage.trials
     client, start = np.zeros(1, dtype=np.int64), one.reference.double()
     ends = [
         start + one.upload(update[None], client).bounded[0].double() for update in (pair.one, pair.other, pair.rest)
@@ -267,13 +270,13 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
     gaps = [
         float(norm) / limit
         for norm, limit in (
-            (moved.norm(), mechanism.sensitivity(mechanism.l2_clip)),
+            (trials**0.5 * moved.norm(), mechanism.sensitivity(mechanism.l2_clip)),
             (moved.abs().max(), mechanism.sensitivity(mechanism.linf_clip)),
         )
         if limit is not None
     ]
     scored = coins if max(gaps) > _NOTHING else replace(coins, edge=0.0)
-    ratio = CoinRatio.of(scored, ends[0], ends[1], ends[2], others, claim.sampling.probability)
+    ratio = CoinRatio.of(scored, ends[0], ends[1], ends[2], others, claim.sampling.probability, trials)
     return make(
         pair=pair,
         claim=claim,
@@ -283,5 +286,7 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
         ratio=ratio,
         count=None,
         gap=max(gaps),
-        laws={"ratio": CoinLaw(coins=coins, ends=(ends[0], ends[1], ends[2]), origin=start, ratio=ratio)},
+        laws={
+            "ratio": CoinLaw(coins=coins, ends=(ends[0], ends[1], ends[2]), origin=start, ratio=ratio, trials=trials)
+        },
     )

@@ -28,7 +28,8 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     stage, coins = one.method.stages.find(PrivateCoins), claim.coins
     if stage is None or not isinstance(coins, BernoulliAggregate) or coins.others != "near-reference":
         return None
-    reach = min(clip for clip in (coins.linf_clip, coins.l2_clip) if clip is not None)
+    l2_clip = None if coins.l2_clip is None else coins.l2_clip / stage.trials**0.5
+    reach = min(clip for clip in (coins.linf_clip, l2_clip) if clip is not None)
     ids = np.arange(one.clients)
     farthest = max(
         float(in_metric(one, claim, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max()) / reach
@@ -51,5 +52,5 @@ def _chance_of_padding(one: OneRound, stage: PrivateCoins) -> float:
     count = (stage.slots or 0) + (0 if stage.canaries is None else stage.canaries(now.number))
     off = stage.server(torch.zeros_like(one.reference), now).double()
     theta = one.reference.double().clamp(stage.edge, 1 - stage.edge)
-    scores = off.square() / (count * theta * (1 - theta))
+    scores = stage.trials * off.square() / (count * theta * (1 - theta))
     return float(chi2.sf(float(scores.sum()), len(scores)))

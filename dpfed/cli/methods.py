@@ -13,8 +13,8 @@ from dpfed.methods.catalogue import METHODS, every_method
 from dpfed.methods.facts import (
     COINS_SEEN,
     COINS_SUMMED,
-    DITHERED,
     DECODED,
+    DITHERED,
     NOISED_SUM,
     NOISED_UPLOADS,
     SHARED_SUM,

@@ -57,6 +57,10 @@ class PrivacyTable(Table):
     itself, or only to the edge; default: near-reference in plain sums of simulated clients, anywhere
     in secure sums and on nodes with data of their own."""
 
+    trials: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Of signs as coins: coins of each probability in an upload, which holds how many of them are ones (the Poisson
+    binomial mechanism). As many trials hide a client as well as fewer with a smaller clip_norm."""
+
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
     """Of coins: standard deviation of Gaussian noise on probabilities before them."""
 

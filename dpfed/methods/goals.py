@@ -228,18 +228,19 @@ def _calibrated(plan: Plan, table: PrivacyTable, rounds: int) -> float:
 
 
 def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -> PrivacyGoal:
-    """Single uploads are charged in every round to every client: who takes part is seen."""
-    federation, released = config.federation, seen(config)
+    """Single uploads are charged in every round to every client: who takes part is seen. m trials are m coins for each
+    number that is sent, whose probabilities move together: sqrt(m) times as far."""
+    federation, released, root = config.federation, seen(config), math.sqrt(table.trials)
     plan = Plan(
         clients=federation.clients,
         cohort=federation.clients if federation.sampling == "all" else federation.cohort,
-        dimension=sent,
+        dimension=table.trials * sent,
         edge=edge_of(config),
         mechanism="bernoulli-aggregate" if released == "sum" else "bernoulli-channel",
         sampling=federation.sampling if released == "sum" else "all",
         adjacency=Adjacency(table.adjacency) if table.adjacency else None,
         delta=table.delta,
-        clip_norm=table.clip_norm or (None if table.linf_clip else 1.0),
+        clip_norm=root * table.clip_norm if table.clip_norm else (None if table.linf_clip else 1.0),
         linf_clip=table.linf_clip,
         noise_std=table.noise_std or 0.0,
         slots=table.slots,
@@ -250,9 +251,10 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -
     clip = table.clip_norm
     if clip is None:
         assert table.epsilon is not None  # refused
-        clip = budget.clip_norm(plan, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
+        found = budget.clip_norm(plan, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
+        clip = found / root
     return PrivacyGoal(
-        mechanism=replace(plan, clip_norm=clip).round(),
+        mechanism=replace(plan, clip_norm=root * clip).round(),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,

@@ -102,6 +102,7 @@ def private_coins(
         correction=table.correction or "linear",
         canaries=canaries,
         bits=bits,
+        trials=table.trials,
     )
 
 

@@ -230,6 +230,8 @@ def _noise(config: Config, facts: MethodFacts) -> Iterator[str]:
     for key in ("linf_clip", "noise_std", "correction", *(("slots",) if kind is None and not facts.dithered else ())):
         if getattr(table, key):
             yield f"privacy.{key} with method.name={facts.name!r}: is for fedpm's coins. Remove it."
+    if table.trials > 1:
+        yield f"privacy.trials with method.name={facts.name!r}: is for signs as coins, noise='coins'. Remove it."
     if table.others is not None or table.clip_metric != "euclidean":
         yield f"privacy.others or privacy.clip_metric with method.name={facts.name!r}: is for coins. Remove it."
     if kind is not None and seen(config) == "uploads":
@@ -263,6 +265,10 @@ def _coins(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
     if table.adaptive is not None:
         yield "privacy.adaptive with coins: the clip norm of coins is fixed. Remove it."
+    if table.trials > 1 and facts.name != "stochastic-sign":
+        yield f"privacy.trials={table.trials} with method.name={facts.name!r}: is for stochastic-sign. Remove it."
+    if table.trials > 1 and table.noise_std:
+        yield f"privacy.trials={table.trials} with privacy.noise_std={table.noise_std}: is not built. Remove one."
     if table.placement != "server":
         yield "privacy.placement with coins: the clients draw them. Remove it."
     if seen(config) == "uploads" and table.slots is not None:
@@ -293,9 +299,9 @@ def _dithered(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
     if config.federation.sampling not in ("poisson", "fixed", "all"):
         yield (
-            f"federation.sampling={config.federation.sampling!r} with method.name={facts.name!r}: how many take part in "
-            "a round is secret there, and its noise is in shares of a known number. Use 'poisson', 'fixed' or 'all', or "
-            "dp-fedavg."
+            f"federation.sampling={config.federation.sampling!r} with method.name={facts.name!r}: how many take part "
+            "in a round is secret there, and its noise is in shares of a known number. Use 'poisson', 'fixed' or "
+            "'all', or dp-fedavg."
         )
     if table.adjacency == "add-remove":
         yield (

@@ -134,7 +134,8 @@ class Settings:
         """
         project, goal = Project(choice=choice), self.goal(choice.sent)
         secure = self.config.aggregation.kind != "plain"
-        bits = most_uploads(self.config, goal).bit_length() if secure else None
+        trials = 1 if self.config.privacy is None else self.config.privacy.trials
+        bits = (trials * most_uploads(self.config, goal)).bit_length() if secure else None
         if goal is None:
             stochastic = self.facts.name != "fedmask"
             drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
@@ -147,10 +148,10 @@ class Settings:
             canaries=None if canaries is None else canaries.present_in,
             bits=bits,
         )
-        an_entry = bits or (None if private.slots is None else private.slots.bit_length())
+        an_entry = bits or (None if private.slots is None else (trials * private.slots).bit_length())
         coins = private.coins
         clip = ClipMoves(linf=coins.linf_clip, metric=coins.clip_metric, edge=coins.floor)
-        return Stages(project, clip, private, self._mask_wire(choice.sent, an_entry))
+        return Stages(project, clip, private, self._mask_wire(choice.sent, an_entry, trials))
 
     def dithered(self, choice: MapChoice) -> Stages:
         """Project > Clip > DitheredNoise: encoding is the noise."""
@@ -259,8 +260,8 @@ class Settings:
             return None
         return self.clients.partition.sizes.astype(np.float64)
 
-    def _mask_wire(self, size: int, bits: int | None) -> MaskWire | Words:
-        return MaskWire() if bits is None else Words(size=size, bits=bits, largest=1, dtype=torch.float32)
+    def _mask_wire(self, size: int, bits: int | None, largest: int = 1) -> MaskWire | Words:
+        return MaskWire() if bits is None else Words(size=size, bits=bits, largest=largest, dtype=torch.float32)
 
     @property
     def _seed_purpose(self) -> str:

@@ -81,6 +81,10 @@ class PrivateCoins:
     of clients the caller sends no more than K.
 
     canaries, bits: as in `Coins`
+    trials: m coins of each probability, of which an upload holds the number of ones: the Poisson binomial mechanism
+            (Chen, Ozgur, Kairouz 2022). `coins` then describes m coins for each of the numbers sent, so m times as many
+            coins and a clip sqrt(m) times as long, each seen by itself; their number is post-processing of that. Its
+            sum decodes to that of the moves as m times as many uploads would, over m
     """
 
     coins: BernoulliAggregate | BernoulliChannel
@@ -89,9 +93,12 @@ class PrivateCoins:
     correction: str = "linear"
     canaries: Callable[[int], int] | None = None
     bits: int | None = None
+    trials: int = 1
 
     def __post_init__(self) -> None:
         check_edge(self.edge)
+        if self.trials > 1 and self.coins.noise_std:
+            raise ConfigError(f"privacy.trials={self.trials} with privacy.noise_std: is not built. Remove one of them.")
         if self.correction not in ("none", "linear", "invert"):
             raise ConfigError(f"privacy.correction={self.correction!r}: must be none, linear or invert.")
 
@@ -121,6 +128,8 @@ class PrivateCoins:
         detail: dict[str, float] = {"dimension": now.projection.sent, "edge": self.edge}
         if self.coins.linf_clip is not None:
             detail["linf_clip"] = self.coins.linf_clip
+        if self.trials > 1:
+            detail["trials"] = self.trials
         return Release(
             round=now.number,
             mechanism=self.mechanism(),
@@ -131,11 +140,11 @@ class PrivateCoins:
         )
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        """Zeros and ones in the dtype of rows."""
+        """Zeros and ones, or how many of the trials are ones, in the dtype of rows."""
         self._check_reference(now.reference)
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
-            mask.copy_(self._drawn(now.reference, row, "coins", now.number, int(client)))
+            mask.copy_(self._counted(now.reference, row, "coins", now.number, int(client)))
         return masks
 
     def server(self, total: Tensor, now: Round) -> Tensor:
@@ -143,11 +152,11 @@ class PrivateCoins:
         if self.slots is not None:
             slots = self.slots + (0 if self.canaries is None else self.canaries(now.number))
             for missing in range(slots - uploads):
-                total = total + self._drawn(now.reference, None, "coins.padding", now.number, missing)
+                total = total + self._counted(now.reference, None, "coins.padding", now.number, missing)
             uploads = slots
         total = in_ring(total, self.bits).to(now.reference.dtype)
         if not self.coins.noise_std:
-            return total - uploads * now.reference.clamp(self.edge, 1 - self.edge)
+            return total / self.trials - uploads * now.reference.clamp(self.edge, 1 - self.edge)
         return self._corrected(total, now.reference, uploads)
 
     def _check_reference(self, reference: Tensor) -> None:
@@ -155,6 +164,15 @@ class PrivateCoins:
         known = self.coins.reference
         if known is not None and not bool((reference == known).all()):
             raise ConfigError(f"public probabilities other than {known}, which is what is charged for.")
+
+    def _counted(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
+        """How many of the trials are ones [k]."""
+        if self.trials == 1:
+            return self._drawn(reference, row, purpose, *path)
+        counts = torch.zeros_like(reference, dtype=torch.int64)
+        for trial in range(self.trials):
+            counts += self._drawn(reference, row, purpose + ".trial", *path, trial)
+        return counts
 
     def _drawn(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
         """Coins [k], bool, of the probabilities reference + row, after noise and clip."""
