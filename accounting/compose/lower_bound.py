@@ -72,9 +72,13 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
         return shown  # a fixed pair of neighbours shows less
     finer = max(1.0, _FINER / len(sampled))  # each distinct part is a convolution of its own
     interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=finer)
+    tilts = shown_schedules.TILTS if any(schedule_of(part) for part, _ in sampled) else (1.0,)
     bounds = [
-        _composed_epsilon([_shown(part, count, choice, interval) for part, count in sampled], interval, target)
+        _composed_epsilon(
+            [one for part, count in sampled for one in _shown(part, count, choice, tilt, interval)], interval, target
+        )
         for choice in range(min(2 if schedule_of(part) else len(attack_pairs(part)) for part, _ in sampled))
+        for tilt in tilts
     ]
     return max(0.0, plain, shown, *bounds)
 
@@ -89,16 +93,21 @@ _Quantised = tuple[LossLaw, float, int, float]
 """As `quantised`: law, offset of its grid in steps, how often it comes, misplaced mass."""
 
 
-def _shown(part: SingleRelease, count: int, choice: int, interval: float) -> _Quantised:
-    """What a fixed attack shows in one order of the worlds; of a schedule, its first `count` rounds together."""
+def _shown(part: SingleRelease, count: int, choice: int, tilt: float, interval: float) -> list[_Quantised]:
+    """What a fixed attack shows in one order of the worlds; of a schedule, those of its first `count` rounds together
+    that depend on each other."""
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None:
-        return quantised(attack_pairs(part)[choice], interval, count)
-    masses = shown_schedules.shown_pair(schedule, noise.mu, count)
-    first, second = masses if choice == 0 else masses[::-1]
-    kept = first > 2 * shown_schedules.MASS_ERROR
-    p = np.log(first[kept] - shown_schedules.MASS_ERROR)
-    return (*rounded_down(p, np.log(second[kept] + shown_schedules.MASS_ERROR), 0.0, interval), 1, 0.0)
+        return [quantised(attack_pairs(part)[choice], interval, count)]
+    found = []
+    for rounds, often in shown_schedules.independent(schedule, count):
+        masses = shown_schedules.shown_pair(schedule, noise.mu, rounds, tilt)
+        first, second = masses if choice == 0 else masses[::-1]
+        kept = first > 2 * shown_schedules.MASS_ERROR
+        p = np.log(first[kept] - shown_schedules.MASS_ERROR)
+        law, offset = rounded_down(p, np.log(second[kept] + shown_schedules.MASS_ERROR), 0.0, interval)
+        found.append((law, offset, often, 0.0))
+    return found
 
 
 def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float) -> float:

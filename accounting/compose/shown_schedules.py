@@ -1,8 +1,10 @@
 """What no account of a participation schedule can deny: a test of its rounds whose errors are known exactly.
 
 The attack of `accounting.participation`: nobody else sends anything, the differing client sends C u whenever it takes
-part. Whoever sees the rounds x_t adds up phi(x_t), phi the loss of one round at the client's chance p to take part,
-rounded down to a grid. The sum depends on the number K of participations alone, not on which rounds they were: given
+part. Whoever sees the rounds x_t adds up phi(x_t), phi the loss of one round of Poisson sampling at some chance,
+rounded down to a grid. At the client's own chance p to take part that is nearly the loss where rounds show little; at a
+much smaller one phi is nearly p e^(s x - s^2 / 2), whose sum is the loss of a client that takes part in one uniform
+round. Any chance gives a bound, and the largest one counts (`TILTS`). The sum depends on the number K of participations alone, not on which rounds they were: given
 K its law is a convolution of K laws of phi(x), x ~ N(s, 1), and the rest with x ~ N(0, 1). Post-processing, so the two
 laws of the sum are a true pair of lower divergence.
 """
@@ -15,9 +17,11 @@ import scipy
 
 from accounting.compose.loss_law import LossLaw, ends_of
 from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms.schedules import Schedule
+from accounting.mechanisms.schedules import BallsAndBins, Schedule
 from accounting.participation.counts import counts_law
 
+TILTS = (1.0, 0.3, 0.1, 0.03)
+"""Chances for phi, over p."""
 _PER_SPREAD = 25.0
 _FARTHEST = 12.0
 MASS_ERROR = 1e-14
@@ -27,10 +31,19 @@ _GROUP = 1e-9
 _CUT = 1e-15
 
 
+def independent(schedule: Schedule, count: int) -> tuple[tuple[int, int], ...]:
+    """The first `count` rounds in stretches that are drawn independently and alike: (rounds, how often)."""
+    if not isinstance(schedule, BallsAndBins):
+        return ((count, 1),)
+    whole, rest = divmod(count, schedule.bins)
+    return tuple((rounds, often) for rounds, often in ((schedule.bins, whole), (rest, 1)) if rounds and often)
+
+
 @lru_cache(maxsize=64)
-def shown_pair(schedule: Schedule, shift: float, count: int) -> tuple[Floats, Floats]:
-    """Masses of the sum's cells with the client and without it. shift: s. Error of a mass: at most MASS_ERROR."""
-    without, with_ = _one_round(schedule.probability, shift)
+def shown_pair(schedule: Schedule, shift: float, count: int, tilt: float) -> tuple[Floats, Floats]:
+    """Masses of the sum's cells over the first `count` rounds, with the client and without it. shift: s; tilt: the chance
+    of phi over p. Error of a mass: at most MASS_ERROR."""
+    without, with_ = _one_round(tilt * schedule.probability, shift)
     law = counts_law(schedule, count)
     numbers = np.flatnonzero(law > 1e-18)
     spread = [ends_of([(without, count)], _CUT)]
