@@ -4,9 +4,9 @@ The attack of `accounting.participation`: nobody else sends anything, the differ
 part. Whoever sees the rounds x_t adds up phi(x_t), phi the loss of one round of Poisson sampling at some chance,
 rounded down to a grid. At the client's own chance p to take part that is nearly the loss where rounds show little; at a
 much smaller one phi is nearly p e^(s x - s^2 / 2), whose sum is the loss of a client that takes part in one uniform
-round. Any chance gives a bound, and the largest one counts (`TILTS`). The sum depends on the number K of participations alone, not on which rounds they were: given
-K its law is a convolution of K laws of phi(x), x ~ N(s, 1), and the rest with x ~ N(0, 1). Post-processing, so the two
-laws of the sum are a true pair of lower divergence.
+round. Any chance gives a bound, and the largest one counts (`TILTS`). The sum depends on the number K of participations
+alone, not on which rounds they were: given K its law is a convolution of K laws of phi(x), x ~ N(s, 1), and the rest
+with x ~ N(0, 1). Post-processing, so the two laws of the sum are a true pair of lower divergence.
 """
 
 import math
@@ -41,8 +41,8 @@ def independent(schedule: Schedule, count: int) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=64)
 def shown_pair(schedule: Schedule, shift: float, count: int, tilt: float) -> tuple[Floats, Floats]:
-    """Masses of the sum's cells over the first `count` rounds, with the client and without it. shift: s; tilt: the chance
-    of phi over p. Error of a mass: at most MASS_ERROR."""
+    """Masses of the sum's cells over the first `count` rounds, with the client and without it. shift: s; tilt: the
+    chance of phi over p. Error of a mass: at most MASS_ERROR."""
     without, with_ = _one_round(tilt * schedule.probability, shift)
     law = counts_law(schedule, count)
     numbers = np.flatnonzero(law > 1e-18)
