@@ -129,7 +129,10 @@ def _list_presets(names: list[str]) -> None:
     methods = Table("METHOD", "what a client sends")
     for name in presets.of_methods():
         methods.add_row(name, every_method()[str(presets.tables(f"{name}-digits")["method"]["name"])].what)
-    sets = Table("DATASET", "network", "clients", "a round", "rounds", "epsilon where private")
+    sets = Table()
+    sets.add_column("DATASET", no_wrap=True, min_width=max(map(len, presets.data_sets())))
+    for heading in ("network", "clients", "a round", "rounds", "epsilon where private"):
+        sets.add_column(heading)
     for name in presets.data_sets():
         tables = presets.tables(f"dp-fedavg-{name}")
         who = tables["federation"]
@@ -137,6 +140,22 @@ def _list_presets(names: list[str]) -> None:
         sets.add_row(name, tables["model"]["name"], *map(str, numbers))
     out.print(methods)
     out.print(sets)
+    out.print(_measured(names))
+
+
+def _measured(names: list[str]) -> Table:
+    """What presets came to, of those that were run."""
+    from dpfed.methods.expected import expected
+
+    table = Table(title="one run of each on two cores")
+    shown = {name: one for name, one in expected().items() if name in names}
+    table.add_column("PRESET", no_wrap=True, min_width=max(map(len, shown), default=0))
+    for heading in ("accuracy", "epsilon", "bits a parameter", "seconds"):
+        table.add_column(heading, justify="right")
+    for name, one in shown.items():
+        epsilon = "–" if one.epsilon is None else upwards(one.epsilon)
+        table.add_row(name, f"{one.accuracy:.1%}", epsilon, f"{one.bits_per_parameter:g}", f"{one.seconds:.0f}")
+    return table
 
 
 def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:

@@ -1,0 +1,34 @@
+"""What presets came to when they were measured: shown by `dpfed run --list`."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """Of one run with the preset's own seed: test accuracy of the last round, epsilon (None: not private), seconds on
+    two CPU cores, and bits of an upload for each parameter."""
+
+    accuracy: float
+    epsilon: float | None
+    seconds: float
+    bits_per_parameter: float
+
+
+@cache
+def expected() -> dict[str, Expected]:
+    """By preset, of those that were measured (`benchmarks/presets.py` writes the file)."""
+    tables = tomllib.loads((files("dpfed.config") / "expected.toml").read_text(encoding="utf-8"))
+    return {
+        name: Expected(
+            accuracy=table["accuracy"],
+            epsilon=table.get("epsilon"),
+            seconds=table["seconds"],
+            bits_per_parameter=table["bits_per_parameter"],
+        )
+        for name, table in tables.items()
+    }
