@@ -132,7 +132,7 @@ def _list_presets(names: list[str]) -> None:
     sets = Table()
     sets.add_column("DATASET", no_wrap=True, min_width=max(map(len, presets.data_sets())))
     for heading in ("network", "clients", "a round", "rounds", "epsilon where private"):
-        sets.add_column(heading)
+        sets.add_column(heading, overflow="fold")
     for name in presets.data_sets():
         tables = presets.tables(f"dp-fedavg-{name}")
         who = tables["federation"]
@@ -151,7 +151,7 @@ def _measured(names: list[str]) -> Table:
     shown = {name: one for name, one in expected().items() if name in names}
     table.add_column("PRESET", no_wrap=True, min_width=max(map(len, shown), default=0))
     for heading in ("accuracy", "epsilon", "bits a parameter", "seconds"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
     for name, one in shown.items():
         epsilon = "–" if one.epsilon is None else upwards(one.epsilon)
         table.add_row(name, f"{one.accuracy:.1%}", epsilon, f"{one.bits_per_parameter:g}", f"{one.seconds:.0f}")
