@@ -35,7 +35,12 @@ WANTED = {
     "fedscalar/figure-2.toml",
     "fedscalar/figure-3.toml",
 }
-OF_OURS = ("participation/fashion-mnist.toml", "participation/shakespeare.toml", "accuracy/fashion-mnist.toml")
+OF_OURS = (
+    "participation/fashion-mnist.toml",
+    "participation/shakespeare.toml",
+    "accuracy/fashion-mnist.toml",
+    "accuracy/gains.toml",
+)
 OWN_NETWORK = EXPERIMENTS / "participation" / "last_characters.py"
 WITHOUT_RUNS = ("fedpm/figure-5/run.py", "fedmrn/table_2.py", "fedmrn/figure_6.py")
 ON_DISK_OR_NOT = {
