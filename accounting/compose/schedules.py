@@ -15,9 +15,9 @@ from accounting.participation.blocks import Blocks, OnceInBlock
 
 _TAIL_MASS = 1e-19
 _COARSE_FROM = 1.5
-"""Shift from which the grid of a block's law may be too coarse to be better than `ratio_law.told`."""
+"""Shift from which the grid of a block's law may be too coarse to be better than `ratio_law.of_public_round`."""
 _LARGEST_LOG_GAMMA = 690.0
-"""Of a gamma that doubles hold. Beyond, the rounds of a schedule are told."""
+"""Of a gamma that doubles hold. Beyond, the round in which a client takes part counts as public."""
 
 
 def laws(blocks: Blocks, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
@@ -42,12 +42,12 @@ def _block_laws(block: OnceInBlock, shift: float, interval: float) -> tuple[Loss
     steps = math.ceil(ratio_law.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
     losses = interval * np.arange(steps + 1, dtype=float)
     if losses[-1] > _LARGEST_LOG_GAMMA:
-        forth, back = ratio_law.told(block, shift, losses)
+        forth, back = ratio_law.of_public_round(block, shift, losses)
         return loss_grid.connect_dots(interval, forth, back), loss_grid.connect_dots(interval, back, forth)
     forth, back = ratio_law.divergences(block, shift, losses)
     if shift > _COARSE_FROM:
-        told = ratio_law.told(block, shift, losses)
-        forth, back = (_smaller(losses, one, two) for one, two in zip((forth, back), told, strict=True))
+        public = ratio_law.of_public_round(block, shift, losses)
+        forth, back = (_smaller(losses, one, two) for one, two in zip((forth, back), public, strict=True))
     return loss_grid.connect_dots(interval, forth, back), loss_grid.connect_dots(interval, back, forth)
 
 

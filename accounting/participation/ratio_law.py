@@ -71,7 +71,7 @@ def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Float
 
     shift: s = clip norm over noise standard deviation. Shapes: that of `losses`. Adjacency: zero-out, add-remove.
     Direction of error: upper bound, for s up to 2 within about 1e-4 relative in the variance of the loss; looser above,
-    where `told` may be less.
+    where `of_public_round` may be less.
     """
     threshold = _threshold(block, shift)
     law = _sum(block.weights, 1 - block.taking_part, shift, threshold)
@@ -82,8 +82,8 @@ def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Float
     return np.minimum(forth, 1.0), np.minimum(back, 1.0)
 
 
-def told(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Floats, Floats]:
-    """The same if whoever looks were told which round it would be: one round of Poisson sampling with the block's
+def of_public_round(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Floats, Floats]:
+    """The same if it were public which round it would be: one round of Poisson sampling with the block's
     chance. An upper bound by joint convexity (docs/theory-participation.md); less than `divergences` where s is large
     and the grid of that too coarse."""
     noise = {"sampling_probability": block.taking_part, "noise_multiplier": 1 / shift}

@@ -40,6 +40,7 @@ OF_OURS = (
     "participation/shakespeare.toml",
     "accuracy/fashion-mnist.toml",
     "accuracy/gains.toml",
+    "accuracy/cifar-10.toml",
 )
 OWN_NETWORK = EXPERIMENTS / "participation" / "last_characters.py"
 WITHOUT_RUNS = ("fedpm/figure-5/run.py", "fedmrn/table_2.py", "fedmrn/figure_6.py")

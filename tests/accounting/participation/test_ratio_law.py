@@ -96,11 +96,14 @@ def test_tiny_noise_is_still_bounded_from_above(shift):
             removal_profile(losses, sampling_probability=q, noise_multiplier=1 / shift),
             addition_profile(losses, sampling_probability=q, noise_multiplier=1 / shift),
         )
-        for found, told, truth in zip(
-            divergences(of((q, 1)), shift, losses), ratio_law.told(of((q, 1)), shift, losses), truths, strict=True
+        for found, public, truth in zip(
+            divergences(of((q, 1)), shift, losses),
+            ratio_law.of_public_round(of((q, 1)), shift, losses),
+            truths,
+            strict=True,
         ):
             assert np.all(found >= truth - 1e-15), (q, found - truth)
-            assert np.array_equal(told, truth)
+            assert np.array_equal(public, truth)
 
 
 @pytest.mark.parametrize("shift", [3.0, 5.0])
@@ -109,7 +112,7 @@ def test_two_rounds_at_tiny_noise_against_quadrature(shift):
     for weights in ((0.5, 0.5), (0.3, 0.1)):
         block = of((weights[0], 2)) if weights[0] == weights[1] else of((weights[0], 1), (weights[1], 1))
         truth = np.array([two_rounds(shift, weights, math.exp(loss)) for loss in losses])
-        for bound in (divergences, ratio_law.told):
+        for bound in (divergences, ratio_law.of_public_round):
             for found, exact in zip(bound(block, shift, losses), truth.T, strict=True):
                 assert np.all(found >= exact - 1e-12), (bound, weights, found - exact)
 

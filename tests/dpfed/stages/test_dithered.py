@@ -50,8 +50,7 @@ def test_the_error_is_gaussian_whatever_the_entry(entry):
     assert stats.kstest(errors(entry) / STD, "norm").pvalue > FALSE_ALARM
 
 
-def test_the_error_is_that_of_no_other_entry():
-    """What is told of an entry by its error would be told by the law of the error of two: same errors, other law."""
+def test_the_error_has_the_same_law_for_every_entry_and_is_not_the_same_number():
     one, other = errors(0.0), errors(0.4 * STD)
     assert abs(np.corrcoef(one, other)[0, 1]) < 1  # not the same number added to both
     assert stats.ks_2samp(one, other).pvalue > FALSE_ALARM
