@@ -29,6 +29,8 @@ from accounting.mechanisms import (
     plain_gaussian,
     sampling_of,
     schedule_of,
+    unsampled,
+    whole,
 )
 
 # Share of delta from which on rounding is worth a second, tilted composition.
@@ -45,10 +47,21 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     Claim: the neighbours of `attack_pairs`, the same in every round, are at least this far apart; under fixed-size
     sampling, where choosing them in each round by the loss so far shows more, so are those of
     `adaptive_shown.shown_epsilon`.
+    Where a release may overflow, the event B of probability b: with E and E0 the pairs without it, H_gamma(E) <=
+    H_gamma(E0) + (1 + gamma) b, so that what E0 shows at delta + (1 + gamma) b is shown.
     Direction of error: lower bound. Equal to the truth for plain Gaussians; for Poisson sampling the pair is the
     dominating one, so the bound meets the upper bound up to the grids, as it does for fixed-size sampling nearly.
     """
     target = require.open_probability(delta=delta)
+    lost = math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
+    if lost:
+        most = _epsilon(whole(mechanism), target)
+        target += (1 + math.exp(min(most, 700.0))) * lost * (1 + 1e-12)
+        return _epsilon(whole(mechanism), target) if target < 1 else 0.0
+    return _epsilon(whole(mechanism), target)
+
+
+def _epsilon(mechanism: Mechanism, target: float) -> float:
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
     shift_squared += sum(_of_public_order(part, count) for part, _, count in parts)

@@ -19,6 +19,7 @@ from accounting.mechanisms import (
     sampling_of,
     schedule_of,
     unsampled,
+    whole,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import downwards, upwards
@@ -82,19 +83,22 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     Renyi accountant takes the noise as if already halved; fixed-size orders stay at 256 and below, beyond which its
     curve jumps; its own privacy loss distribution of fixed-size sampling, which lies below a proven lower bound, is not
     asked, nor is any at a delta below 1e-12, where rounding decides. Poisson sampling and none: PLD. Fixed-size
-    sampling: Renyi (Wang, Balle, Kasiviswanathan 2019), replace-one, which covers zero-out. Direction of error: upper
-    bound. Loads dp-accounting where it is asked.
+    sampling: Renyi (Wang, Balle, Kasiviswanathan 2019), replace-one, which covers zero-out. Noise in shares is asked
+    for as the noise of the sum, at what of delta its overflow leaves. Direction of error: upper bound. Loads
+    dp-accounting where it is asked.
     """
     target = require.open_probability(delta=delta)
+    left = target - math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
+    mechanism = whole(mechanism)
     parts = parts_of(mechanism)
-    why = _why_none(parts, target)
+    why = _why_none(parts, left)
     if why:
         return _none(target, why)
     by_orders = sampling_of(parts[0][0]).name == "fixed"
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # of its discretisation; what it states is judged here
-            epsilon = (_by_orders if by_orders else _by_losses)(mechanism, target)
+            epsilon = (_by_orders if by_orders else _by_losses)(mechanism, left)
     except (ImportError, ValueError, ArithmeticError, MemoryError) as error:  # its alternating sums fail at huge noise
         return _none(target, f"dp-accounting fails ({type(error).__name__}: {str(error)[:100]})")
     if not math.isfinite(epsilon):
@@ -129,6 +133,8 @@ def _why_none(parts: Sequence[tuple[Any, int]], delta: float) -> str:
     schedules = sorted({one.name for part, _ in parts if (one := schedule_of(part)) is not None})
     if schedules:
         return f"dp-accounting has no account of {', '.join(schedules)} over rounds"
+    if delta <= 0:
+        return "all of delta is charged for cohorts that are too large"
     if len(parts) > _MOST_PARTS:
         return (
             f"{len(parts)} different releases, of which dp-accounting would compose at most {_MOST_PARTS} in good time"

@@ -19,6 +19,7 @@ from accounting.mechanisms.descriptions import (
     schedule_of,
     subsample,
     unsampled,
+    whole,
 )
 from accounting.mechanisms.gaussian import Gaussian, simultaneous
 from accounting.mechanisms.integers import DiscreteGaussian, NoisyIntegers, Skellam
@@ -63,4 +64,5 @@ __all__ = [
     "simultaneous",
     "subsample",
     "unsampled",
+    "whole",
 ]

@@ -227,6 +227,22 @@ def noise_of(release: SingleRelease) -> Gaussian | None:
     return noise.gaussian if isinstance(noise, GaussianShares) else gaussian_of(release)
 
 
+def whole(mechanism: Mechanism) -> Mechanism:
+    """The same with the noise of each sum as one draw, and without what may overflow (`GaussianShares`)."""
+    parts = parts_of(mechanism)
+    if not any(isinstance(unsampled(part), GaussianShares) for part, _ in parts):
+        return mechanism
+    replaced: Any = tuple((_whole(part), count) for part, count in parts)
+    return Composed(parts=replaced, order=mechanism.order if isinstance(mechanism, Composed) else ())
+
+
+def _whole(release: SingleRelease) -> SingleRelease:
+    noise = unsampled(release)
+    if not isinstance(noise, GaussianShares):
+        return release
+    return noise.gaussian if noise is release else subsample(noise.gaussian, sampling_of(release))
+
+
 def plain_gaussian(release: SingleRelease) -> Gaussian | None:
     """The release, if it is Gaussian noise without sampling."""
     return gaussian_of(release) if unsampled(release) is release else None

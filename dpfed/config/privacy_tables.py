@@ -59,7 +59,7 @@ class PrivacyTable(Table):
 
     trials: Annotated[int, Field(ge=1, le=1024)] = 1
     """Of signs as coins: coins of each probability in an upload, which holds how many of them are ones (the Poisson
-    binomial mechanism). As many trials hide a client as well as fewer with a smaller clip_norm."""
+    binomial mechanism). More trials need a smaller clip_norm for the same epsilon."""
 
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
     """Of coins: standard deviation of Gaussian noise on probabilities before them."""

@@ -10,9 +10,10 @@ from scipy import stats
 from accounting import FixedSizeSampling, Gaussian, GaussianShares, PoissonSampling, guarantee, subsample
 from accounting.compose import over_rounds, profiles
 from accounting.compose.accountant import overflow
+from accounting.compose.second_opinion import second_opinion
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import BallsAndBins, Composed, from_dict
+from accounting.mechanisms import BallsAndBins, Composed, from_dict, whole
 from accounting.mechanisms.slots import default_slots
 
 DELTA, ROUNDS, BETA = 1e-5, 20, 1e-7
@@ -77,6 +78,24 @@ def test_the_profile_has_the_overflow_on_top():
     release = subsample(shares(overflow=BETA), PoissonSampling(probability=0.1))
     plain = subsample(shares(), PoissonSampling(probability=0.1))
     assert profiles.profile(release)(1.0) == pytest.approx(profiles.profile(plain)(1.0) + BETA, rel=1e-9)
+
+
+@pytest.mark.parametrize("sampling", [None, PoissonSampling(probability=0.1)])
+def test_the_lower_bound_is_nearly_that_of_the_whole_noise(sampling):
+    """With an overflow as slots by default have it."""
+    noise = shares(6.0 if sampling is None else 1.2, overflow=1e-5 * DELTA)
+    release = noise if sampling is None else subsample(noise, sampling)
+    stated = guarantee(run(release), delta=DELTA)
+    assert stated.epsilon * 0.997 < stated.lower_bound <= stated.epsilon
+    plain = guarantee(run(whole(run(release)).parts[0][0]), delta=DELTA)
+    assert stated.lower_bound < plain.lower_bound  # what may overflow is taken off
+
+
+def test_the_second_opinion_is_of_the_whole_noise():
+    release = run(subsample(shares(overflow=BETA), PoissonSampling(probability=0.1)))
+    opinion, stated = second_opinion(release, delta=DELTA), guarantee(release, delta=DELTA)
+    assert opinion.epsilon == pytest.approx(stated.epsilon, rel=2e-3)
+    assert second_opinion(run(shares(overflow=1e-6)), delta=DELTA).epsilon is None  # 20 times that is more than delta
 
 
 def test_slots_by_default_cost_a_hundred_thousandth_of_delta():

@@ -139,7 +139,8 @@ def test_every_preset_is_a_valid_configuration():
     for name in names:
         config = parse(presets.tables(name), source=name)
         variant = "-private" if METHODS[config.method.name].coins and config.privacy is not None else ""
-        assert name == f"{config.method.name}{variant}-{config.data.name}"
+        features = "" if config.data.features is None else "-features"
+        assert name == f"{config.method.name}{variant}-{config.data.name}{features}"
         assert METHODS[config.method.name].privacy in ("optional", "never" if config.privacy is None else "required")
 
 
