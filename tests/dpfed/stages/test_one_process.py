@@ -40,7 +40,6 @@ CODES = {
     "levels": ("qsgd", ()),
     "rotation": ("drive", ()),
     "centroids": ("eden", ("method.options.bits=2",)),
-    "dithered": ("dp-dithered", PRIVATE),
     "private centroids": ("eden", ("method.options.bits=2", *PRIVATE)),
     "masked noise": ("fedmrn", ()),
     "projections": ("fedscalar", ("method.options.projections=3",)),
