@@ -47,8 +47,9 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     Claim: the neighbours of `attack_pairs`, the same in every round, are at least this far apart; under fixed-size
     sampling, where choosing them in each round by the loss so far shows more, so are those of
     `adaptive_shown.shown_epsilon`.
-    Where a release may overflow, the event B of probability b: with E and E0 the pairs without it, H_gamma(E) <=
-    H_gamma(E0) + (1 + gamma) b, so that what E0 shows at delta + (1 + gamma) b is shown.
+    Where releases may overflow, with probability b in all: both worlds are within b, in total variation, of those in
+    which nothing overflows, so that H_gamma is at least theirs less (1 + gamma) b, and what they show at
+    delta + (1 + e^epsilon) b is shown.
     Direction of error: lower bound. Equal to the truth for plain Gaussians; for Poisson sampling the pair is the
     dominating one, so the bound meets the upper bound up to the grids, as it does for fixed-size sampling nearly.
     """
