@@ -267,6 +267,8 @@ def _coins(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield "privacy.adaptive with coins: the clip norm of coins is fixed. Remove it."
     if table.trials > 1 and facts.name != "stochastic-sign":
         yield f"privacy.trials={table.trials} with method.name={facts.name!r}: is for stochastic-sign. Remove it."
+    if table.trials > 1 and config.audit.canaries:
+        yield f"audit.canaries with privacy.trials={table.trials}: is not built. Remove one of them."
     if table.trials > 1 and table.noise_std:
         yield f"privacy.trials={table.trials} with privacy.noise_std={table.noise_std}: is not built. Remove one."
     if table.placement != "server":

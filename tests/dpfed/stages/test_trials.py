@@ -121,6 +121,7 @@ def test_what_is_charged_is_every_coin():
     ("settings", "named"),
     [
         (("privacy.noise_std=0.1",), "noise_std"),
+        (("audit.canaries=4",), "canaries"),
         (("privacy.noise=gaussian", "privacy.clip_norm=1"), "trials"),
         (("method.name=fedmrns", "method.shared=true", "method.options={noise='bernoulli'}"), "fedmrns"),
     ],
