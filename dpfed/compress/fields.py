@@ -125,7 +125,8 @@ class SymbolField:
         return 1 + self._packed_bytes
 
     def bytes_with(self, others: int) -> int:
-        """The longest content of values of which so many, or fewer, are not the most frequent one."""
+        """The longest content of values of which so many, or fewer, are not the most frequent one, if the coder needs
+        no more than `_SLACK` beyond the entropy; of 1.7 million values that take all symbols equally it needs 30."""
         if others == 0 or 2 * others >= self.count:
             return self.most_bytes
         counts = np.array([self.count - others, others])

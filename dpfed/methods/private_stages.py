@@ -17,6 +17,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.aggregation.summed import least_uploads
 from dpfed.config.tables import Config
+from dpfed.errors import ConfigError
 from dpfed.methods.choices import seen, tolerance_of
 from dpfed.methods.goals import IntegerTerms, PrivacyGoal
 from dpfed.participation.sampling import Sampler
@@ -63,7 +64,11 @@ def gaussian_noise(config: Config, goal: PrivacyGoal, sampler: Sampler, randomne
 def dithered_noise(goal: PrivacyGoal, sampler: Sampler, randomness: Randomness) -> DitheredNoise:
     """Noise that is the error of a quantiser."""
     noise = _unsampled(goal)
-    assert isinstance(noise, GaussianShares)
+    if not isinstance(noise, GaussianShares):
+        raise ConfigError(
+            "a chain with DitheredNoise in a method whose noise is not in shares: its quantiser is for dp-dithered. "
+            "Use that method, or GaussianNoise (Settings.noise)."
+        )
     return DitheredNoise(noise=noise, sampling=_sampling(goal), divided_by=sampler.expected, randomness=randomness)
 
 

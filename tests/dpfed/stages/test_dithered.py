@@ -12,6 +12,7 @@ from scipy import stats
 from accounting import GaussianShares, PoissonSampling
 from accounting.compose.accountant import overflow
 from accounting.mechanisms import unsampled
+from accounting.mechanisms.slots import default_slots
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.methods import presets
@@ -131,6 +132,18 @@ def test_so_many_entries_move_with_the_probability_that_is_claimed(size, z):
     stated = most_moved(size, COHORT, z)
     assert stats.binom(size, probability).sf(stated - 1) <= LONGER
     assert stated <= 1.2 * stats.binom(size, probability).isf(LONGER) + 10
+
+
+def test_a_message_of_the_papers_network_at_the_golden_plan_is_as_long_as_stated():
+    """docs/theory.md, section 9: 166 slots, 5,505 entries, 8,771 bytes for 1,663,370 numbers."""
+    shares, _ = default_slots(100, 6000, delta=6000**-1.1, adjacency="zero-out")
+    stage = DitheredNoise(
+        noise=GaussianShares(noise_multiplier=1.4, adjacency="zero-out", shares=shares),
+        sampling=PoissonSampling(probability=1 / 60),
+        divided_by=100.0,
+        randomness=Simulated(seeds=Seeds(root=1)),
+    )
+    assert (shares, most_moved(1_663_370, shares, 1.4), stage.fixed_bits(1_663_370)) == (166, 5505, 8 * 8771)
 
 
 def test_forged_messages_are_refused():
