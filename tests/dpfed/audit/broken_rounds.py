@@ -130,7 +130,7 @@ def no_floor_where_coins_are_drawn():
 
 
 def no_clip_of_scalars():
-    twin = case("fedscalar", "method.shared=true")
+    twin = case("fedscalar", "method.shared=true", "method.options.projections=1")
     norm = twin.one.state.clip_norm
     early = twin.replacing(Project, lambda project: ClipsBeforeTheMap(**fields_of(project), norm=norm))
     return twin, early.replacing(Clip, lambda clip: Unbounded())

@@ -245,7 +245,7 @@ def test_the_trade_off_of_a_gaussian_profile():
 @pytest.mark.slow
 def test_a_pair_that_cannot_reach_the_claim_is_inconclusive():
     """FedMRN's uploads are shorter than this clip norm: nothing is refuted, and nothing would have been."""
-    done = audit_upload("fedmrn", settings=[SMALL, "privacy.clip_norm=2.0"], trials=200, **QUICK)
+    done = audit_upload("fedmrn", settings=[SMALL, "privacy.clip_norm=4.0"], trials=200, **QUICK)
     assert done.score_gap < 0.5
     assert done.verdict == "inconclusive"
 
