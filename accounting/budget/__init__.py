@@ -9,12 +9,14 @@
 from accounting.budget.answers import Budget, epsilon, noise_multiplier, rounds, solve, with_second_opinion
 from accounting.budget.coin_clip import clip_norm
 from accounting.budget.comparison import compare
+from accounting.budget.noise_schedule import NoiseSchedule
 from accounting.budget.plan import MECHANISMS, SAMPLINGS, Placement, Plan
 
 __all__ = [
     "MECHANISMS",
     "SAMPLINGS",
     "Budget",
+    "NoiseSchedule",
     "Placement",
     "Plan",
     "clip_norm",

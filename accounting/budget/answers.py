@@ -70,6 +70,8 @@ class Budget:
             record["noise"], record["bands"], record["buffers"] = plan.noise, plan.bands, plan.buffers
             record["factorisation"] = plan.correlated.stream(self.rounds).to_dict()
             record["prefix_error_in_clips"] = plan.correlated.prefix_error(self.noise_multiplier, self.rounds)
+        if plan.noise_schedule is not None:
+            record["noise_schedule"] = list(plan.noise_schedule)
         if isinstance(plan.sampler, Schedule):
             record["participations"] = plan.sampler.most_participations(self.rounds)
             record["separation"] = plan.separation
@@ -151,6 +153,11 @@ class _How:
 
     def rounds(self, plan: Plan, target: float, noise_multiplier: float | None) -> int:
         require.positive(epsilon=target)
+        if plan.noise_schedule is not None:
+            raise InvalidParameter(
+                "noise_schedule without rounds: its parts are parts of a known number of rounds. Give rounds, and get "
+                "epsilon or the noise multiplier."
+            )
 
         @cache
         def cost(count: int) -> float:

@@ -28,6 +28,8 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
         raise InvalidParameter(f"mechanism={plan.mechanism!r}: comparisons are for Gaussian noise.")
     if plan.correlated is not None:
         raise InvalidParameter(f"noise={plan.noise!r}: comparisons are for noise that is independent over rounds.")
+    if plan.noise_schedule is not None:
+        raise InvalidParameter("noise_schedule: comparisons are of rounds with equal noise. Remove one of them.")
     kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(plan.noise_kept)
     missing = plan.notes(noise_multiplier, rounds)
     in_shares = plan.mechanism == "distributed-gaussian"

@@ -35,7 +35,7 @@ class GaussianRounds:
     """
 
     plan: Plan
-    takes: ClassVar[frozenset[str]] = frozenset({"dropout"})
+    takes: ClassVar[frozenset[str]] = frozenset({"dropout", "noise_schedule"})
     has_noise_multiplier: ClassVar[bool] = True
     advice: ClassVar[str] = "Raise the noise multiplier or the target."
 

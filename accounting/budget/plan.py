@@ -9,6 +9,7 @@ from accounting.budget.coins import CoinRounds
 from accounting.budget.correlated import MOST_ROUNDS, NOISES, CorrelatedPlan, refuse_idle
 from accounting.budget.gaussians import GaussianRounds
 from accounting.budget.integers import IntegerRounds
+from accounting.budget.noise_schedule import NoiseSchedule, checked
 from accounting.budget.rounds_of import RoundsOf
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import (
@@ -57,6 +58,9 @@ class Plan:
     matrix "optimised" or the "square-root", for a server of this momentum whose learning rate decays by `server_decay`
     a round. participations and separation: what clients keep to.
 
+    noise_schedule: of Gaussian noise, factors of the noise multiplier in equal parts of the run
+    (`budget.noise_schedule`).
+
     Of Gaussian noise (`gaussian`, `distributed-gaussian`): `budget.gaussians` says what dropout is.
     Of integer noise (`discrete-gaussian`, `skellam`): dimension, scale, rotate, placement, dropout, slots, secure,
     wrap_probability, as `budget.integers` says.
@@ -82,6 +86,7 @@ class Plan:
     server_decay: float = 1.0
     participations: int | None = None
     separation: int | None = None
+    noise_schedule: tuple[float, ...] | None = None
     dropout: float = 0.0
     dimension: int | None = None
     scale: float | None = None
@@ -114,6 +119,7 @@ class Plan:
         object.__setattr__(self, "delta", clients**-1.1 if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
         self._check_schedule()
+        self._check_noise_schedule()
         refuse_idle(self)
         if self.correlated is not None:
             self.correlated.check()
@@ -147,6 +153,18 @@ class Plan:
                 )
             if value is not None:
                 require.count(**{name: value})
+
+    def _check_noise_schedule(self) -> None:
+        """Refuse it where rounds do not stand for themselves."""
+        if self.noise_schedule is None:
+            return
+        object.__setattr__(self, "noise_schedule", checked(self.noise_schedule))
+        if self.noise != "independent" or self.sampling not in SAMPLINGS:
+            raise InvalidParameter(
+                f"noise_schedule={require.shown(self.noise_schedule)} with noise={self.noise!r} and sampling="
+                f"{self.sampling!r}: rounds that are accounted together have equal noise. Remove it, or use "
+                f"noise='independent' and a sampling of {', '.join(SAMPLINGS)}."
+            )
 
     @property
     def correlated(self) -> CorrelatedPlan | None:
@@ -225,7 +243,21 @@ class Plan:
                 f"rounds={rounds} with participations={self.participations} of cohort={self.cohort} of "
                 f"clients={self.clients}: that is {self.most_rounds} rounds. Change one of them."
             )
-        return repeated(self.round(noise_multiplier), rounds, before=self.before)
+        if self.noise_schedule is None:
+            return repeated(self.round(noise_multiplier), rounds, before=self.before)
+        return self.first(noise_multiplier, rounds, of=rounds)
+
+    def first(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
+        """The mechanism of the first `count` rounds of a run `of` so many whose noise differs (`noise_schedule`), and
+        of what was released before."""
+        assert self.noise_schedule is not None
+        run, left, z = self.before, require.count(count=count), require.noise_multiplier(noise_multiplier)
+        for factor, rounds in NoiseSchedule(factors=self.noise_schedule, rounds=of).parts:
+            if left > 0:
+                run = repeated(self.round(z * factor), min(rounds, left), before=run)
+            left -= rounds
+        assert run is not None
+        return run
 
     def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """What a reader of the epsilon should know."""

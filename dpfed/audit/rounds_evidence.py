@@ -68,7 +68,7 @@ def _with_one_more(files: RunFiles) -> float:
     """Epsilon with one more round, at the most that it may be charged."""
     goal = files.promise.goal
     entries = [entry for entry in files.trusted_ledger.releases if isinstance(entry, Release)]
-    mechanisms = [entry.mechanism for entry in entries] + [goal.mechanism]
+    mechanisms = [entry.mechanism for entry in entries] + [goal.of_round(len(entries))]
     try:
         return accountant.epsilon(Composed.of(mechanisms), delta=goal.delta, accountant=goal.accountant)
     except AccountingError as error:

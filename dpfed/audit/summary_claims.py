@@ -51,6 +51,7 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
     return found | {
         "noise": "coins" if goal.noise_multiplier is None else goal.integers.kind if goal.integers else "gaussian",
         "noise_multiplier": goal.noise_multiplier,
+        "noise_schedule": None if goal.schedule is None else list(goal.schedule.factors),
         "server_epsilon": against_server.epsilon if against_server else None,
         "server_epsilon_rounds": against_server.rounds if against_server else None,
         "hostile_clients_epsilon": against_clients.epsilon if against_clients else None,

@@ -36,6 +36,7 @@ def budget(
     server_decay: float = 1.0,
     participations: int | None = None,
     separation: int | None = None,
+    noise_schedule: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True)] = None,
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
@@ -109,6 +110,9 @@ def budget(
         banded, blt: in how many at most.
     separation
         min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds.
+    noise_schedule
+        Gaussian noise: factors of the noise multiplier in equal parts of the run, such as 1.2 1.0 0.8. Each round is
+        charged as it is.
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.
     accountant
@@ -185,6 +189,7 @@ def budget(
         raise ConfigError("--group with --json: is printed for people only. Remove one.")
     options = PlanOptions(
         clients=clients or 0, cohort=cohort, sampling=sampling, participations=participations, separation=separation,
+        noise_schedule=noise_schedule,
         noise=noise, bands=bands, buffers=buffers, factorisation=factorisation, server_momentum=server_momentum,
         server_decay=server_decay, rounds=rounds, adjacency=adjacency, delta=delta, mechanism=mechanism,
         dropout=dropout, dimension=dimension, scale=scale, rotate=rotate, placement=placement, edge=edge,

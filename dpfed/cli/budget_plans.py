@@ -33,6 +33,7 @@ class PlanOptions:
     server_decay: float
     participations: int | None
     separation: int | None
+    noise_schedule: tuple[float, ...] | None
     rounds: int | None
     adjacency: str | None
     delta: float | None
@@ -89,6 +90,7 @@ class PlanOptions:
             server_decay=self.server_decay,
             participations=self.participations,
             separation=self.separation,
+            noise_schedule=self.noise_schedule,
             **{"adjacency": Adjacency(self.adjacency) if self.adjacency else None, **more},
         )
 

@@ -109,7 +109,9 @@ def _schedule_words(plan: Plan) -> str:
 
 def _strength(answer: Budget) -> str:
     if answer.noise_multiplier is not None:
-        return f"noise multiplier {upwards(answer.noise_multiplier)}"
+        schedule = answer.plan.noise_schedule
+        times = "" if schedule is None else f" times {', '.join(f'{one:g}' for one in schedule)} in equal parts"
+        return f"noise multiplier {upwards(answer.noise_multiplier)}{times}"
     record = answer.to_dict()
     return f"{record['mechanism']} of d = {record['dimension']:,} coins in [{record['edge']:g}, {1 - record['edge']:g}]"
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from accounting.budget.noise_schedule import MOST_PARTS
 from dpfed.config.limits import LARGEST_FLOAT, Canaries, Clients, ClipNorm, Positive
 from dpfed.config.table import Table
 
@@ -75,6 +76,10 @@ class PrivacyTable(Table):
 
     noise_multiplier: Positive | None = None
     """z: the sum's noise has standard deviation z times clip_norm."""
+
+    noise_schedule: tuple[Positive, ...] | None = Field(default=None, strict=False, min_length=1, max_length=MOST_PARTS)
+    """Factors of noise_multiplier in equal parts of the run, such as [1.2, 1.0, 0.8]; each round is charged as it
+    is."""
 
     bands: Annotated[int, Field(ge=1)] | None = None
     """Rounds over which noise is taken back, so that it cancels in the model, with federation.sampling 'cyclic' or

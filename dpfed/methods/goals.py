@@ -7,12 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from accounting import budget
-from accounting.budget import Plan
+from accounting.budget import NoiseSchedule, Plan
 from accounting.budget.integers import IntegerRounds
 from accounting.compose.accountant import Accountant, overflow
 from accounting.compose.over_rounds import epsilons
 from accounting.integers.fixed_point import NoiseLaw
-from accounting.mechanisms import CorrelatedRounds, GaussianShares, SingleRelease, Subsampled, schedule_of, subsample
+from accounting.mechanisms import (
+    Composed,
+    CorrelatedRounds,
+    Gaussian,
+    GaussianShares,
+    SingleRelease,
+    Subsampled,
+    schedule_of,
+    subsample,
+)
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.slots import default_slots
@@ -49,6 +58,7 @@ class PrivacyGoal:
     """What the run promises: the mechanism of a round, delta, and the epsilon it may not exceed (None: only stated).
 
     noise_multiplier: of Gaussian noise, None for coins
+    schedule:         factors of the noise multiplier over the rounds; `mechanism` is then that of the least noise
     varies:           rounds are charged with what arrived; `mechanism` is then that of `least` uploads, the fewest that
                       a round may end with
     """
@@ -62,7 +72,24 @@ class PrivacyGoal:
     varies: bool = False
     least: int | None = None
     integers: IntegerTerms | None = None
+    schedule: NoiseSchedule | None = None
     unit: Literal["client"] = "client"
+
+    def of_round(self, number: int) -> SingleRelease:
+        """The mechanism of round `number`, counted from 0, at the most that it may be charged."""
+        if self.schedule is None:
+            return self.mechanism
+        assert self.noise_multiplier is not None
+        noise = Gaussian(
+            noise_multiplier=self.noise_multiplier * self.schedule.factor(number), adjacency=self.mechanism.adjacency
+        )
+        return replace(self.mechanism, mechanism=noise) if isinstance(self.mechanism, Subsampled) else noise
+
+    def run(self, rounds: int) -> Composed:
+        """The first `rounds` rounds, at the most that they may be charged."""
+        if self.schedule is None:
+            return Composed(parts=((self.mechanism, rounds),))
+        return Composed.of([self.of_round(number) for number in range(rounds)])
 
 
 def goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
@@ -99,7 +126,10 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
     charged = table.missing_shares == "charged"
     plan = _plan(config, table)
     z = table.noise_multiplier or _calibrated(plan, table, config.federation.rounds)
-    worst, least = z, None
+    worst, least, schedule = z, None, None
+    if plan.noise_schedule is not None:
+        schedule = NoiseSchedule(factors=plan.noise_schedule, rounds=config.federation.rounds)
+        worst = z * schedule.least
     if charged:
         uploads = plan.cohort
         z *= 1.0 if table.noise_multiplier else (1 - config.aggregation.dropout) ** -0.5
@@ -114,6 +144,7 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
         clip_norm=clip,
         varies=charged,
         least=least,
+        schedule=schedule,
     )
 
 
@@ -276,6 +307,7 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
         sampling="all" if all_take_part else federation.sampling,
         adjacency=Adjacency(table.adjacency) if table.adjacency else default,
         delta=table.delta,
+        noise_schedule=table.noise_schedule,
         **({} if all_take_part else _schedule(config)),
         **_correlation(config, table),
     )

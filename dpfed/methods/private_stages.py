@@ -58,6 +58,7 @@ def gaussian_noise(config: Config, goal: PrivacyGoal, sampler: Sampler, randomne
         shares=shares if table.placement == "clients" and not goal.varies else None,
         charged=goal.varies,
         correlated=Correlated(law=law) if isinstance(law := _sampling(goal), CorrelatedRounds) else None,
+        schedule=goal.schedule,
     )
 
 

@@ -53,7 +53,13 @@ def noise_words(summary: Mapping[str, Any]) -> str:
         "uploads": "on every upload, before its compression",
         "local steps": "in every local step",
     }
-    return f"{law}noise multiplier {upwards(z)} {where[placement]}"
+    return f"{law}noise multiplier {upwards(z)}{_changes(summary)} {where[placement]}"
+
+
+def _changes(summary: Mapping[str, Any]) -> str:
+    """Of the noise multiplier over the rounds."""
+    factors = summary.get("noise_schedule")
+    return "" if not factors else f" times {', '.join(f'{one:g}' for one in factors)} in equal parts of the rounds,"
 
 
 def sampling_words(summary: Mapping[str, Any]) -> str:

@@ -22,8 +22,8 @@ class Readings:
     least:        no account of the same run can state less; None where that is not known
     classical:    the Fed-SMP paper's arithmetic: Poisson sampling, add-remove, Renyi with the classical conversion
     poisson:      the tightest account under the same assumptions
-    The last two are None where there is no Gaussian noise on a sampled sum. They are upper bounds for Poisson sampling
-    with the same noise; `assumed` says that another sampler ran, for which they are no guarantee.
+    The last two are None where there is no Gaussian noise of one size on a sampled sum. They are upper bounds for
+    Poisson sampling with the same noise; `assumed` says that another sampler ran, for which they are no guarantee.
     """
 
     group: Group
@@ -65,6 +65,7 @@ def _is_sampled_gaussian(summary: Mapping[str, Any]) -> bool:
         summary["unit"] == "client"
         and summary.get("noise") == "gaussian"
         and summary.get("noise_placement") == "server"
+        and not summary.get("noise_schedule")
         and summary["sampling"] in ("poisson", "fixed")
         and summary["rounds"] > 0
     )

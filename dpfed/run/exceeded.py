@@ -20,12 +20,12 @@ def of_the_run(goal: PrivacyGoal | RecordGoal, after: float) -> str:
     )
 
 
-def of_the_project(goal: PrivacyGoal, project: ProjectLedger) -> str:
-    """The epsilon of a project, as it stands now."""
+def of_the_project(goal: PrivacyGoal, project: ProjectLedger, number: int) -> str:
+    """The epsilon of a project, as it stands now, with round `number` (from 0) of this run."""
     return no_round_fits(
         f"{project.ledger.path} (a project ledger)",
         allowed=project.terms.epsilon,
-        after=project.with_also(goal.mechanism),
+        after=project.with_also(goal.of_round(number)),
         spent=project.spent(with_lower_bound=False).epsilon,
         delta=project.terms.delta,
         advice=f"{_quieter(goal)}, or do without the run.",

@@ -307,7 +307,7 @@ class Run:
         self._stopped_by, goal = "budget", self.experiment.goal
         assert self._project is not None
         assert isinstance(goal, PrivacyGoal)
-        self._exceeded = partial(exceeded.of_the_project, goal, self._project)
+        self._exceeded = partial(exceeded.of_the_project, goal, self._project, self.state.round)
 
     def _affordable(self, cohort: NDArray[np.int64]) -> bool:
         """Whether the run's own budget and the project's, as things stand, pay for one more round."""
@@ -320,9 +320,9 @@ class Run:
             return True
         if self._book is not None and self._book.paid(self.state.round):
             return True
-        if project.with_also(goal.mechanism) <= project.terms.epsilon:
+        if project.with_also(goal.of_round(self.state.round)) <= project.terms.epsilon:
             return True
-        self._exceeded = partial(exceeded.of_the_project, goal, project)
+        self._exceeded = partial(exceeded.of_the_project, goal, project, self.state.round)
         return False
 
 

@@ -39,7 +39,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
     if isinstance(goal, RecordGoal):
         return OfRecords(experiment, goal, before)
     mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
-    if goal.varies or schedule_of(goal.mechanism) is not None:
+    if goal.varies or goal.schedule is not None or schedule_of(goal.mechanism) is not None:
         return OfVariousRounds(goal, experiment.config.federation.rounds, mechanisms)
     return OfEqualRounds(goal, experiment.config.federation.rounds, len(mechanisms))
 
@@ -78,17 +78,17 @@ class OfEqualRounds:
 
 
 class OfVariousRounds:
-    """Rounds that are charged with the noise that arrived, the next one as bad as `goal.mechanism` at most; or rounds
-    of a participation schedule, which are accounted together."""
+    """Rounds that are charged with the noise that arrived, the next one at most as `goal.of_round` says; rounds whose
+    noise changes by a plan; or rounds of a participation schedule, which are accounted together."""
 
     def __init__(self, goal: PrivacyGoal, rounds: int, before: list[SingleRelease]) -> None:
-        self._worst = goal.mechanism
+        self._goal = goal
         self._running = Running(delta=goal.delta, typical=goal.mechanism, rounds=rounds, accountant=goal.accountant)
         for release in before:
             self._running.add(release)
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        return self._running.epsilon(self._worst)
+        return self._running.epsilon(self._goal.of_round(number))
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         if isinstance(release, Release):

@@ -84,6 +84,7 @@ def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledg
         "adjacency": stated.adjacency if stated else None,
         "accountant": stated.method if stated else None,
         "noise_multiplier": goal.noise_multiplier if goal else None,
+        "noise_schedule": _schedule(goal),
         "clip_norm": state.clip_norm if goal else None,
         "noise_placement": _placement(book),
         "noise": _law(experiment, book),
@@ -136,6 +137,13 @@ def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> floa
 def uploads_of_a_round(experiment: Experiment) -> float:
     """Uploads of a round: those expected, or always so many."""
     return experiment.method.fill or experiment.method.sampler.expected
+
+
+def _schedule(goal: PrivacyGoal | RecordGoal | None) -> list[float] | None:
+    """Factors of the noise multiplier in equal parts of the run; None where all rounds have it as it is."""
+    if not isinstance(goal, PrivacyGoal) or goal.schedule is None:
+        return None
+    return list(goal.schedule.factors)
 
 
 def _placement(book: Book | None) -> str | None:

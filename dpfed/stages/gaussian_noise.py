@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting.budget import NoiseSchedule
 from accounting.ledger import Release
 from accounting.mechanisms import (
     CorrelatedRounds,
@@ -53,6 +54,7 @@ class GaussianNoise:
                (more of it is post-processing). The caller releases no sum of fewer.
     correlated: the noise of a round is taken back in later ones. Then `noise_multiplier` is that of the fresh noise,
                and rounds are charged together, as one stream of its matrix (`accounting.factorisation`).
+    schedule:  factors of the noise multiplier over the rounds, fixed beforehand; each round is charged as it is.
     charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
                is lost does not depend on data, and every released round is charged. The number that arrived then is
                in the ledger, as a part of the charge: of a number that is fixed, and so a count of dropouts alone.
@@ -67,6 +69,7 @@ class GaussianNoise:
     shares: int | None = None
     charged: bool = False
     correlated: Correlated | None = None
+    schedule: NoiseSchedule | None = None
 
     def __post_init__(self) -> None:
         if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling | Schedule):
@@ -90,6 +93,12 @@ class GaussianNoise:
                 "privacy.bands: noise that is taken back over rounds is the server's, at one clip norm. Use "
                 "privacy.placement='server' without privacy.adaptive."
             )
+        alone = self.placement == "server" and self.adaptive is None and self.correlated is None
+        if self.schedule is not None and not (alone and not self.charged):
+            raise ConfigError(
+                "privacy.noise_schedule: is for noise of the server that is independent over rounds, at one clip norm. "
+                "Use privacy.placement='server', and neither privacy.adaptive, bands nor buffers."
+            )
         if self.correlated is not None:
             _check_rests(self.correlated.law, self.sampler)
             object.__setattr__(self, "correlated", replace(self.correlated))  # what it remembers is of this source
@@ -103,12 +112,17 @@ class GaussianNoise:
         return self.adaptive.update_noise_multiplier(self.noise_multiplier)
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """One round, for the accountant, from the noise that is really drawn, or that of `uploads` shares of it."""
+        """One round, for the accountant, from the noise that is really drawn, or that of `uploads` shares of it; under
+        a schedule the round that costs most."""
         return self._with(self._arrived(uploads)) if self.charged else self._whole
+
+    def _factor(self, number: int) -> float:
+        """Of the noise multiplier in round `number`."""
+        return 1.0 if self.schedule is None else self.schedule.factor(number)
 
     @cached_property
     def _whole(self) -> SingleRelease:
-        return self._with(1.0)
+        return self._with(1.0 if self.schedule is None else self.schedule.least)
 
     def _with(self, noise: float) -> SingleRelease:
         """With this much of the noise."""
@@ -148,7 +162,8 @@ class GaussianNoise:
 
     def _fresh(self, like: Tensor, number: int, now: Round) -> Tensor:
         """The fresh noise of a round, on its sum."""
-        return self._normal(like, "noise.sum", number).mul_(self.update_noise_multiplier * now.clip_norm)
+        noise = self.update_noise_multiplier * self._factor(number)
+        return self._normal(like, "noise.sum", number).mul_(noise * now.clip_norm)
 
     def release(self, now: Round) -> Release:
         norm, uploads = now.clip_norm, now.uploads
@@ -160,9 +175,9 @@ class GaussianNoise:
             detail |= {"shares": shares, "share_std": self._share_std(norm)}
         return Release(
             round=now.number,
-            mechanism=self.mechanism(uploads),
+            mechanism=self.mechanism(uploads) if self.schedule is None else self._with(self._factor(now.number)),
             clip_norm=norm,
-            noise_std=self.update_noise_multiplier * norm * self._arrived(uploads),
+            noise_std=self.update_noise_multiplier * self._factor(now.number) * norm * self._arrived(uploads),
             noise_placement=self.placement,
             detail=detail,
         )

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accounting import Composed
 from accounting.compose import accountant, selection
 from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
@@ -58,8 +57,8 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
             "--private-selection: needs [privacy] in every run (not [local.record]); its unit is the client."
         )
     private = [goal for goal in goals if isinstance(goal, PrivacyGoal)]
-    parts = [((goal.mechanism, cell.config.federation.rounds),) for goal, cell in zip(private, cells, strict=True)]
-    return Candidates(cells=cells, mechanisms=tuple(Composed(parts=one) for one in parts), delta=private[0].delta)
+    mechanisms = [goal.run(cell.config.federation.rounds) for goal, cell in zip(private, cells, strict=True)]
+    return Candidates(cells=cells, mechanisms=tuple(mechanisms), delta=private[0].delta)
 
 
 def _check(cell: Cell, first: Cell) -> None:

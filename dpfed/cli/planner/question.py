@@ -50,6 +50,8 @@ class Question:
         balls-and-bins, allocation: in how many rounds a client takes part. banded, blt: in how many at most.
     separation
         min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds.
+    noise_schedule
+        Gaussian noise: factors of the noise multiplier in equal parts of the run.
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed.
     mechanism
@@ -104,6 +106,7 @@ class Question:
     sampling: Sampling = "poisson"
     participations: int | None = None
     separation: int | None = None
+    noise_schedule: tuple[float, ...] | None = None
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
     mechanism: Mechanism = "gaussian"
     noise: Literal["independent", "banded", "blt"] = "independent"

@@ -6,7 +6,7 @@ import numpy as np
 
 from accounting import budget
 from accounting.budget import Budget, Plan
-from accounting.compose.accountant import Accountant
+from accounting.compose.accountant import Accountant, Guarantee, guarantee
 from accounting.compose.rdp import Conversion
 from accounting.errors import UnsupportedMechanism
 from accounting.rounding import upwards
@@ -44,10 +44,19 @@ def plot_budget(plan: Plan, answer: Budget, path: Path) -> None:
 def _strength(plan: Plan, answer: Budget) -> str:
     if plan.edge is not None:
         return f"{plan.dimension:,} coins in [{plan.edge:g}, {1 - plan.edge:g}]"
-    return f"noise multiplier {upwards(answer.noise_multiplier)}"
+    changes = "" if plan.noise_schedule is None else " x " + ", ".join(f"{one:g}" for one in plan.noise_schedule)
+    return f"noise multiplier {upwards(answer.noise_multiplier)}{changes}"
 
 
-def _at(plan: Plan, answer: Budget, rounds: int, accountant: Accountant, conversion: Conversion) -> Budget:
+def _at(plan: Plan, answer: Budget, rounds: int, accountant: Accountant, conversion: Conversion) -> Budget | Guarantee:
+    if plan.noise_schedule is not None:
+        return guarantee(
+            plan.first(answer.noise_multiplier, rounds, of=answer.rounds),
+            delta=float(plan.delta or 0),
+            accountant=accountant,
+            conversion=conversion,
+            with_lower_bound=accountant == "best",
+        )
     return budget.solve(
         plan,
         noise_multiplier=answer.noise_multiplier,

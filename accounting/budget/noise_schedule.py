@@ -1,0 +1,63 @@
+"""Noise that differs from round to round by a public plan: equal parts of a run, each with a factor of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from accounting import require
+from accounting.errors import InvalidParameter
+
+MOST_PARTS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSchedule:
+    """Round t of `rounds` (from 0) has `factors[floor(t k / rounds)]` times the noise multiplier, k factors in all.
+
+    Claim: the factors are fixed before the first round and public, so a run is the composition of `parts`, each round
+    charged with its own noise. Direction of error: that of the account of the composition, an upper bound. Less
+    noise in some rounds is paid for with more in others: at equal epsilon the sum of the noise's variances is least
+    where all factors are equal. InvalidParameter for factors that are not finite and above 0, more of them than rounds,
+    or more than 1,000.
+    """
+
+    factors: tuple[float, ...]
+    rounds: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", checked(self.factors))
+        require.count(rounds=self.rounds)
+        if len(self.factors) > self.rounds:
+            raise InvalidParameter(
+                f"noise_schedule of {len(self.factors)} parts in rounds={self.rounds}: must have a round for each. "
+                "Use fewer factors, or more rounds."
+            )
+
+    def factor(self, number: int) -> float:
+        """Of round `number`, counted from 0; a round beyond the plan has the least of all, so that nothing is charged
+        too little."""
+        if not 0 <= number < self.rounds:
+            return self.least
+        return self.factors[number * len(self.factors) // self.rounds]
+
+    @property
+    def least(self) -> float:
+        """The smallest factor: that of the rounds that cost most."""
+        return min(self.factors)
+
+    @property
+    def parts(self) -> tuple[tuple[float, int], ...]:
+        """The factors in their order, each with its number of rounds."""
+        ends = [math.ceil(part * self.rounds / len(self.factors)) for part in range(len(self.factors) + 1)]
+        return tuple((factor, end - start) for factor, start, end in zip(self.factors, ends, ends[1:], strict=False))
+
+
+def checked(factors: object) -> tuple[float, ...]:
+    """Factors as a tuple of floats. InvalidParameter where they are none."""
+    if not isinstance(factors, tuple | list) or not 0 < len(factors) <= MOST_PARTS:
+        raise InvalidParameter(
+            f"noise_schedule={require.shown(factors)}: must be a list of 1 to {MOST_PARTS:,} factors of the noise "
+            "multiplier, such as 1.2, 1.0, 0.8."
+        )
+    return tuple(float(require.positive(noise_schedule=factor)) for factor in factors)
