@@ -33,7 +33,6 @@ class PlanOptions:
     server_decay: float
     participations: int | None
     separation: int | None
-    noise_schedule: tuple[float, ...] | None
     rounds: int | None
     adjacency: str | None
     delta: float | None
@@ -52,6 +51,7 @@ class PlanOptions:
     others: str | None
     slots: int | None
     before: Composed | None = None
+    noise_schedule: tuple[float, ...] | None = None
 
     def plan(self) -> Plan:
         """ConfigError for an option that has no meaning for this mechanism, or that it needs."""

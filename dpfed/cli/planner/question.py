@@ -50,8 +50,6 @@ class Question:
         balls-and-bins, allocation: in how many rounds a client takes part. banded, blt: in how many at most.
     separation
         min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds.
-    noise_schedule
-        Gaussian noise: factors of the noise multiplier in equal parts of the run.
     adjacency
         Default: add-remove for poisson and all, replace-one for fixed.
     mechanism
@@ -106,7 +104,6 @@ class Question:
     sampling: Sampling = "poisson"
     participations: int | None = None
     separation: int | None = None
-    noise_schedule: tuple[float, ...] | None = None
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
     mechanism: Mechanism = "gaussian"
     noise: Literal["independent", "banded", "blt"] = "independent"
@@ -133,7 +130,7 @@ class Question:
         """ConfigError, AccountingError for what describes no plan."""
         if self.clients is None:
             raise ConfigError("--clients is missing: how many there are.")
-        names = [field.name for field in dataclasses.fields(PlanOptions) if field.name != "before"]
+        names = {field.name for field in dataclasses.fields(PlanOptions)} - {"before", "noise_schedule"}
         return PlanOptions(**{name: getattr(self, name) for name in names}).plan()
 
     @property
