@@ -40,9 +40,12 @@ OF_OURS = (
     "participation/shakespeare.toml",
     "accuracy/fashion-mnist.toml",
     "accuracy/gains.toml",
+    "accuracy/gains-cnn.toml",
+    "accuracy/ideas.toml",
     "accuracy/cifar-10.toml",
+    "fedpm/table-1-small-images.toml",
 )
-OWN_NETWORK = EXPERIMENTS / "participation" / "last_characters.py"
+OWN_CODE = (EXPERIMENTS / "participation" / "last_characters.py", EXPERIMENTS / "accuracy" / "ideas.py")
 WITHOUT_RUNS = ("fedpm/figure-5/run.py", "fedmrn/table_2.py", "fedmrn/figure_6.py")
 ON_DISK_OR_NOT = {
     *("digits", "mnist", "fashion-mnist", "emnist-balanced", "svhn", "svhn-extra", "cifar-10", "cifar-100"),
@@ -51,11 +54,13 @@ ON_DISK_OR_NOT = {
 
 
 @pytest.fixture(autouse=True)
-def _own_network() -> Iterator[None]:
-    """That of participation/shakespeare.toml, as --load makes it known."""
-    runpy.run_path(str(OWN_NETWORK))
+def _own_code() -> Iterator[None]:
+    """That of participation/shakespeare.toml and accuracy/ideas.toml, as --load makes it known."""
+    for path in OWN_CODE:
+        runpy.run_path(str(path))
     yield
-    registered.forget(str(OWN_NETWORK))
+    for path in OWN_CODE:
+        registered.forget(str(path))
 
 
 def cells(name: str, profile: str, tmp_path: Path) -> tuple[Cell, ...]:
