@@ -28,7 +28,7 @@ from accounting.mechanisms import (
     sampling_of,
     schedule_of,
     unsampled,
-    whole,
+    with_whole_noise,
 )
 from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
@@ -120,7 +120,11 @@ def guarantee(
     """
     require.open_probability(delta=delta)
     bound = _bound(mechanism, delta, accountant, conversion, precise)
-    lower = lower_bound.epsilon(mechanism, delta=delta) if with_lower_bound and pld.supports(whole(mechanism)) else None
+    lower = (
+        lower_bound.epsilon(mechanism, delta=delta)
+        if with_lower_bound and pld.supports(with_whole_noise(mechanism))
+        else None
+    )
     if lower is not None and not bound.violated:
         lower = min(lower, bound.epsilon)  # two computations of one number may cross by rounding
     return Guarantee(

@@ -30,7 +30,7 @@ from accounting.mechanisms import (
     sampling_of,
     schedule_of,
     unsampled,
-    whole,
+    with_whole_noise,
 )
 
 # Share of delta from which on rounding is worth a second, tilted composition.
@@ -56,10 +56,10 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     target = require.open_probability(delta=delta)
     lost = math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
     if lost:
-        most = _epsilon(whole(mechanism), target)
+        most = _epsilon(with_whole_noise(mechanism), target)
         target += (1 + math.exp(min(most, 700.0))) * lost * (1 + 1e-12)
-        return _epsilon(whole(mechanism), target) if target < 1 else 0.0
-    return _epsilon(whole(mechanism), target)
+        return _epsilon(with_whole_noise(mechanism), target) if target < 1 else 0.0
+    return _epsilon(with_whole_noise(mechanism), target)
 
 
 def _epsilon(mechanism: Mechanism, target: float) -> float:

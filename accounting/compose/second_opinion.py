@@ -19,7 +19,7 @@ from accounting.mechanisms import (
     sampling_of,
     schedule_of,
     unsampled,
-    whole,
+    with_whole_noise,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import downwards, upwards
@@ -89,7 +89,7 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     """
     target = require.open_probability(delta=delta)
     left = target - math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
-    mechanism = whole(mechanism)
+    mechanism = with_whole_noise(mechanism)
     parts = parts_of(mechanism)
     why = _why_none(parts, left)
     if why:

@@ -19,7 +19,7 @@ from accounting.mechanisms.descriptions import (
     schedule_of,
     subsample,
     unsampled,
-    whole,
+    with_whole_noise,
 )
 from accounting.mechanisms.gaussian import Gaussian, simultaneous
 from accounting.mechanisms.integers import DiscreteGaussian, NoisyIntegers, Skellam
@@ -64,5 +64,5 @@ __all__ = [
     "simultaneous",
     "subsample",
     "unsampled",
-    "whole",
+    "with_whole_noise",
 ]

@@ -227,7 +227,7 @@ def noise_of(release: SingleRelease) -> Gaussian | None:
     return noise.gaussian if isinstance(noise, GaussianShares) else gaussian_of(release)
 
 
-def whole(mechanism: Mechanism) -> Mechanism:
+def with_whole_noise(mechanism: Mechanism) -> Mechanism:
     """The same with the noise of each sum as one draw, and without what may overflow (`GaussianShares`)."""
     parts = parts_of(mechanism)
     if not any(isinstance(unsampled(part), GaussianShares) for part, _ in parts):

@@ -9,7 +9,7 @@ from typing import Any
 from accounting.compose import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
-from accounting.mechanisms import Schedule, whole
+from accounting.mechanisms import Schedule, with_whole_noise
 from accounting.rounding import downwards, upwards
 from dpfed.audit.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.run_files import RunFiles, clip_norm_before
@@ -241,6 +241,6 @@ def least_epsilon(files: RunFiles, delta: float) -> float | None:
     mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
     return (
         lower_bound.epsilon(mechanism, delta=delta)
-        if mechanism is not None and pld.supports(whole(mechanism))
+        if mechanism is not None and pld.supports(with_whole_noise(mechanism))
         else None
     )

@@ -13,7 +13,7 @@ from accounting.compose.accountant import overflow
 from accounting.compose.second_opinion import second_opinion
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import BallsAndBins, Composed, from_dict, whole
+from accounting.mechanisms import BallsAndBins, Composed, from_dict
 from accounting.mechanisms.slots import default_slots
 
 DELTA, ROUNDS, BETA = 1e-5, 20, 1e-7
@@ -87,7 +87,7 @@ def test_the_lower_bound_is_nearly_that_of_the_whole_noise(sampling):
     release = noise if sampling is None else subsample(noise, sampling)
     stated = guarantee(run(release), delta=DELTA)
     assert stated.epsilon * 0.997 < stated.lower_bound <= stated.epsilon
-    plain = guarantee(run(whole(run(release)).parts[0][0]), delta=DELTA)
+    plain = guarantee(run(with_whole_noise(run(release)).parts[0][0]), delta=DELTA)
     assert stated.lower_bound < plain.lower_bound  # what may overflow is taken off
 
 
