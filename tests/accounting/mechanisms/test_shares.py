@@ -13,7 +13,7 @@ from accounting.compose.accountant import overflow
 from accounting.compose.second_opinion import second_opinion
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import BallsAndBins, Composed, from_dict
+from accounting.mechanisms import BallsAndBins, Composed, from_dict, with_whole_noise
 from accounting.mechanisms.slots import default_slots
 
 DELTA, ROUNDS, BETA = 1e-5, 20, 1e-7
