@@ -9,15 +9,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.compose import over_rounds
+from accounting.compose import accountant, over_rounds
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
 from accounting.ledger import LocalRelease, Release
-from accounting.mechanisms import SingleRelease, schedule_of
+from accounting.mechanisms import Composed, SingleRelease, schedule_of
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
 from dpfed.run.book import Book
 from dpfed.run.experiment import Experiment
+
+_TOLERANCE = 1e-2
+"""Of running accounts, beside that of the whole."""
 
 
 class Spending(Protocol):
@@ -82,18 +85,29 @@ class OfVariousRounds:
     noise changes by a plan; or rounds of a participation schedule, which are accounted together."""
 
     def __init__(self, goal: PrivacyGoal, rounds: int, before: list[SingleRelease]) -> None:
-        self._goal = goal
+        self._goal, self._released = goal, list(before)
         self._running = Running(delta=goal.delta, typical=goal.mechanism, rounds=rounds, accountant=goal.accountant)
         for release in before:
             self._running.add(release)
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        return self._running.epsilon(self._goal.of_round(number))
+        release = self._goal.of_round(number)
+        return self._stated(self._running.epsilon(release), [*self._released, release])
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         if isinstance(release, Release):
             self._running.add(release.mechanism)
-        return self._running.epsilon()
+            self._released.append(release.mechanism)
+        return self._stated(self._running.epsilon(), self._released)
+
+    def _stated(self, found: float, releases: list[SingleRelease]) -> float:
+        """By the account of the whole run where the running one is above the budget by no more than its tolerance: the
+        noise of a schedule was calibrated by the former."""
+        goal = self._goal
+        if goal.schedule is None or goal.budget is None or not 0 < found / goal.budget - 1 < _TOLERANCE:
+            return found
+        whole = accountant.epsilon(Composed.of(releases), delta=goal.delta, accountant=goal.accountant)
+        return min(found, whole)
 
 
 class OfRecords:

@@ -1,13 +1,16 @@
 """Runs whose noise changes over the rounds by a plan: drawn, charged, resumed, audited, refused."""
 
+import numpy as np
 import pytest
 
 from accounting import Ledger
+from accounting.ledger import Release
 from accounting.mechanisms import gaussian_of
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
+from dpfed.run.spending import OfVariousRounds
 from dpfed.stages.gaussian_noise import GaussianNoise
 
 FALLING = ("federation.rounds=6", "privacy.noise_schedule=[1.5, 1.0, 0.5]", "privacy.noise_multiplier=2.0")
@@ -32,6 +35,21 @@ def test_an_epsilon_is_kept_to(tiny_config, tmp_path):
     outcome = federation.run(build(config), tmp_path / "run")
     assert (outcome.summary["stopped_by"], outcome.summary["rounds"]) == ("rounds", 6)
     assert 1.49 < outcome.summary["epsilon"] <= 1.5
+
+
+@pytest.mark.parametrize("factors", ["[1.0, 0.5]", "[1.5, 1.0, 0.5]", "[0.6, 1.2]"])
+def test_noise_that_was_calibrated_pays_for_the_last_round(tiny_config, factors):
+    """The running account is a bit above that of the whole run, by which the noise was found."""
+    plan = ("federation.clients=600", "federation.cohort=10", "federation.rounds=60", "privacy.epsilon=1.01")
+    settings = (*plan, "privacy.clip_norm=1.0", f"privacy.noise_schedule={factors}")
+    experiment = build(tiny_config(*settings, without=["privacy"]))
+    goal, nobody = experiment.goal, np.zeros(0, dtype=np.int64)
+    spent = OfVariousRounds(goal, 60, [])
+    for number in range(60):
+        assert spent.with_round(nobody, number) <= 1.01
+        of = {"clip_norm": 1.0, "noise_std": 1.0, "noise_placement": "server"}
+        assert spent.charge(Release(round=number, mechanism=goal.of_round(number), **of)) <= 1.01
+    assert spent.with_round(nobody, 60) > 1.01
 
 
 def test_a_budget_ends_the_run_before_the_round_that_it_does_not_pay_for(tiny_config, tmp_path):
