@@ -32,6 +32,7 @@ WANTED = {
     "fedmrn/table-3.toml",
     "fedmrn/figure-5.toml",
     "fed-smp/clip-fashion-mnist.toml",
+    "fed-smp/main-rows.toml",
     "fedscalar/figure-2.toml",
     "fedscalar/figure-3.toml",
 }
