@@ -141,8 +141,9 @@ class Mask(Table):
     spread: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 1.0
     """Initial scores are N(0, spread^2)."""
 
-    constant: Literal["kaiming", "published"] = "kaiming"
-    """The size s of frozen weights +s and -s: sqrt(2 / fan_in), or e sqrt(1 / fan_in) as in the published code."""
+    constant: Literal["kaiming", "published", "even"] = "kaiming"
+    """The size s of frozen weights +s and -s: sqrt(2 / fan_in), or e sqrt(1 / fan_in) as in the published code, or one size
+    in all layers, the geometric mean of sqrt(2 / fan_in)."""
 
     scale: Positive = 1.0
     """Frozen weights are multiplied by it."""

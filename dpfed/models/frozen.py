@@ -15,7 +15,7 @@ from dpfed.errors import ConfigError
 from dpfed.models.flat import Block, FlatModel
 from dpfed.seeds import Seeds
 
-Constant = Literal["kaiming", "published"]
+Constant = Literal["kaiming", "published", "even"]
 Biases = Literal["masked", "absent"]
 
 
@@ -24,8 +24,9 @@ class FrozenNetwork:
     """Weights +s or -s by the seed's coins, s by the layer's fan-in; a mask in {0, 1}^n keeps some of them.
 
     s = sqrt(2 / fan_in), the "kaiming" constant of Isik et al. 2023 (FedPM), or e sqrt(1 / fan_in), the "published"
-    one of its code, 1.92 times that. A bias is +s or -s of its layer and masked like a weight, or "absent": zero and
-    not sent. Scales and shifts of normalisation layers are 1 and 0, neither masked nor sent.
+    one of its code, 1.92 times that. "even": one size for all layers, the geometric mean of theirs under "kaiming"; a
+    network of ReLUs is as large by it, and noise on a probability is as large in every layer. A bias is +s or -s of its
+    layer and masked like a weight, or "absent": zero and not sent. Scales and shifts of normalisation layers are 1 and 0, neither masked nor sent.
 
     constants: float32 [d], the weight each coordinate has where the mask is 1
     masked:    int64 [n], the coordinates that the mask covers; the others keep their constant
@@ -90,7 +91,7 @@ def freeze(
     if constant not in get_args(Constant) or biases not in get_args(Biases):
         raise ConfigError(f"mask.constant={constant!r}, mask.biases={biases!r}: unknown; see `dpfed run --help`.")
     signs = _words(seeds, "frozen.signs", model.size) >> np.uint64(63)
-    scales = np.concatenate([_scales(model, block, constant) for block in model.layout])
+    scales = _scales(model, constant)
     constants = np.where(signs == 1, scale, -scale) * scales
     covered = np.concatenate([_covered(block, biases) for block in model.layout])
     for block in model.layout:
@@ -140,8 +141,20 @@ def _covered(block: Block, biases: Biases) -> NDArray[np.bool_]:
     return np.full(block.stop - block.start, masked)
 
 
-def _scales(model: FlatModel, block: Block, constant: Constant) -> NDArray[np.float64]:
+def _scales(model: FlatModel, constant: Constant) -> NDArray[np.float64]:
+    """s of every coordinate."""
+    fans = [_fan_in(model, block) for block in model.layout]
+    if constant == "published":
+        sizes = [math.e / math.sqrt(fan_in) for fan_in in fans]
+    else:
+        sizes = [math.sqrt(2 / fan_in) for fan_in in fans]
+    if constant == "even":
+        weights = [size for size, block in zip(sizes, model.layout, strict=True) if block.kind == "weight"]
+        sizes = [math.exp(math.fsum(map(math.log, weights)) / len(weights))] * len(sizes)
+    counts = [block.stop - block.start for block in model.layout]
+    return np.repeat(np.array(sizes), counts)
+
+
+def _fan_in(model: FlatModel, block: Block) -> int:
     matrix = _weight_of(model, block)
-    fan_in = math.prod(matrix.shape[1:]) if matrix else 1
-    scale = math.sqrt(2 / fan_in) if constant == "kaiming" else math.e / math.sqrt(fan_in)
-    return np.full(block.stop - block.start, scale)
+    return math.prod(matrix.shape[1:]) if matrix else 1

@@ -141,6 +141,18 @@ def test_constants_are_signed_and_follow_the_fan_in(constant: str) -> None:
     assert not torch.equal(big.constants, freeze(big.model, Seeds(root=12)).constants)
 
 
+def test_one_size_in_all_layers_leaves_the_network_as_large() -> None:
+    """Without biases a network of ReLUs is homogeneous in each layer: only the product of the sizes counts."""
+    wide = FlatModel(partial(mlp, (100,), 10, hidden=(50, 7)))
+    even = freeze(wide, SEEDS, constant="even", biases="absent")
+    kaiming = freeze(wide, SEEDS, biases="absent")
+    assert len(even.constants[even.masked].abs().unique()) == 1
+    assert torch.equal(even.constants.sign(), kaiming.constants.sign())
+    inputs = torch.randn(20, 100, generator=torch.Generator().manual_seed(3))
+    outputs = [wide.forward(frozen.weights(torch.ones(frozen.size)), inputs) for frozen in (even, kaiming)]
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-6)
+
+
 def test_absent_biases_are_neither_masked_nor_used() -> None:
     frozen = network(biases="absent")
     assert frozen.size == 30 + 20
