@@ -142,8 +142,8 @@ class Mask(Table):
     """Initial scores are N(0, spread^2)."""
 
     constant: Literal["kaiming", "published", "even"] = "kaiming"
-    """The size s of frozen weights +s and -s: sqrt(2 / fan_in), or e sqrt(1 / fan_in) as in the published code, or one size
-    in all layers, the geometric mean of sqrt(2 / fan_in)."""
+    """The size s of frozen weights +s and -s: sqrt(2 / fan_in), or e sqrt(1 / fan_in) as in the published code, or one
+    size in all layers, the geometric mean of sqrt(2 / fan_in)."""
 
     scale: Positive = 1.0
     """Frozen weights are multiplied by it."""

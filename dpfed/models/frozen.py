@@ -26,7 +26,8 @@ class FrozenNetwork:
     s = sqrt(2 / fan_in), the "kaiming" constant of Isik et al. 2023 (FedPM), or e sqrt(1 / fan_in), the "published"
     one of its code, 1.92 times that. "even": one size for all layers, the geometric mean of theirs under "kaiming"; a
     network of ReLUs is as large by it, and noise on a probability is as large in every layer. A bias is +s or -s of its
-    layer and masked like a weight, or "absent": zero and not sent. Scales and shifts of normalisation layers are 1 and 0, neither masked nor sent.
+    layer and masked like a weight, or "absent": zero and not sent. Scales and shifts of normalisation layers are 1
+    and 0, neither masked nor sent.
 
     constants: float32 [d], the weight each coordinate has where the mask is 1
     masked:    int64 [n], the coordinates that the mask covers; the others keep their constant

@@ -6,10 +6,20 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from accounting.ledger import population_key
+from accounting.ledger.project import ProjectLedger
+from dpfed.config.own_code import code_hash
+from dpfed.data.population import fingerprint
+from dpfed.server.moving_average import network_of
+
+if TYPE_CHECKING:
+    from dpfed.run.experiment import Experiment
+    from dpfed.run.folder import RunFolder
 
 FORMAT = "dpfed-run-1"
 """A version of this package that would go on with a run in another way (other streams, other steps) has another one."""
@@ -66,3 +76,34 @@ def start_hash(tensors: Iterable[Tensor]) -> str:
         found.update(json.dumps([str(values.dtype), list(values.shape)]).encode() + b"\n")
         found.update(values.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
+
+
+def binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedger | None) -> Binding:
+    """What the run is made of, under the key of its project, or its own. A key from the seed is as good as the noise
+    from it: not for release, and the same whenever the run is repeated."""
+
+    def new_key() -> bytes:
+        if project is not None:
+            return project.key()
+        simulated = experiment.method.randomness.name == "simulated"
+        return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
+
+    readout = experiment.readout
+    return Binding(
+        configuration=folder.configuration,
+        population=fingerprint(
+            folder.key(new_key),
+            experiment.dataset,
+            experiment.method.clients.partition,
+            unit=experiment.goal.unit if experiment.goal is not None else "none",
+            on_nodes=experiment.config.data.partition == "nodes",
+        ),
+        start=start_hash(
+            [
+                experiment.start.broadcast,
+                *([frozen.constants] if (frozen := network_of(readout)) is not None else []),
+                *experiment.model.fixed.values(),
+            ]
+        ),
+        own_code=code_hash(experiment.own_code),
+    )

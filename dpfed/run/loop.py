@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.errors import AccountingError, BudgetSpent
-from accounting.ledger import Header, population_key
+from accounting.ledger import Header
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.aggregation.summed import Closing
-from dpfed.config.own_code import code_hash, words_of
-from dpfed.data.population import fingerprint
+from dpfed.config.own_code import words_of
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.goals import PrivacyGoal
@@ -30,7 +29,7 @@ from dpfed.methods.records import RecordGoal
 from dpfed.randomness import Secure
 from dpfed.round import NO_RESULT, begin_round, cohort_of, end_round
 from dpfed.run import exceeded
-from dpfed.run.binding import Binding, Heads, start_hash
+from dpfed.run.binding import Binding, Heads, binding_of
 from dpfed.run.book import Book
 from dpfed.run.checkpoint import Checkpoint
 from dpfed.run.experiment import Experiment
@@ -49,7 +48,6 @@ from dpfed.run.watched import (
     take_part_watched,
     without_result,
 )
-from dpfed.server.moving_average import network_of
 from dpfed.server.state import ServerState
 from dpfed.stages.stage import Round
 
@@ -192,7 +190,7 @@ class Run:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(folder.shorter, experiment.config, experiment.facts, experiment.goal, sent)
                 folder.prolong(experiment.config.federation.rounds)
-            binding = _binding_of(experiment, folder, project)
+            binding = binding_of(experiment, folder, project)
             folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)
             randomness = experiment.method.randomness
@@ -337,37 +335,6 @@ def _check_project(experiment: Experiment, project: ProjectLedger | None) -> Non
             f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
             "Remove --ledger, or make the run private."
         )
-
-
-def _binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedger | None) -> Binding:
-    """What the run is made of, under the key of its project, or its own. A key from the seed is as good as the noise
-    from it: not for release, and the same whenever the run is repeated."""
-
-    def new_key() -> bytes:
-        if project is not None:
-            return project.key()
-        simulated = experiment.method.randomness.name == "simulated"
-        return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
-
-    readout = experiment.readout
-    return Binding(
-        configuration=folder.configuration,
-        population=fingerprint(
-            folder.key(new_key),
-            experiment.dataset,
-            experiment.method.clients.partition,
-            unit=experiment.goal.unit if experiment.goal is not None else "none",
-            on_nodes=experiment.config.data.partition == "nodes",
-        ),
-        start=start_hash(
-            [
-                experiment.start.broadcast,
-                *([frozen.constants] if (frozen := network_of(readout)) is not None else []),
-                *experiment.model.fixed.values(),
-            ]
-        ),
-        own_code=code_hash(experiment.own_code),
-    )
 
 
 def _open_book(
