@@ -67,6 +67,11 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     tables["privacy"].pop("epsilon", None)
     tables["privacy"] |= {"clip_norm": _SHORT[name]} if name in _SHORT else {}
     tables = override(tables, [*_SETTING, *settings])
+    if tables["privacy"].get("noise_schedule") is not None:
+        raise ConfigError(
+            "privacy.noise_schedule: this audit repeats one round, and its rounds differ. Remove it, and set "
+            "privacy.noise_multiplier to that of the round to be audited: the multiplier times its factor."
+        )
     federation = tables["federation"]
     if federation["sampling"] in SCHEDULES and not any("federation.rounds" in one for one in settings):
         federation["rounds"] = _ROUNDS

@@ -11,6 +11,7 @@ from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.run.experiment import not_protected
 from dpfed.run.server_view import hostile_clients_view, server_view
+from dpfed.run.summary import schedule_facts
 
 
 def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
     return found | {
         "noise": "coins" if goal.noise_multiplier is None else goal.integers.kind if goal.integers else "gaussian",
         "noise_multiplier": goal.noise_multiplier,
-        "noise_schedule": None if goal.schedule is None else list(goal.schedule.factors),
+        **schedule_facts(goal),
         "server_epsilon": against_server.epsilon if against_server else None,
         "server_epsilon_rounds": against_server.rounds if against_server else None,
         "hostile_clients_epsilon": against_clients.epsilon if against_clients else None,

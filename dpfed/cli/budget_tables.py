@@ -14,6 +14,7 @@ from accounting.compose.adaptive import HYPOTHESIS
 from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
+from dpfed.report.privacy_words import factors_words
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _NO_GUARANTEE = "not a guarantee: "
@@ -110,7 +111,7 @@ def _schedule_words(plan: Plan) -> str:
 def _strength(answer: Budget) -> str:
     if answer.noise_multiplier is not None:
         schedule = answer.plan.noise_schedule
-        times = "" if schedule is None else f" times {', '.join(f'{one:g}' for one in schedule)} in equal parts"
+        times = "" if schedule is None else f" times {factors_words(schedule)} in equal parts"
         return f"noise multiplier {upwards(answer.noise_multiplier)}{times}"
     record = answer.to_dict()
     return f"{record['mechanism']} of d = {record['dimension']:,} coins in [{record['edge']:g}, {1 - record['edge']:g}]"

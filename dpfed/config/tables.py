@@ -135,7 +135,8 @@ def _problem(item: Any) -> str:
         return f"{where}: unknown key; known here: {', '.join(known)}.{hint} `dpfed config` explains every key."
     if item["type"] == "missing":
         return f"{where}: is missing and has no default."
-    return f"{where}={shown(item['input'])}: {item['msg']}. `dpfed config {_key(item['loc'])}` says what is allowed."
+    words = item["msg"].replace("valid tuple", "valid list").replace("Tuple", "List")  # as TOML calls it
+    return f"{where}={shown(item['input'])}: {words}. `dpfed config {_key(item['loc'])}` says what is allowed."
 
 
 def _key(location: Sequence[Any]) -> str:

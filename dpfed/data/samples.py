@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dpfed import data
 from dpfed.config.samples_tables import Data
@@ -103,10 +104,23 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
                 "Use a data set of the same form."
             )
         _, inputs, labels = other.carve_public(count, seeds.generator("public.carve"))
+        _refuse_shared(inputs, other, whole)
         rest, note = whole, f"{count} samples of {other.name} serve as public data: they are not protected"
     return rest, Public(
         inputs=torch.from_numpy(inputs).to(device), labels=torch.from_numpy(labels).to(device), note=note
     )
+
+
+def _refuse_shared(inputs: NDArray[Any], other: Dataset, whole: Dataset) -> None:
+    """What clients hold is not public, under whatever name it is read."""
+    held = {row.tobytes() for row in whole.train_inputs}
+    shared = sum(row.tobytes() in held for row in inputs)
+    if shared:
+        raise ConfigError(
+            f"data.public_from={other.name!r}: {shared} of its {len(inputs)} public samples are samples of clients, in "
+            f"the training set of {whole.name}, and no epsilon would cover them. Use other data, or remove "
+            "data.public_from: then data.public samples are taken away from the clients."
+        )
 
 
 def _of_one_form(other: Dataset, whole: Dataset) -> bool:

@@ -93,6 +93,11 @@ RULES = (
         lambda config, facts: not _coins(config, facts) and seen(config) != "uploads",
     ),
     Needs(
+        ("privacy.correction",),
+        "privacy.noise_std > 0 (coins that are private without noise need no correction)",
+        lambda config, facts: config.privacy is not None and bool(config.privacy.noise_std),
+    ),
+    Needs(
         ("aggregation.dropout_at",),
         "aggregation.dropout > 0",
         lambda config, facts: config.aggregation.dropout > 0,

@@ -208,9 +208,15 @@ def changing_noise(config: Config, facts: MethodFacts) -> Iterator[str]:
         return
     coins = facts.coins or signs_are_coins(config, facts)
     if coins or facts.dithered or integer_noise(config) is not None:
+        kind = config.aggregation.kind
+        what = (
+            f"aggregation.kind={kind!r}, whose noise is of whole numbers"
+            if kind != "plain"
+            else (f"method.name={facts.name!r} and privacy.noise={table.noise!r}")
+        )
         yield (
-            f"privacy.noise_schedule with method.name={facts.name!r} and privacy.noise={table.noise!r}: is built for "
-            "Gaussian noise. Remove it, or use dp-fedavg or Fed-SMP with noise 'gaussian'."
+            f"privacy.noise_schedule with {what}: is built for Gaussian noise in a plain sum. Remove it, or use "
+            "dp-fedavg or Fed-SMP with noise 'gaussian' and aggregation.kind='plain'."
         )
     if sampling not in ("poisson", "fixed", "all"):
         yield (

@@ -90,6 +90,11 @@ def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"method.name={facts.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
             "number of samples, and data.public_from to the data set they come from if it is another."
         )
+    if config.data.public_from is not None and config.data.public_from == config.data.name:
+        yield (
+            f"data.public_from={config.data.public_from!r} with data.name={config.data.name!r}: these are samples of "
+            "clients. Remove data.public_from: then data.public samples are taken away from the clients."
+        )
 
 
 def _optimisers(config: Config, facts: MethodFacts) -> Iterator[str]:

@@ -136,6 +136,7 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
         if len(varying) > _MOST_KEYS:
             at = {"folder": run.folder.name}
         placed.append(replace(run, row=method, at={**at, SEED: str(run.summary["seed"])}))
+    _refuse_repeated(placed, configs)
     both = [", ".join(dict.fromkeys(str(run.summary[key]) for run in runs)) for key in ("method", "dataset")]
     return Collection(
         title=" on ".join(both),
@@ -145,6 +146,18 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
         repeat=tuple(f"dpfed run {folder / 'config.toml'}" for folder in folders),
         versions={},
     )
+
+
+def _refuse_repeated(runs: Sequence[OneRun], configs: Sequence[Mapping[str, Any]]) -> None:
+    """The same run twice is no second seed."""
+    for number, run in enumerate(runs):
+        for earlier, other in zip(runs[:number], configs, strict=False):
+            same = all(run.summary[key] == earlier.summary[key] for key in ("method", "seed"))
+            if same and configs[number] == other:
+                raise RunError(
+                    f"{run.folder}: is the run of {earlier.folder} again, of the same configuration and seed. A mean "
+                    "over seeds would count it twice. Leave one of them out."
+                )
 
 
 def _differing(runs: Sequence[OneRun]) -> dict[str, tuple[str, ...]]:

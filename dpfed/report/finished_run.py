@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accounting.budget.noise_schedule import checked
 from accounting.errors import InvalidParameter
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_DOCUMENT, LARGEST_LINES, read_text
 from accounting.require import count, real
@@ -20,7 +21,7 @@ _WORDS_OR_NONE = (
     "unit", "adjacency", "accountant", "sampling", "noise", "noise_placement", "randomness", "device"
 )  # fmt: skip
 _COUNTS = ("rounds", "seed")
-_COUNTS_OR_NONE = ("clients", "cohort")
+_COUNTS_OR_NONE = ("clients", "cohort", "noise_schedule_rounds")
 _REALS = ("seconds",)
 _LARGEST = 1e100
 _LONGEST = 1000
@@ -65,6 +66,9 @@ def _check_summary(summary: dict[str, Any]) -> None:
         for key in ("delta", "noise_multiplier", "clients", "cohort", "unit", "sampling", "adjacency", "accountant"):
             if summary[key] is None and key != "noise_multiplier":
                 raise KeyError(key)
+    factors = summary.get("noise_schedule")
+    if factors is not None:
+        checked(factors)
     notes = summary.get("not_protected", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise InvalidParameter("not_protected: must be a list of words.")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accounting.rounding import downwards, upwards
+
+_FACTORS = 8
+"""Of a noise schedule, as many as are written one by one."""
 
 
 def statement(summary: Mapping[str, Any]) -> str:
@@ -57,9 +60,20 @@ def noise_words(summary: Mapping[str, Any]) -> str:
 
 
 def _changes(summary: Mapping[str, Any]) -> str:
-    """Of the noise multiplier over the rounds."""
+    """Of the noise multiplier over the rounds; a run that ended early has had the first of them."""
     factors = summary.get("noise_schedule")
-    return "" if not factors else f" times {', '.join(f'{one:g}' for one in factors)} in equal parts of the rounds,"
+    if not factors:
+        return ""
+    planned = summary.get("noise_schedule_rounds")
+    rounds = "the rounds" if planned in (None, summary["rounds"]) else f"{planned} planned rounds"
+    return f" times {factors_words(factors)} in equal parts of {rounds},"
+
+
+def factors_words(factors: Sequence[float]) -> str:
+    """Factors of a noise multiplier, in their order; of many the first, the last, the least and the number."""
+    if len(factors) <= _FACTORS:
+        return ", ".join(f"{one:.6g}" for one in factors)
+    return f"{factors[0]:.6g} to {factors[-1]:.6g} ({len(factors)} factors, the least {min(factors):.6g})"
 
 
 def sampling_words(summary: Mapping[str, Any]) -> str:

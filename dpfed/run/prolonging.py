@@ -38,6 +38,8 @@ def require_same_rounds(before: Mapping[str, Any], config: Config, facts: Method
             f"{said} the run has no budget: its length would be chosen by its results, which its epsilon does not "
             "cover. Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends where either does."
         )
+    if config.privacy.noise_schedule is not None:
+        raise RunError(f"{said} the parts of privacy.noise_schedule follow from it. Start a new run.")
     try:
         shorter = goal_of(parse_written(before, source="config.toml"), facts, sent)
     except ConfigError as error:

@@ -84,7 +84,7 @@ def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledg
         "adjacency": stated.adjacency if stated else None,
         "accountant": stated.method if stated else None,
         "noise_multiplier": goal.noise_multiplier if goal else None,
-        "noise_schedule": _schedule(goal),
+        **schedule_facts(goal),
         "clip_norm": state.clip_norm if goal else None,
         "noise_placement": _placement(book),
         "noise": _law(experiment, book),
@@ -139,11 +139,13 @@ def uploads_of_a_round(experiment: Experiment) -> float:
     return experiment.method.fill or experiment.method.sampler.expected
 
 
-def _schedule(goal: PrivacyGoal | RecordGoal | None) -> list[float] | None:
-    """Factors of the noise multiplier in equal parts of the run; None where all rounds have it as it is."""
-    if not isinstance(goal, PrivacyGoal) or goal.schedule is None:
-        return None
-    return list(goal.schedule.factors)
+def schedule_facts(goal: PrivacyGoal | RecordGoal | None) -> dict[str, Any]:
+    """Factors of the noise multiplier in equal parts of the planned rounds; None where all rounds have it as it is."""
+    schedule = goal.schedule if isinstance(goal, PrivacyGoal) else None
+    return {
+        "noise_schedule": list(schedule.factors) if schedule else None,
+        "noise_schedule_rounds": schedule.rounds if schedule else None,
+    }
 
 
 def _placement(book: Book | None) -> str | None:

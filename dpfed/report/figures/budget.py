@@ -11,6 +11,7 @@ from accounting.compose.rdp import Conversion
 from accounting.errors import UnsupportedMechanism
 from accounting.rounding import upwards
 from dpfed.report.figures.figure import figure
+from dpfed.report.privacy_words import factors_words
 
 _POINTS = 12
 _LINES: tuple[tuple[Accountant, Conversion], ...] = (("best", "improved"), ("rdp", "improved"), ("rdp", "classical"))
@@ -44,7 +45,7 @@ def plot_budget(plan: Plan, answer: Budget, path: Path) -> None:
 def _strength(plan: Plan, answer: Budget) -> str:
     if plan.edge is not None:
         return f"{plan.dimension:,} coins in [{plan.edge:g}, {1 - plan.edge:g}]"
-    changes = "" if plan.noise_schedule is None else " x " + ", ".join(f"{one:g}" for one in plan.noise_schedule)
+    changes = "" if plan.noise_schedule is None else f" x {factors_words(plan.noise_schedule)}"
     return f"noise multiplier {upwards(answer.noise_multiplier)}{changes}"
 
 

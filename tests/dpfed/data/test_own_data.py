@@ -335,3 +335,27 @@ def test_carving_and_limits_keep_owners_with_their_samples() -> None:
         assert [owner[x.tobytes()] for x in part.train_inputs] == part.train_clients.tolist()
     same = whole.at_most(train=40, test=100, generator=np.random.default_rng(0))
     assert same is whole
+
+
+def test_samples_of_clients_are_not_public_under_another_name(tmp_path):
+    """The same file spelt otherwise, and another file with some of its rows."""
+    rows = {name: values.astype(np.float32 if "inputs" in name else np.int64) for name, values in arrays().items()}
+    save_file(rows, tmp_path / "mine.safetensors", metadata={"classes": "3"})
+    (tmp_path / "other").mkdir()
+    fresh = np.random.default_rng(1).normal(size=(60, 5)).astype(np.float32)
+    save_file(rows | {"train_inputs": fresh}, tmp_path / "fresh.safetensors", metadata={"classes": "3"})
+    fresh[:30] = rows["train_inputs"][:30]
+    save_file(rows | {"train_inputs": fresh}, tmp_path / "half.safetensors", metadata={"classes": "3"})
+    method = {"name": "fed-smp-topk", "k": 3}
+
+    def built(public_from):
+        table = {"name": str(tmp_path / "mine.safetensors"), "public": 40, "public_from": str(public_from)}
+        model = {"name": "mlp", "hidden": [4]}
+        return build(parse({**RUN, "model": model, "method": method, "data": table}, source="run.toml"))
+
+    for known in (tmp_path / "mine.safetensors", tmp_path / "other" / ".." / "mine.safetensors"):
+        with pytest.raises(ConfigError, match="samples of clients"):
+            built(known)
+    with pytest.raises(ConfigError, match=r"[12]\d of its 40 public samples are samples of clients"):
+        built(tmp_path / "half.safetensors")
+    assert built(tmp_path / "fresh.safetensors").goal is not None

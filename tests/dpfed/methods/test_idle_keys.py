@@ -41,6 +41,7 @@ IDLE = [
     ("fedpm", "local.momentum=0.5", [ADAM], None),
     ("fedmask", "mask.forward=mean", [], None),
     ("fedavg", "data.public_from=mnist", [], None),
+    ("fedpm", "privacy.correction=none", [], {"clip_norm": 0.5}),
 ]
 
 

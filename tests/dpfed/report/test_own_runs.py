@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from run_folders import PRIVATE, run_folder
 
 import dpfed
 from dpfed.cli import status
@@ -46,3 +47,20 @@ def test_folders_are_named_and_differences_told(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "in what the runs differ:" in shown
     assert "privacy.clip_norm: 1.0 in a, b; 2.0 in c" in shown
+
+
+def test_the_same_run_twice_is_no_second_seed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run_folder(tmp_path / name, seed=seed)
+    assert status(["report", "a", "c", "b"]) == 1
+    assert "b: is the run of a again, of the same configuration and seed" in capsys.readouterr().err
+    assert status(["report", "a", "c"]) == 0
+
+
+@pytest.mark.parametrize("factors", [["2", 1.0], [], 3.0, [float("inf")], [-1.0], [[1.0]]])
+def test_a_noise_schedule_in_a_summary_is_checked(tmp_path, monkeypatch, capsys, factors):
+    monkeypatch.chdir(tmp_path)
+    run_folder(tmp_path / "a", **PRIVATE, noise_schedule=factors, noise_schedule_rounds=180)
+    assert status(["report", "a"]) == 1
+    assert "is no folder of a finished run (noise_schedule" in capsys.readouterr().err.replace("\n", " ")

@@ -8,6 +8,7 @@ from accounting.ledger import Release
 from accounting.mechanisms import gaussian_of
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
+from dpfed.report.privacy_words import factors_words, statement
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.spending import OfVariousRounds
@@ -58,7 +59,14 @@ def test_a_budget_ends_the_run_before_the_round_that_it_does_not_pay_for(tiny_co
     after_five = whole.metrics[4]["epsilon"]
     outcome = federation.run(build(tiny_config(*FALLING, f"privacy.epsilon={after_five}")), tmp_path / "run")
     assert (outcome.summary["stopped_by"], outcome.summary["rounds"]) == ("budget", 5)
+    assert "times 1.5, 1, 0.5 in equal parts of 6 planned rounds" in statement(outcome.summary)
+    assert "in equal parts of the rounds" in statement(whole.summary)
     assert not [one for one in audit_run(tmp_path / "run").checks if one.passed is False]
+
+
+def test_many_factors_are_told_by_their_ends():
+    assert factors_words([2.0, 1.0, 0.25]) == "2, 1, 0.25"
+    assert factors_words([2.0] * 20 + [0.25] * 19 + [0.5]) == "2 to 0.5 (40 factors, the least 0.25)"
 
 
 def test_a_run_goes_on_with_the_noise_of_its_round(tiny_config, tmp_path):
@@ -83,7 +91,7 @@ def test_a_run_goes_on_with_the_noise_of_its_round(tiny_config, tmp_path):
 def test_a_longer_run_would_be_another_plan(tiny_config, tmp_path):
     settings = (*FALLING, "privacy.epsilon=9.0")
     federation.run(build(tiny_config(*settings)), tmp_path / "run")
-    with pytest.raises(RunError, match="follows from the number of rounds"):
+    with pytest.raises(RunError, match=r"the parts of privacy\.noise_schedule follow from it\. Start a new run"):
         federation.run(build(tiny_config(*settings, "federation.rounds=8")), tmp_path / "run", resume=True)
 
 
@@ -109,7 +117,7 @@ def test_an_audit_finds_noise_of_another_plan(tiny_config, tmp_path, monkeypatch
         (("privacy.release=uploads",), "on a sum"),
         (("privacy.placement=clients", "federation.sampling=fixed"), "the noise is the server's"),
         (("privacy.noise=discrete-gaussian",), "Gaussian noise"),
-        (("aggregation.kind=masked",), "Gaussian noise"),
+        (("aggregation.kind=masked",), "aggregation.kind='masked', whose noise is of whole numbers"),
         (("method.name=dp-dithered",), "Gaussian noise"),
         (("federation.sampling=cyclic", "privacy.bands=2"), "accounted together"),
         (("audit.canaries=3",), "audit.canaries"),
