@@ -17,7 +17,7 @@ from accounting import require
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of
-from dpfed.audit.functions.events import Events, tested_events
+from dpfed.audit.functions.events import Events, events_test
 from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
 from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
 from dpfed.audit.functions.outputs import Output, coded_table
@@ -144,7 +144,7 @@ def audit_calls(
     if part:
         worlds = [np.concatenate([both[world] for both in guessed]) for world in (0, 1)]
         both_seen = math.prod(1 - 2.0 ** (1 - share.trials) for share in shares)  # of the coins of every pair
-        tests.append(tested_events(worlds[0], worlds[1], claim, alpha=alpha * part * both_seen))
+        tests.append(events_test(worlds[0], worlds[1], claim, alpha=alpha * part * both_seen))
     return FunctionAudit(
         name=name,
         claim=claim,

@@ -52,21 +52,22 @@ class Events:
         )
 
     def guesses(self, codes: Floats) -> Floats:
-        """+1, -1 or 0 (none) for each output [n]; the kind comes first."""
-        return np.array([self.kinds.get(kind, 0.0) or self.values.get(value, 0.0) for kind, value in codes.tolist()])
+        """+1, -1 or 0 (none) for each output [n]; whole outputs, which say more, come first."""
+        return np.array([self.values.get(value, 0.0) or self.kinds.get(kind, 0.0) for kind, value in codes.tolist()])
 
 
 def _learnt(one: Floats, other: Floats) -> Guesses:
+    """What is seen in one world only, or there more often by a half and by two standard errors; of as many outputs."""
     seen1, seen0 = Counter(one.tolist()), Counter(other.tolist())
     found = {}
     for code in seen1 | seen0:
-        ratio = (seen1[code] + 0.5) / (len(one) + 1) / (seen0[code] + 0.5) * (len(other) + 1)
-        if max(ratio, 1 / ratio) >= _MORE_OFTEN:
-            found[code] = 1.0 if ratio > 1 else -1.0
+        most, least = max(seen1[code], seen0[code]), min(seen1[code], seen0[code])
+        if most >= _MORE_OFTEN * least and most - least >= min(most, 2 * math.sqrt(most + least)):
+            found[code] = 1.0 if seen1[code] > seen0[code] else -1.0
     return found
 
 
-def tested_events(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> FunctionTest:
+def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> FunctionTest:
     """Whether the guesses refute the claim. guesses0, guesses1: of all trials of worlds 0 and 1, each of which a fair
     coin has chosen; alpha has the condition that each pair has both.
 
