@@ -221,14 +221,9 @@ def _pilot(trial: _Trials, pair: Worlds, trials: int) -> _Pilot:
         first = trial.tables(pair, (trial.drawn(count), trial.drawn(count)), words)
     measured = max(60, min(150, trials // 8), count // 4)
     second = trial.tables(pair, (trial.drawn(measured), trial.drawn(measured)), words)
-    one, other = ((first[world], second[world]) for world in (1, 0))
-    return _Pilot(
-        scores=learnt(
-            (one[0][:, _CODES:], one[1][:, _CODES:]), (other[0][:, _CODES:], other[1][:, _CODES:]), shared=follows
-        ),
-        events=Events.of(*(np.concatenate([table[:, :_CODES] for table in halves]) for halves in (one, other))),
-        shows_seed=shows_seed,
-    )
+    seen0, seen1 = ((first[world][:, _CODES:], second[world][:, _CODES:]) for world in (0, 1))
+    codes0, codes1 = (np.concatenate([first[world][:, :_CODES], second[world][:, :_CODES]]) for world in (0, 1))
+    return _Pilot(scores=learnt(seen1, seen0, shared=follows), events=Events.of(codes1, codes0), shows_seed=shows_seed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
