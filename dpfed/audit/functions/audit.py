@@ -175,11 +175,11 @@ class _Trials:
         self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
     ) -> Iterator[tuple[NDArray[np.int64], list[Output]]]:
         """Some outputs at a time, and which they are: first those of world 0 from its seeds, then those of world 1."""
-        inputs, both = (pair.other, pair.one), [*seeds[0], *seeds[1]]
+        both = [*seeds[0], *seeds[1]]
         order = self.seeds.permutation(len(both))
         for start in range(0, len(order), _CHUNK):
             chunk = order[start : start + _CHUNK]
-            rows = self.calls.outputs(inputs, [int(k >= len(seeds[0])) for k in chunk], [both[k] for k in chunk])
+            rows = self.calls.outputs(pair.both, [int(k >= len(seeds[0])) for k in chunk], [both[k] for k in chunk])
             self.raised.extend(row.raised for row in rows if row.raised)
             self.called.append(len(rows))
             self.say(f"{words}: {start + len(rows):,} of {len(order):,} calls")

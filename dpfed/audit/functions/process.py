@@ -35,7 +35,7 @@ class Process:
             raise ConfigError(f"time_limit={time_limit}: must be a number of seconds above 0.")
         self._limit, self._until = time_limit, time.monotonic() + time_limit
         self._module = str(getattr(f, "__module__", None) or "")
-        self._inputs: Sequence[Any] | None = None
+        self._sent: list[Sequence[Any]] = []
         packed = _packed((f, arrays, batched), self._module, "the function under audit")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dpfed.audit.functions.worker"],
@@ -73,16 +73,15 @@ class Process:
 
     def outputs(self, inputs: Sequence[Any], which: list[int], seeds: list[int]) -> list[Output]:
         """What is seen of inputs[which[i]] with seeds[i], in this order; the function is not told which it is."""
-        known = self._inputs is inputs
-        self._send((None if known else [self._own(one) for one in inputs], which, seeds))
-        self._inputs = inputs
+        number = next((k for k, one in enumerate(self._sent) if one is inputs), len(self._sent))
+        if number == len(self._sent):
+            self._sent.append(inputs)
+            self._send(_packed(tuple(inputs), self._module, "an input of the function under audit"))
+        self._send((number, which, seeds))
         kind, answer = self._answer()
         if kind == "seen":
             return list(answer)
         raise ConfigError(answer if kind == "refused" else f"the function under audit fails: {answer}")
-
-    def _own(self, given: Any) -> bytes:
-        return _packed(given, self._module, "an input of the function under audit")
 
     def _send(self, message: Any) -> None:
         assert self._process.stdin is not None

@@ -5,13 +5,17 @@ Started by `process`. Whatever the function prints goes to standard error.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import os
 import pickle
+import random
 import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+import cloudpickle
 import numpy as np
 
 from dpfed.audit.functions.outputs import Output, exception, output_of
@@ -20,20 +24,26 @@ from dpfed.errors import ConfigError
 
 
 def serve(calls: BinaryIO, answers: BinaryIO) -> None:
-    """First the paths of modules, then the function; then (inputs, or None for the last ones, which of them, seeds) at
-    a time, until there are no more."""
+    """First the paths of modules, then the function; then inputs, as bytes, and calls, as (the number of such inputs,
+    which of them, seeds), until there are no more."""
     sys.path[:] = pickle.load(calls)
     packed = pickle.load(calls)
     function: _Function | None = None
-    inputs: list[_Input] = []
+    known: list[bytes | list[_Input]] = []
     while True:
         try:
-            given, which, seeds = pickle.load(calls)
+            message = pickle.load(calls)
         except EOFError:
             return
+        if isinstance(message, bytes):
+            known.append(message)
+            continue
         try:
             function = function or _Function(*pickle.loads(packed))
-            inputs = inputs if given is None else [_Input(one) for one in given]
+            number, which, seeds = message
+            inputs = known[number]
+            if isinstance(inputs, bytes):
+                inputs = known[number] = _made(inputs)
             answer: tuple[str, Any] = ("seen", function.outputs(inputs, which, seeds))
         except ConfigError as error:
             answer = ("refused", str(error))
@@ -44,16 +54,42 @@ def serve(calls: BinaryIO, answers: BinaryIO) -> None:
 
 
 class _Input:
-    """One input, of which every call has a copy of its own, as the function may write on it."""
+    """One input, of which every call has a copy of its own, as the function may write on it. Generators of random
+    numbers are shared by all calls: copies would draw the same noise again."""
 
-    def __init__(self, packed: bytes) -> None:
-        self._packed, self._made = packed, pickle.loads(packed)
+    def __init__(self, made: Any) -> None:
+        self._made = made
+        search = _Generators(io.BytesIO())
+        with contextlib.suppress(Exception):  # what was packed once need not be ready to be packed again
+            search.dump(made)
+        self._shared = {id(one): one for one in search.found}
 
     def own(self) -> Any:
         try:
-            return copy.deepcopy(self._made)
+            return copy.deepcopy(self._made, dict(self._shared))
         except Exception:  # what can be pickled need not be ready to be copied
-            return pickle.loads(self._packed)
+            return pickle.loads(cloudpickle.dumps(self._made))
+
+
+def _made(packed: bytes) -> list[_Input]:
+    return [_Input(one) for one in pickle.loads(packed)]
+
+
+class _Generators(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Finds the generators of random numbers in what it packs."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.found: list[Any] = []
+        self._kinds: tuple[type, ...] = (random.Random, np.random.Generator, np.random.RandomState)
+        if "torch" in sys.modules:
+            self._kinds += (sys.modules["torch"].Generator,)
+
+    def persistent_id(self, part: Any) -> str | None:
+        if not isinstance(part, self._kinds):
+            return None
+        self.found.append(part)
+        return "generator"
 
 
 class _Function:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ class Worlds:
     name: str
     one: Any
     other: Any
+
+    @cached_property
+    def both(self) -> tuple[Any, Any]:
+        """Of world 0 and of world 1: the same tuple always, which is sent once."""
+        return self.other, self.one
 
 
 def pairs_of_updates(

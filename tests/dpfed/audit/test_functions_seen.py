@@ -234,6 +234,18 @@ def test_a_step_may_write_on_what_it_is_given(step, fails):
     assert (dpfed.audit.upload(step, claim=CLAIM, worlds=worlds, trials=2_000).verdict == "fail") == fails
 
 
+def draws(given, seed):
+    rows, rng = given
+    return clipped(rows).sum(axis=0) + rng.standard_normal(8)
+
+
+def test_a_generator_in_the_input_is_not_put_back():
+    rows = np.full((4, 8), 100.0)
+    rng = np.random.default_rng(3)
+    worlds = [Worlds(name="a record", one=(rows, rng), other=(rows[:-1], rng))]
+    assert dpfed.audit.upload(draws, claim=CLAIM, worlds=worlds, trials=400).verdict != "fail"
+
+
 def raises_for_few(updates, seeds):
     if updates.shape[1] == 3:
         raise ValueError("too few clients")
