@@ -13,7 +13,7 @@ from accounting.rounding import upwards
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of
-from dpfed.audit.functions.outputs import numbers_of
+from dpfed.audit.functions.outputs import output_of
 from dpfed.audit.functions.worlds import pairs_of_updates
 
 HERE = Path(__file__).parent / "bugs"
@@ -28,8 +28,8 @@ class Here:
     def __init__(self, function):
         self.function = function
 
-    def seen(self, given, seeds):
-        return [numbers_of(self.function(given.copy(), seed)) for seed in seeds]
+    def outputs(self, inputs, which, seeds):
+        return [output_of(self.function(inputs[k].copy(), seed)) for k, seed in zip(which, seeds, strict=True)]
 
 
 def audited(name, which, seed=0):

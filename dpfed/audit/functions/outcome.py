@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from accounting.rounding import downwards, upwards
 from dpfed.audit.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.functions.claim import FunctionClaim
@@ -17,6 +19,7 @@ ENOUGH = 0.9
 """A pair reaches the claimed separation if it shows this part of it; what is shown is an estimate."""
 
 _A_FIFTH = 0.8
+_BEYOND_CHANCE = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +91,16 @@ class FunctionAudit:
     @property
     def verdict(self) -> str:
         """fail: the claim is refuted. inconclusive: noise short by a fifth would not have been found, or no pair shows
-        as much as is claimed."""
+        as much as is claimed, or one seems to show far more."""
         if any(one.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
             return "fail"
         enough = self.finds <= _limit(self.claim)
-        return "pass" if enough and self.gap >= ENOUGH else "inconclusive"
+        return "pass" if enough and self.gap >= ENOUGH and not self._too_far else "inconclusive"
+
+    @property
+    def _too_far(self) -> bool:
+        """Whether what is estimated speaks against a Gaussian claim that the trials do not refute."""
+        return self.claim.gaussian and self.gap > _BEYOND_CHANCE * _farthest(self.claim.mu)
 
     def in_words(self) -> str:
         """The verdict in a sentence or two."""
@@ -126,6 +134,11 @@ class FunctionAudit:
             return (
                 f"{found} But the pair that shows the most shows {downwards(self.gap, digits=2)} of what is claimed: "
                 "is clip_norm that of the function, and does it see its input?"
+            )
+        if self._too_far:
+            return (
+                f"{found} But a pair seems to be {downwards(self.gap, digits=2)} times as far apart as is claimed, "
+                "which they could not settle: give more trials."
             )
         return (
             f"{found} That is too little: noise short by a fifth must be found. Give more trials, or claim a mechanism."
@@ -166,3 +179,17 @@ class FunctionAudit:
 def _limit(claim: FunctionClaim) -> float:
     """The epsilon of a Gaussian whose noise is short by a fifth of what gives the claimed one."""
     return epsilon_of_shift(claim.mu / _A_FIFTH, delta=claim.delta) if math.isfinite(claim.mu) else math.inf
+
+
+def _farthest(mu: float) -> float:
+    """How far apart any score of a mu-GDP mechanism is at most, in stds within its worlds, over mu: a little more than
+    1, or for large mu much more (of signs, say). With densities p, q and m = (p + q) / 2, the square of a score's gap
+    over its variance under m (that within, and a quarter of the square) is at most the integral of (p - q)^2 / m
+    (Cauchy-Schwarz), and no post-processing makes that larger."""
+    if not 0 < mu < math.inf:
+        return math.inf
+    at = np.linspace(-10.0, mu + 10.0, 20_001)
+    p, q = (np.exp(-((at - shift) ** 2) / 2) / math.sqrt(2 * math.pi) for shift in (0.0, mu))
+    m = (p + q) / 2
+    total = float(((p - q) ** 2 / np.maximum(m, 1e-300)).sum() * (at[1] - at[0]))
+    return math.sqrt(total / max(1 - total / 4, 1e-12)) / mu

@@ -1,8 +1,10 @@
-"""What a function lets see, as numbers."""
+"""What a function lets see, as numbers, and what else of it can be seen."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,31 @@ from numpy.typing import NDArray
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
+
+
+_BITS = 52  # a float64 holds such whole numbers exactly
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Output:
+    """One call's. kind: a number for all that is no number: keys, types, dtypes, shapes, or the type of the exception.
+
+    raised: what the exception said; nothing where there was none
+    """
+
+    numbers: Floats
+    kind: int
+    raised: str = ""
+
+
+def output_of(seen: Any) -> Output:
+    """An output as it is seen. ConfigError where it is of no kind that is known."""
+    return Output(numbers=numbers_of(seen), kind=_code("\n".join(_structure(seen)).encode()))
+
+
+def exception(error: BaseException, words: str) -> Output:
+    """Of a call that raised one: whoever sees the outputs sees that, too."""
+    return Output(numbers=np.zeros(0), kind=_code(f"raised {type(error).__qualname__}".encode()), raised=words)
 
 
 def numbers_of(seen: Any) -> Floats:
@@ -32,7 +59,7 @@ def _parts(seen: Any) -> list[Floats]:
     if isinstance(seen, list | tuple | set | frozenset):
         return [part for one in seen for part in _parts(one)]
     if hasattr(seen, "detach"):
-        seen = seen.detach().cpu()
+        seen = _strided(seen.detach().cpu())
     try:
         found = np.asarray(seen)
         if np.iscomplexobj(found):
@@ -45,20 +72,54 @@ def _parts(seen: Any) -> list[Floats]:
         ) from None
 
 
-def table_of(rows: list[Floats]) -> Floats:
-    """One row a trial [n, width + 2]: numbers, zeros where a trial has fewer, then how many there are and how many of
-    them are not finite (which count as zeros)."""
-    width = max((row.size for row in rows), default=0)
-    table = np.zeros((len(rows), width + 2))
+def _strided(tensor: Any) -> Any:
+    """The same numbers in a layout and a type that numpy has: of sparse tensors, of bfloat16."""
+    dense = tensor.to_dense()
+    return dense.double() if dense.is_floating_point() else dense
+
+
+def _structure(seen: Any) -> list[str]:
+    """Keys in their order, types, dtypes and shapes."""
+    name = type(seen).__qualname__
+    if isinstance(seen, Mapping):
+        return [f"{name} {list(seen)!r}", *(part for one in seen.values() for part in _structure(one))]
+    if isinstance(seen, list | tuple | set | frozenset):
+        return [f"{name} {len(seen)}", *(part for one in seen for part in _structure(one))]
+    known = [f"{getattr(seen, what, '')}" for what in ("dtype", "layout")]
+    return [" ".join([name, *known, str(tuple(getattr(seen, "shape", ())))])]
+
+
+def _code(words: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest()) >> (64 - _BITS)
+
+
+COLUMNS_BEFORE = 2
+"""Of a table, before those of the numbers."""
+
+
+def table_of(rows: list[Output]) -> Floats:
+    """One row a trial [n, 2 + width + 2]: how many numbers are +infinity and -infinity; the numbers, zeros where there
+    are fewer or they are not finite; how many there are, and how many of them are not finite."""
+    width = max((row.numbers.size for row in rows), default=0)
+    table = np.zeros((len(rows), COLUMNS_BEFORE + width + 2))
     for line, row in zip(table, rows, strict=True):
-        finite = np.isfinite(row)
-        line[: row.size] = np.where(finite, row, 0.0)
-        line[-2:] = row.size, (~finite).sum()
+        numbers, finite = row.numbers, np.isfinite(row.numbers)
+        line[:COLUMNS_BEFORE] = (numbers == np.inf).sum(), (numbers == -np.inf).sum()
+        line[COLUMNS_BEFORE : COLUMNS_BEFORE + numbers.size] = np.where(finite, numbers, 0.0)
+        line[-2:] = numbers.size, (~finite).sum()
     return table
 
 
+def coded_table(rows: list[Output]) -> Floats:
+    """The table of rows, and two columns before it: the kind of every output, and a number for all that is seen of it
+    (equal where whole outputs are, and only there)."""
+    kinds = [row.kind for row in rows]
+    values = [_code(row.kind.to_bytes(8) + row.numbers.tobytes()) for row in rows]
+    return np.column_stack([np.array([kinds, values], dtype=np.float64).T, table_of(rows)])
+
+
 def widened(table: Floats, width: int) -> Floats:
-    """The same with columns for `width` numbers: cut, or filled with zeros."""
+    """The same with `width` columns before the last two: cut, or filled with zeros."""
     kept = table[:, :-2][:, :width]
     filled = np.pad(kept, ((0, 0), (0, width - kept.shape[1])))
     return np.concatenate([filled, table[:, -2:]], axis=1)

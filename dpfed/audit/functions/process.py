@@ -9,14 +9,14 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.machinery import PathFinder
 from types import TracebackType
 from typing import Any
 
 import cloudpickle
 
-from dpfed.audit.functions.outputs import Floats
+from dpfed.audit.functions.outputs import Floats, Output
 from dpfed.errors import ConfigError, RunError
 
 
@@ -34,7 +34,9 @@ class Process:
         if not time_limit > 0:
             raise ConfigError(f"time_limit={time_limit}: must be a number of seconds above 0.")
         self._limit, self._until = time_limit, time.monotonic() + time_limit
-        packed = _packed((f, arrays, batched))
+        self._module = str(getattr(f, "__module__", None) or "")
+        self._sent: list[Sequence[Any]] = []
+        packed = _packed((f, arrays, batched), self._module, "the function under audit")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dpfed.audit.functions.worker"],
             stdin=subprocess.PIPE,
@@ -62,8 +64,20 @@ class Process:
         self._until = time.monotonic() + self._limit
 
     def seen(self, given: Any, seeds: list[int]) -> list[Floats]:
-        """What is seen of `given`, once for each seed."""
-        self._send((given, seeds))
+        """The numbers that are seen of `given`, once for each seed. ConfigError where the function raises."""
+        found = self.outputs((given,), [0] * len(seeds), seeds)
+        for one in found:
+            if one.raised:
+                raise ConfigError(f"the function under audit fails: {one.raised}")
+        return [one.numbers for one in found]
+
+    def outputs(self, inputs: Sequence[Any], which: list[int], seeds: list[int]) -> list[Output]:
+        """What is seen of inputs[which[i]] with seeds[i], in this order; the function is not told which it is."""
+        number = next((k for k, one in enumerate(self._sent) if one is inputs), len(self._sent))
+        if number == len(self._sent):
+            self._sent.append(inputs)
+            self._send(_packed(tuple(inputs), self._module, "an input of the function under audit"))
+        self._send((number, which, seeds))
         kind, answer = self._answer()
         if kind == "seen":
             return list(answer)
@@ -98,16 +112,16 @@ class Process:
         )
 
 
-def _packed(parts: tuple[Any, ...]) -> bytes:
-    """The function by value where a new process could not import its module: files that were loaded, tests."""
-    module = sys.modules.get(getattr(parts[0], "__module__", None) or "")
-    by_value = module is not None and module.__name__ != "__main__" and not _importable(module.__name__)
+def _packed(what: Any, name: str, words: str) -> bytes:
+    """By value where a new process could not import the module of this name: files that were loaded, tests."""
+    module = sys.modules.get(name)
+    by_value = module is not None and name != "__main__" and not _importable(name)
     if by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return bytes(cloudpickle.dumps(parts))
-    except Exception as error:  # of whatever the function refers to
-        raise ConfigError(f"the function under audit cannot be sent to a process of its own: {error}") from None
+        return bytes(cloudpickle.dumps(what))
+    except Exception as error:  # of whatever it refers to
+        raise ConfigError(f"{words} cannot be sent to a process of its own: {error}") from None
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)

@@ -5,58 +5,136 @@ Started by `process`. Whatever the function prints goes to standard error.
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
 import os
 import pickle
+import random
 import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+import cloudpickle
 import numpy as np
 
-from dpfed.audit.functions.outputs import numbers_of
+from dpfed.audit.functions.outputs import Output, exception, output_of
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError
 
 
 def serve(calls: BinaryIO, answers: BinaryIO) -> None:
-    """First the paths of modules, then the function; then (input, seeds) at a time, until there are no more."""
+    """First the paths of modules, then the function; then inputs, as bytes, and calls, as (the number of such inputs,
+    which of them, seeds), until there are no more."""
     sys.path[:] = pickle.load(calls)
-    f, arrays, batched = pickle.loads(pickle.load(calls))
+    packed = pickle.load(calls)
+    function: _Function | None = None
+    known: list[bytes | list[_Input]] = []
     while True:
         try:
-            given, seeds = pickle.load(calls)
+            message = pickle.load(calls)
         except EOFError:
             return
+        if isinstance(message, bytes):
+            known.append(message)
+            continue
         try:
-            answer: tuple[str, Any] = ("seen", _called(f, given, seeds, arrays, batched))
+            function = function or _Function(*pickle.loads(packed))
+            number, which, seeds = message
+            inputs = known[number]
+            if isinstance(inputs, bytes):
+                inputs = known[number] = _made(inputs)
+            answer: tuple[str, Any] = ("seen", function.outputs(inputs, which, seeds))
         except ConfigError as error:
             answer = ("refused", str(error))
-        except BaseException as error:  # the function is the user's: it may raise anything
+        except BaseException as error:  # what the inputs refer to is the user's: it may raise anything
             answer = ("raised", words_of(error))
         pickle.dump(answer, answers)
         answers.flush()
 
 
-def _called(f: Callable[..., Any], given: Any, seeds: list[int], arrays: str, batched: bool) -> list[Any]:
-    if not batched:
-        return [numbers_of(f(_as(given, arrays), seed)) for seed in seeds]
-    together = np.repeat(np.asarray(given)[None], len(seeds), axis=0)
-    seen = f(_as(together, arrays), _as(np.asarray(seeds), arrays))
-    if len(seen) != len(seeds):
-        raise ConfigError(f"the batched function returned {len(seen)} outputs for {len(seeds)} trials.")
-    return [numbers_of(one) for one in seen]
+class _Input:
+    """One input, of which every call has a copy of its own, as the function may write on it. Generators of random
+    numbers are shared by all calls: copies would draw the same noise again."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+        search = _Generators(io.BytesIO())
+        with contextlib.suppress(Exception):  # what was packed once need not be ready to be packed again
+            search.dump(made)
+        self._shared = {id(one): one for one in search.found}
+
+    def own(self) -> Any:
+        try:
+            return copy.deepcopy(self._made, dict(self._shared))
+        except Exception:  # what can be pickled need not be ready to be copied
+            return pickle.loads(cloudpickle.dumps(self._made))
 
 
-def _as(given: Any, arrays: str) -> Any:
-    """A copy of its own for every call, as the function may write on it."""
-    if not isinstance(given, np.ndarray):
-        return given
-    if arrays == "numpy":
-        return given.copy()
-    import torch
+def _made(packed: bytes) -> list[_Input]:
+    return [_Input(one) for one in pickle.loads(packed)]
 
-    torch.set_num_threads(1)
-    return torch.from_numpy(given.copy())
+
+class _Generators(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Finds the generators of random numbers in what it packs."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.found: list[Any] = []
+        self._kinds: tuple[type, ...] = (random.Random, np.random.Generator, np.random.RandomState)
+        if "torch" in sys.modules:
+            self._kinds += (sys.modules["torch"].Generator,)
+
+    def persistent_id(self, part: Any) -> str | None:
+        if not isinstance(part, self._kinds):
+            return None
+        self.found.append(part)
+        return "generator"
+
+
+class _Function:
+    """The function under audit, as it is to be called."""
+
+    def __init__(self, f: Callable[..., Any], arrays: str, batched: bool) -> None:
+        self._f, self._arrays, self._batched = f, arrays, batched
+
+    def outputs(self, inputs: list[_Input], which: list[int], seeds: list[int]) -> list[Output]:
+        """Of input number which[i] with seeds[i]; no call is told the number."""
+        if not self._batched:
+            return [self._one(inputs[k].own(), seed) for k, seed in zip(which, seeds, strict=True)]
+        found: dict[int, Output] = {}
+        for k in dict.fromkeys(which):
+            at = [i for i, one in enumerate(which) if one == k]
+            found |= zip(at, self._together(inputs[k], [seeds[i] for i in at]), strict=True)
+        return [found[i] for i in range(len(which))]
+
+    def _one(self, given: Any, seed: int) -> Output:
+        try:
+            seen = self._f(self._as(given), seed)
+        except BaseException as error:  # the function is the user's: it may raise anything
+            return exception(error, words_of(error))
+        return output_of(seen)
+
+    def _together(self, given: _Input, seeds: list[int]) -> list[Output]:
+        """One batch; trial by trial where it fails, to know which do."""
+        batch = np.repeat(np.asarray(given.own())[None], len(seeds), axis=0)
+        try:
+            seen = self._f(self._as(batch), self._as(np.asarray(seeds)))
+        except BaseException as error:  # the function is the user's: it may raise anything
+            if len(seeds) == 1:
+                return [exception(error, words_of(error))]
+            return [one for seed in seeds for one in self._together(given, [seed])]
+        if len(seen) != len(seeds):
+            raise ConfigError(f"the batched function returned {len(seen)} outputs for {len(seeds)} trials.")
+        return [output_of(one) for one in seen]
+
+    def _as(self, given: Any) -> Any:
+        if not isinstance(given, np.ndarray) or self._arrays == "numpy":
+            return given
+        import torch
+
+        torch.set_num_threads(1)
+        return torch.from_numpy(given)
 
 
 if __name__ == "__main__":

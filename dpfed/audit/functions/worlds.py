@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,11 +31,17 @@ class Worlds:
     one: Any
     other: Any
 
+    @cached_property
+    def both(self) -> tuple[Any, Any]:
+        """Of world 0 and of world 1: the same tuple always, which is sent once."""
+        return self.other, self.one
+
 
 def pairs_of_updates(
     adjacency: Adjacency, *, clients: int, dimension: int, clip_norm: float, layout: Sequence[int] | None = None
 ) -> list[Worlds]:
-    """Updates [clients, dimension] of two worlds that differ in the last client.
+    """Updates [clients, dimension] of two worlds that differ in one client: the last in the first pair, the first in
+    the next, and those between in others.
 
     add-remove: it is missing in the other world [clients - 1, dimension]; zero-out: it sends zeros; replace-one: the
     opposite. layout: sizes of a model's layers, by default four equal parts.
@@ -49,14 +57,18 @@ def pairs_of_updates(
     even = np.arange(dimension) % 2 == 0
     values = [clip_norm / dimension**0.5 * (1 + _BARELY * flag) for flag in (even, ~even)]
 
+    places = itertools.cycle(_places(clients))
+
     def pair(name: str, one: Any, rest: Any, other: Any = None) -> Worlds:
+        at = next(places)
         others = np.tile(np.asarray(rest, dtype=np.float32), (clients - 1, 1))
         own = np.asarray(one, dtype=np.float32)[None]
         if other is None:
             other = -own if adjacency is Adjacency.REPLACE_ONE else np.zeros_like(own)
         missing = adjacency is Adjacency.ADD_REMOVE and not np.any(other)
-        last = others[:0] if missing else np.asarray(other, dtype=np.float32).reshape(1, -1)
-        return Worlds(name=name, one=np.concatenate([others, own]), other=np.concatenate([others, last]))
+        instead = others[:0] if missing else np.asarray(other, dtype=np.float32).reshape(1, -1)
+        rows = [np.concatenate([others[:at], of_it, others[at:]]) for of_it in (own, instead)]
+        return Worlds(name=name, one=rows[0], other=rows[1])
 
     nothing = np.zeros(dimension)
     found = [
@@ -75,10 +87,16 @@ def pairs_of_updates(
 
 
 def not_a_number(worlds: Worlds) -> Worlds:
-    """The same in which the client under test sends no numbers."""
+    """The same in which a client sends no numbers."""
     one = np.array(worlds.one)
     one[-1] = np.nan
     return Worlds(name="not a number", one=one, other=worlds.other)
+
+
+def _places(clients: int) -> list[int]:
+    """Of the client under test, one pair after the other: four at most."""
+    ends = [clients - 1, 0]
+    return [*ends, *(at for at in (clients // 2, clients // 4) if at not in ends)]
 
 
 def _layout(layout: Sequence[int] | None, dimension: int) -> list[int]:

@@ -14,7 +14,7 @@ from accounting import Adjacency, Gaussian, PoissonSampling, subsample
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
-from dpfed.audit.functions.outputs import numbers_of, table_of
+from dpfed.audit.functions.outputs import Output, numbers_of, output_of, table_of
 from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
 from dpfed.audit.one_call import loaded_function
 from dpfed.audit.verdict import Check
@@ -99,9 +99,9 @@ def test_false_alarms_are_within_the_stated_rate():
 class InThisProcess:
     """Sums with too little noise, many at a time."""
 
-    def seen(self, given, seeds):
-        rows = gaussian(factor=0.7)(np.broadcast_to(given, (len(seeds), *given.shape)), np.array(seeds))
-        return [numbers_of(row) for row in rows]
+    def outputs(self, inputs, which, seeds):
+        given = [inputs[k].sum(axis=0, keepdims=True) for k in which]
+        return [output_of(row) for row in gaussian(factor=0.7)(np.stack(given), np.array(seeds))]
 
 
 def test_a_bound_above_the_claim_refutes_it():
@@ -117,14 +117,26 @@ def test_a_bound_above_the_claim_refutes_it():
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_neighbours_are_those_of_the_claim(adjacency):
-    """They differ in the last client, by as much as the adjacency allows."""
+    """They differ in one client, by as much as the adjacency allows: the last, the first, those between."""
+    places = []
     for pair in pairs_of_updates(adjacency, clients=3, dimension=8, clip_norm=2.0):
         assert pair.one.shape == (3, 8)
         assert len(pair.other) == (2 if adjacency is Adjacency.ADD_REMOVE else 3)
-        assert np.array_equal(pair.one[:2], pair.other[:2])
+        others = [np.delete(pair.one, at, axis=0) for at in range(3)]
+        if adjacency is Adjacency.ADD_REMOVE:
+            at = [k for k in range(3) if np.array_equal(others[k], pair.other) and pair.one[k].any()]
+        else:
+            at = [k for k in range(3) if np.array_equal(others[k], np.delete(pair.other, k, axis=0))]
+        assert len(at) == 1
+        places += at
         if adjacency is Adjacency.ZERO_OUT:
-            assert not pair.other[2].any()
-    layers = pairs_of_updates(adjacency, clients=2, dimension=8, clip_norm=2.0, layout=[2, 6])[3].one[1]
+            assert not pair.other[at[0]].any()
+    assert places[:6] == [2, 0, 1, 2, 0, 1]
+    layers = next(
+        row
+        for row in pairs_of_updates(adjacency, clients=2, dimension=8, clip_norm=2.0, layout=[2, 6])[3].one
+        if row.any()
+    )
     assert np.linalg.norm(layers[:2]) == pytest.approx(np.linalg.norm(layers[2:]))
 
 
@@ -180,8 +192,10 @@ def test_outputs_of_every_kind_are_numbers():
         "c": [True, None, "A"],
     }
     assert numbers_of(seen).tolist() == [1, 1, 1, 2, 1, 2.5, 3, 1, 65]
-    table = table_of([np.array([1.0, math.nan]), np.array([2.0])])
-    assert table.tolist() == [[1, 0, 2, 1], [2, 0, 1, 0]]
+    rows = [Output(numbers=np.array(one), kind=0) for one in ([1.0, math.nan], [2.0], [math.inf, -math.inf])]
+    assert table_of(rows).tolist() == [[0, 0, 1, 0, 2, 1], [0, 0, 2, 0, 1, 0], [1, 1, 0, 0, 2, 2]]
+    half = torch.tensor([0.0, 1.5], dtype=torch.bfloat16)
+    assert numbers_of([half, half.to_sparse()]).tolist() == [0, 1.5, 0, 1.5]
     with pytest.raises(ConfigError, match="returned object"):
         numbers_of(object())
 

@@ -1,0 +1,103 @@
+"""Guesses of the world from what is no number, or comes again, and the one test of them over all pairs.
+
+The kind of an output (keys, types, shapes, exceptions), and whole outputs that are seen more than once, as those of
+noise that repeats or is left out. What the pilot saw more often in one world is a guess of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from dpfed.audit.clopper_pearson import upper_limit
+from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift
+from dpfed.audit.functions.claim import FunctionClaim
+from dpfed.audit.functions.outcome import FunctionTest
+from dpfed.audit.rejection import reject_counts
+from dpfed.audit.scores import ErrorCounts
+from dpfed.audit.thresholds import Cuts
+
+Floats = NDArray[np.float64]
+Guesses = dict[float, float]
+"""From the code of an output to +1, world 1, or -1, world 0."""
+
+_MORE_OFTEN = 1.5
+_REPEATS = 3
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Events:
+    """What the kinds of outputs and whole outputs say, where a pilot saw more than one kind, or outputs again."""
+
+    kinds: Guesses
+    values: Guesses
+
+    @classmethod
+    def of(cls, one: Floats, other: Floats) -> Events | None:
+        """one, other: codes [n, 2] of the kinds and of whole outputs in worlds 1 and 0. None where all is of one kind,
+        and nothing comes again."""
+        several = len(np.unique(np.concatenate([one[:, 0], other[:, 0]]))) > 1
+        again = sum(len(codes) - len(np.unique(codes[:, 1])) for codes in (one, other)) >= _REPEATS
+        if not several and not again:
+            return None
+        return cls(
+            kinds=_learnt(one[:, 0], other[:, 0]) if several else {},
+            values=_learnt(one[:, 1], other[:, 1]) if again else {},
+        )
+
+    def guesses(self, codes: Floats) -> Floats:
+        """+1, -1 or 0 (none) for each output [n]; whole outputs, which say more, come first."""
+        return np.array([self.values.get(value, 0.0) or self.kinds.get(kind, 0.0) for kind, value in codes.tolist()])
+
+
+def _learnt(one: Floats, other: Floats) -> Guesses:
+    """What is seen in one world only, or there more often by a half and by two standard errors; of as many outputs."""
+    seen1, seen0 = Counter(one.tolist()), Counter(other.tolist())
+    found = {}
+    for code in seen1 | seen0:
+        most, least = max(seen1[code], seen0[code]), min(seen1[code], seen0[code])
+        if most >= _MORE_OFTEN * least and most - least >= min(most, 2 * math.sqrt(most + least)):
+            found[code] = 1.0 if seen1[code] > seen0[code] else -1.0
+    return found
+
+
+def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> FunctionTest:
+    """Whether the guesses refute the claim. guesses0, guesses1: of all trials of worlds 0 and 1, each of which a fair
+    coin has chosen; alpha has the condition that each pair has both.
+
+    Claim: a true claim is rejected with probability at most alpha. Where S is guessed to be world 1 and T world 0, a
+    profile of both orders bounds P1(S) - e^eps P0(S) and P0(T) - e^eps P1(T), and so their mean: P(right) - e^eps
+    P(wrong) over the coin, for which right and wrong guesses are counted over all trials. The mean over pairs of
+    neighbours is bounded as well, and counts over several pairs vary less than binomial ones (Hoeffding 1956).
+    """
+    trials = len(guesses0) + len(guesses1)
+    right = int((guesses1 > 0).sum() + (guesses0 < 0).sum())
+    wrong = int((guesses1 < 0).sum() + (guesses0 > 0).sum())
+    counts = ErrorCounts(
+        thresholds=np.zeros(1),
+        false_positives=np.array([wrong]),
+        false_negatives=np.array([trials - right]),
+        trials0=trials,
+        trials1=trials,
+    )
+    tested = reject_counts(counts, claim.profile, alpha=alpha)
+    limits = [float(upper_limit(count, trials, alpha=alpha / 2)) for count in (wrong, trials - right)]
+    mu = max(0.0, -float(ndtri(limits[0])) - float(ndtri(limits[1])))
+    cuts = Cuts(low=-0.5, high=0.5, origin="which outputs the pilot saw")
+    return FunctionTest(
+        pair="all pairs, by the kind of output or by outputs that come again",
+        score="events",
+        gap=0.0,
+        trials=trials,
+        lower_bound=epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=alpha, cuts=cuts).epsilon,
+        lower_bound_gdp=epsilon_of_shift(mu, delta=claim.delta),
+        finds=math.inf,
+        test=tested,
+        beyond=claim.gaussian and mu > claim.mu * (1 + _ROUNDING),
+    )
