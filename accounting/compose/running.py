@@ -145,14 +145,14 @@ class _Losses:
 
     def epsilon(self, delta: float, also: SingleRelease | None, scheduled: Composed | None) -> float:
         total = self._total if also is None else self._with(also)
+        held = self._held if also is None or not self._tilt else self._tilted_with(also)
         count = self._count + (also is not None)
         if scheduled is not None:
-            total = self._with_schedules(total, scheduled)
-            count += sum(rounds for _, rounds in scheduled.parts)
+            total, held = self._with_schedules(total, held, scheduled)
+            count += sum(rounds for _, rounds in scheduled.parts) + 5
         if total is None:
             return 0.0
         left = (delta - total.lost) * math.exp(-total.closeness)
-        held = self._held if also is None or not self._tilt else self._tilted_with(also)
         slack = 2 * pld.composition_slack(count)
         bounds = [total.laws.charged_epsilon(left, slack, held) if "pld" in self._accountants else math.inf]
         last = None if also is None else self._one(also)
@@ -160,15 +160,21 @@ class _Losses:
             bounds.append(self._adding.epsilon(left, None if last is None else last.near))
         return min(bounds) + 2 * total.closeness
 
-    def _with_schedules(self, total: "_One | None", scheduled: Composed) -> "_One":
-        """Everything else, and the rounds of schedules together."""
+    def _with_schedules(
+        self, total: "_One | None", held: LossLaws | None, scheduled: Composed
+    ) -> tuple["_One", LossLaws | None]:
+        """Everything else, plain and tilted, and the rounds of schedules together, in both."""
         near = continuous(scheduled)
         laws = pld.distribution(near.mechanism, self._interval)
+        tilted = pld.distribution(near.mechanism, self._interval, tilt=self._tilt) if self._tilt else None
+        if held is not None and tilted is not None:
+            tilted = held.plus(tilted)
         (first, _), *_ = parts_of(near.mechanism)
         if total is None:
-            return _One(laws=laws, near=first, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise)
+            one = _One(laws=laws, near=first, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise)
+            return one, tilted
         closeness, lost = total.closeness + near.closeness, total.lost + near.lost
-        return replace(total, laws=total.laws.plus(laws), closeness=closeness, lost=lost)
+        return replace(total, laws=total.laws.plus(laws), closeness=closeness, lost=lost), tilted
 
     def _with(self, release: SingleRelease, count: int = 1) -> _One:
         one = self._one(release)
