@@ -259,10 +259,12 @@ class Plan:
 
     def first(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
         """The mechanism of the first `count` rounds of a run `of` so many whose noise differs (`noise_schedule`), and
-        of what was released before."""
-        assert self.noise_schedule is not None
-        run, left, z = self.before, require.count(count=count), require.noise_multiplier(noise_multiplier)
-        for factor, rounds in NoiseSchedule(factors=self.noise_schedule, rounds=of).parts:
+        of what was released before. Rounds beyond the run have the least noise (`NoiseSchedule.factor`)."""
+        if self.noise_schedule is None:
+            raise InvalidParameter("noise_schedule is missing: first() is for noise that differs. Use run().")
+        run, left, z = self.before, require.count(rounds=count), require.noise_multiplier(noise_multiplier)
+        schedule = NoiseSchedule(factors=self.noise_schedule, rounds=of)
+        for factor, rounds in (*schedule.parts, (schedule.least, left)):
             if left > 0:
                 run = repeated(self.round(z * factor), min(rounds, left), before=run)
             left -= rounds

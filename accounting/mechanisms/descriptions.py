@@ -290,8 +290,8 @@ def _check_streams(parts: tuple[tuple[SingleRelease, int], ...]) -> None:
             continue
         if schedule.stream in known:
             raise UnsupportedMechanism(
-                f"stream={schedule.stream!r} with sampling={schedule.name!r} in two parts: rounds of one schedule are all "
-                "alike, and schedules that are drawn apart have streams of different names; nothing else has an "
+                f"stream={schedule.stream!r} with sampling={schedule.name!r} in two parts: rounds of one schedule are "
+                "all alike, and schedules that are drawn apart have streams of different names; nothing else has an "
                 "account. Keep the release the same in all rounds, or give each schedule a stream of its own."
             )
         known.add(schedule.stream)
