@@ -249,7 +249,7 @@ def test_allocations_lie_in_the_bracket_of_pld_accounting(sigma, rounds, partici
 @pytest.mark.parametrize("z", [1e-3, 1e-6, 1e-9])
 @pytest.mark.parametrize("schedule", [BINS, ALLOCATION])
 def test_hardly_any_noise_has_both_bounds(schedule, z):
-    """Cells of the lower bound grew with 1 / z^2 and did not fit in memory. In a public round it would be a Gaussian."""
+    """Cells of the lower bound grew with 1 / z^2 and did not fit in memory. In public rounds it is a Gaussian."""
     stated = guarantee(of(schedule, noise=Gaussian(noise_multiplier=z, adjacency="add-remove")), delta=DELTA)
     public = smallest_epsilon(DELTA, mu=math.sqrt(3) / z)
     assert 0 <= stated.lower_bound <= stated.epsilon <= public * 1.0001
