@@ -123,10 +123,12 @@ class CorrelatedPlan:
         times = 1 if sampled else plan.participations
         if plan.noise == "blt":
             weights, decays = _buffers(plan.buffers or 1, self.workload(rounds), separation, times)
-            return CorrelatedRounds(separation=separation, participations=times, weights=weights, decays=decays)
+            return CorrelatedRounds(
+                separation=separation, participations=times, weights=weights, decays=decays, stream=plan.stream
+            )
         root = plan.factorisation == "square-root"
         c = _banded(plan.bands or 1, None if root else self.workload(rounds), separation, times)
-        return CorrelatedRounds(separation=separation, participations=times, coefficients=c)
+        return CorrelatedRounds(separation=separation, participations=times, coefficients=c, stream=plan.stream)
 
     def run(self, noise_multiplier: float, rounds: int) -> Composed:
         """The mechanism of all rounds. Direction of error: upper bound."""

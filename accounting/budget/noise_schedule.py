@@ -9,6 +9,8 @@ from accounting import require
 from accounting.errors import InvalidParameter
 
 MOST_PARTS = 1_000
+FARTHEST = 1e6
+"""Of a factor from 1, above and below: times a noise multiplier it is to be one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,4 +62,11 @@ def checked(factors: object) -> tuple[float, ...]:
             f"noise_schedule={require.shown(factors)}: must be a list of 1 to {MOST_PARTS:,} factors of the noise "
             "multiplier, such as 1.2, 1.0, 0.8."
         )
-    return tuple(float(require.positive(noise_schedule=factor)) for factor in factors)
+    numbers = tuple(float(require.positive(noise_schedule=factor)) for factor in factors)
+    for factor in numbers:
+        if not 1 / FARTHEST <= factor <= FARTHEST:
+            raise InvalidParameter(
+                f"noise_schedule: the factor {require.shown(factor)} must be from {1 / FARTHEST:g} to {FARTHEST:g}. "
+                "Use factors near 1, and the noise multiplier for the rest."
+            )
+    return numbers

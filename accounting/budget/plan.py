@@ -20,6 +20,7 @@ from accounting.mechanisms import (
     Sampling,
     SingleRelease,
     repeated,
+    schedule_of,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.schedules import SCHEDULES, Allocation, BallsAndBins, Cyclic, MinSeparation
@@ -47,7 +48,8 @@ class Plan:
 
     `delta` defaults to clients^-1.1; `adjacency` to replace-one for fixed; for poisson and all to add-remove, but to
     zero-out where a client more or less would be an upload, or a share of noise, more or less. `before` is what was
-    released on the same clients already: every epsilon is then of that and the plan together.
+    released on the same clients already: every epsilon is then of that and the plan together. The plan's schedule is
+    drawn anew, under a `stream` of its own: it does not go on with one of `before`.
 
     A schedule (balls-and-bins, allocation, min-separation, cyclic) lets a client take part once in clients / cohort
     rounds, which is rounded to whole rounds for all but min-separation. participations: of a client, at most
@@ -202,6 +204,13 @@ class Plan:
         return self.rounds_of.has_noise_multiplier
 
     @property
+    def stream(self) -> str:
+        """The name of the plan's schedule: one that no schedule of `before` has, since the plan draws anew."""
+        parts = () if self.before is None else self.before.parts
+        taken = {schedule.stream for part, _ in parts if (schedule := schedule_of(part)) is not None}
+        return next(name for name in ("", *(f"plan {k}" for k in range(len(taken)))) if name not in taken)
+
+    @property
     def sampler(self) -> Sampling:
         """How a cohort is drawn."""
         if self.sampling == "fixed":
@@ -209,13 +218,14 @@ class Plan:
         if self.sampling == "all":
             return FullParticipation()
         if self.sampling == "balls-and-bins":
-            return BallsAndBins(bins=self.period)
+            return BallsAndBins(bins=self.period, stream=self.stream)
         if self.sampling == "allocation":
-            return Allocation(participations=self.participations or 1, rounds=self._allocated)
+            return Allocation(participations=self.participations or 1, rounds=self._allocated, stream=self.stream)
         if self.sampling == "min-separation":
-            return MinSeparation(separation=self.separation or 1, probability=self.cohort / self.clients)
+            rate = self.cohort / self.clients
+            return MinSeparation(separation=self.separation or 1, probability=rate, stream=self.stream)
         if self.sampling == "cyclic":
-            return Cyclic(period=self.period)
+            return Cyclic(period=self.period, stream=self.stream)
         return PoissonSampling(probability=self.cohort / self.clients)
 
     @property
@@ -249,10 +259,12 @@ class Plan:
 
     def first(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
         """The mechanism of the first `count` rounds of a run `of` so many whose noise differs (`noise_schedule`), and
-        of what was released before."""
-        assert self.noise_schedule is not None
-        run, left, z = self.before, require.count(count=count), require.noise_multiplier(noise_multiplier)
-        for factor, rounds in NoiseSchedule(factors=self.noise_schedule, rounds=of).parts:
+        of what was released before. Rounds beyond the run have the least noise (`NoiseSchedule.factor`)."""
+        if self.noise_schedule is None:
+            raise InvalidParameter("noise_schedule is missing: first() is for noise that differs. Use run().")
+        run, left, z = self.before, require.count(rounds=count), require.noise_multiplier(noise_multiplier)
+        schedule = NoiseSchedule(factors=self.noise_schedule, rounds=of)
+        for factor, rounds in (*schedule.parts, (schedule.least, left)):
             if left > 0:
                 run = repeated(self.round(z * factor), min(rounds, left), before=run)
             left -= rounds

@@ -26,16 +26,27 @@ def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
     Any spacing d gives an upper bound. Connecting the dots widens the variance of each loss by at most about d^2/6,
     so a sixtieth of the spread (root mean square over all releases) costs 5e-5 of the composed variance.
     """
-    parts = [(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
+    parts = _sampled(mechanism)
     if not parts:
         return _COARSEST
     moments = [_moments(part, count) for part, count in parts]
-    drift = sum(mean for _, mean, _ in moments)
     variance = sum(variance for _, _, variance in moments)
     spread = math.sqrt(variance / sum(releases for releases, _, _ in moments))
-    largest = max(_largest(part, count) for part, count in parts)
-    widest = max(drift + 20 * math.sqrt(variance), 2 * largest)
-    return max(min(_COARSEST, spread / 60) / finer, widest / _LARGEST_GRID, 1e-14)
+    return max(min(_COARSEST, spread / 60) / finer, least_interval(mechanism), 1e-14)
+
+
+def least_interval(mechanism: Mechanism) -> float:
+    """The spacing at which the losses of `mechanism` are _LARGEST_GRID steps wide: of a finer one are more."""
+    parts = _sampled(mechanism)
+    moments = [_moments(part, count) for part, count in parts]
+    drift, variance = sum(mean for _, mean, _ in moments), sum(variance for _, _, variance in moments)
+    largest = max((_largest(part, count) for part, count in parts), default=0.0)
+    return max(drift + 20 * math.sqrt(variance), 2 * largest) / _LARGEST_GRID
+
+
+def _sampled(mechanism: Mechanism) -> list[tuple[Any, int]]:
+    """The parts that show anything."""
+    return [(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
 
 
 def spread(mechanism: Mechanism) -> float:

@@ -19,7 +19,7 @@ from accounting.compose.accountant import (
 from accounting.compose.twins import continuous
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import Composed, Gaussian, SingleRelease, parts_of, plain_gaussian, schedule_of
+from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
 
 
 def epsilons(
@@ -77,8 +77,8 @@ def _gaussian_epsilons(
     each = near.closeness / rounds
     # (delta - T overflow) e^(-T each) >= delta - T lost
     lost = overflow(mechanism) + near.lost / rounds + delta * each
-    if plain := plain_gaussian(twin):
-        stream = _analytic_epsilons(plain, delta, lost)
+    if plain_shift(twin) is not None:
+        stream = _analytic_epsilons(twin, delta, lost)
     elif delta >= pld.SMALLEST_DELTA and pld.supports(twin):
         if near.pairwise and accountant == "adaptive":
             return None
@@ -91,10 +91,12 @@ def _gaussian_epsilons(
     return (stated + 2 * count * each for count, stated in enumerate(stream, start=1))
 
 
-def _analytic_epsilons(mechanism: Gaussian, delta: float, lost: float) -> Iterator[float]:
+def _analytic_epsilons(twin: SingleRelease, delta: float, lost: float) -> Iterator[float]:
+    """Of Gaussians that are one Gaussian together: plain, or in a public order."""
     for count in itertools.count(1):
-        target = delta - count * lost
-        yield smallest_epsilon(target, mu=mechanism.mu * math.sqrt(count)) if target > 0 else math.inf
+        target, shift = delta - count * lost, plain_shift(Composed(parts=((twin, count),)))
+        assert shift is not None  # the caller has asked
+        yield smallest_epsilon(target, mu=shift) if target > 0 else math.inf
 
 
 def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:

@@ -139,34 +139,40 @@ def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -
     return max(held, key=lambda law: (rounds * law.scale - math.log(delta)) / law.tilt).tilt
 
 
-def distribution(mechanism: Mechanism, interval: float, *, held_for: float | None = None) -> LossLaws:
+def distribution(
+    mechanism: Mechanism, interval: float, *, held_for: float | None = None, tilt: float = 0.0
+) -> LossLaws:
     """The loss laws of `mechanism`, dominating it, on a grid of `interval`. UnsupportedMechanism for one without.
 
     held_for: a delta near which the laws are asked; then they are held tilted, so that rounding is little of it.
+    tilt: the tilt itself, to add them to others that have it. Laws are tilted before they are composed: afterwards what
+    the transform has rounded would grow with the tilt.
     """
-    parts = [_of_part(part, count, interval) for part, count in parts_of(mechanism)]
+    parts = [one for part, count in parts_of(mechanism) for one in _of_part(part, count, interval)]
     together = range(max(len(laws.orders) for laws, _ in parts))
     columns = [[(laws.orders[min(k, len(laws.orders) - 1)], count) for laws, count in parts] for k in together]
     if held_for is not None:
         columns = [tilted_for(column, held_for) for column in columns]
+    elif tilt:
+        columns = [[(law.tilted(tilt), count) for law, count in column] for column in columns]
     return LossLaws(
         orders=tuple(column[0][0] if [n for _, n in column] == [1] else composed(column) for column in columns)
     )
 
 
-def _of_part(part: SingleRelease, count: int, interval: float) -> tuple[LossLaws, int]:
+def _of_part(part: SingleRelease, count: int, interval: float) -> list[tuple[LossLaws, int]]:
     """A part's laws and how often they come; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
     if plain := plain_gaussian(part):
-        return _plain(plain.mu * math.sqrt(count), interval), 1
+        return [(_plain(plain.mu * math.sqrt(count), interval), 1)]
     if gaussian_of(part) is None:
         raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
     if sampling_of(part).probability == 0:
-        return LossLaws(orders=(certain(0, spacing=interval),)), 1
+        return [(LossLaws(orders=(certain(0, spacing=interval),)), 1)]
     if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
-        return _plain(public.mu * math.sqrt(squares(schedule, count)), interval), 1
+        return [(_plain(public.mu * math.sqrt(squares(schedule, count)), interval), 1)]
     if found := loss_grid.blocks(part, count):
-        return LossLaws(orders=schedules.laws(*found, interval)), 1
-    return LossLaws(orders=tuple(_orders(part, interval))), count
+        return [(LossLaws(orders=orders), times) for orders, times in schedules.laws(*found, interval)]
+    return [(LossLaws(orders=tuple(_orders(part, interval))), count)]
 
 
 def _orders(mechanism: SingleRelease, interval: float) -> list[LossLaw]:

@@ -17,6 +17,9 @@ from accounting.compose.twins import Continuous, continuous
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
 
+_ROOM = 4.0
+"""Times as wide as planned that the losses may be on the grid of the planned rounds."""
+
 
 class Running:
     """The composition of releases that are added one by one, and its epsilon at `delta`.
@@ -118,24 +121,42 @@ class _Losses:
     def __init__(
         self, typical: SingleRelease, rounds: int, *, delta: float, lost: float, accountants: Sequence[str]
     ) -> None:
-        self._rounds, self._lost, self._accountants = rounds, lost, accountants
+        self._rounds, self._delta, self._lost, self._accountants = rounds, delta, lost, accountants
         near = _near(typical, rounds, lost)
         assert near is not None  # the caller has asked
         (planned, _), *_ = parts_of(near.mechanism)
-        self._interval = loss_grid.interval(Composed(parts=((planned, rounds),)))
-        adapts = "adaptive" in accountants and not near.pairwise
-        self._adding = adaptive.Adding(planned, rounds=rounds, delta=delta) if adapts else None
+        self._lay_out(Composed(parts=((planned, rounds),)), pairwise=near.pairwise)
+
+    def _lay_out(self, mechanism: Composed, *, pairwise: bool) -> None:
+        """An empty account on the grid of `mechanism`."""
+        planned, _ = mechanism.parts[0]
+        self._interval = loss_grid.interval(mechanism)
+        adapts = "adaptive" in self._accountants and not pairwise
+        self._adding = adaptive.Adding(planned, rounds=self._rounds, delta=self._delta) if adapts else None
         self._known: dict[SingleRelease, _One] = {}
-        self._tilt = pld.tilt(planned, rounds, self._interval, delta)
+        self._runs: list[tuple[SingleRelease, int]] = []
+        self._tilt = pld.tilt(planned, self._rounds, self._interval, self._delta)
         self._total: _One | None = None
         self._held: LossLaws | None = None
         self._count = 0
 
+    def _make_room(self, mechanism: Composed, *, pairwise: bool) -> None:
+        """On the grid of much quieter rounds the losses of `mechanism` may not fit in memory: then all over again on
+        its own grid. Every grid gives an upper bound."""
+        if loss_grid.least_interval(mechanism) <= _ROOM * self._interval:
+            return
+        runs = self._runs
+        self._lay_out(mechanism, pairwise=pairwise)
+        for release, count in runs:
+            self.add(release, count)
+
     def add(self, release: SingleRelease, count: int) -> None:
+        one = self._one(release)
+        before = self._runs.pop()[1] if self._runs and self._runs[-1][0] == release else 0
+        self._runs.append((release, before + count))
         if self._tilt:
             self._held = self._tilted_with(release, count)
         self._total = self._with(release, count)
-        one = self._one(release)
         if one.pairwise:  # a Gaussian that a pair stays below says nothing of three worlds (docs/theory.md, section 4)
             self._adding = None
         if self._adding is not None:
@@ -144,31 +165,40 @@ class _Losses:
         self._count += count + (5 if count > 1 else 0)
 
     def epsilon(self, delta: float, also: SingleRelease | None, scheduled: Composed | None) -> float:
+        last = None if also is None else self._one(also)
+        if scheduled is not None:
+            near = continuous(scheduled)
+            self._make_room(Composed(parts=parts_of(near.mechanism)), pairwise=near.pairwise)
         total = self._total if also is None else self._with(also)
+        held = self._held if also is None or not self._tilt else self._tilted_with(also)
         count = self._count + (also is not None)
         if scheduled is not None:
-            total = self._with_schedules(total, scheduled)
-            count += sum(rounds for _, rounds in scheduled.parts)
+            total, held = self._with_schedules(total, held, scheduled)
+            count += sum(rounds for _, rounds in scheduled.parts) + 5
         if total is None:
             return 0.0
         left = (delta - total.lost) * math.exp(-total.closeness)
-        held = self._held if also is None or not self._tilt else self._tilted_with(also)
         slack = 2 * pld.composition_slack(count)
         bounds = [total.laws.charged_epsilon(left, slack, held) if "pld" in self._accountants else math.inf]
-        last = None if also is None else self._one(also)
         if self._adding is not None and scheduled is None and left > 0 and not (last is not None and last.pairwise):
             bounds.append(self._adding.epsilon(left, None if last is None else last.near))
         return min(bounds) + 2 * total.closeness
 
-    def _with_schedules(self, total: "_One | None", scheduled: Composed) -> "_One":
-        """Everything else, and the rounds of schedules together."""
+    def _with_schedules(
+        self, total: "_One | None", held: LossLaws | None, scheduled: Composed
+    ) -> tuple["_One", LossLaws | None]:
+        """Everything else, plain and tilted, and the rounds of schedules together, in both."""
         near = continuous(scheduled)
         laws = pld.distribution(near.mechanism, self._interval)
+        tilted = pld.distribution(near.mechanism, self._interval, tilt=self._tilt) if self._tilt else None
+        if held is not None and tilted is not None:
+            tilted = held.plus(tilted)
         (first, _), *_ = parts_of(near.mechanism)
         if total is None:
-            return _One(laws=laws, near=first, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise)
+            one = _One(laws=laws, near=first, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise)
+            return one, tilted
         closeness, lost = total.closeness + near.closeness, total.lost + near.lost
-        return replace(total, laws=total.laws.plus(laws), closeness=closeness, lost=lost)
+        return replace(total, laws=total.laws.plus(laws), closeness=closeness, lost=lost), tilted
 
     def _with(self, release: SingleRelease, count: int = 1) -> _One:
         one = self._one(release)
@@ -194,6 +224,7 @@ class _Losses:
             if near is None:
                 raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
             (stands_for, _), *_ = parts_of(near.mechanism)
+            self._make_room(Composed(parts=((stands_for, self._rounds),)), pairwise=near.pairwise)
             laws = pld.distribution(stands_for, self._interval)
             self._known[release] = _One(
                 laws=laws, near=stands_for, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise

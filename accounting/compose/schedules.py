@@ -1,4 +1,4 @@
-"""Loss laws of participation schedules: their blocks (`participation.blocks`) on a grid of losses, composed."""
+"""Loss laws of participation schedules: their blocks (`participation.blocks`) on a grid of losses."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 
 from accounting.compose import loss_grid
 from accounting.compose.convex import convex_below
-from accounting.compose.loss_law import LossLaw, composed
+from accounting.compose.loss_law import LossLaw, certain
 from accounting.gaussian.half_lines import Floats
 from accounting.participation import ratio_law
 from accounting.participation.blocks import Blocks, OnceInBlock
@@ -20,21 +20,19 @@ _LARGEST_LOG_GAMMA = 690.0
 """Of a gamma that doubles hold. Beyond, the round in which a client takes part counts as public."""
 
 
-def laws(blocks: Blocks, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
-    """The loss laws of composed blocks in both orders of the worlds, on a grid of `interval`.
+def laws(blocks: Blocks, shift: float, interval: float) -> list[tuple[tuple[LossLaw, ...], int]]:
+    """The loss laws of blocks in both orders of the worlds, on a grid of `interval`, and how often each block comes.
 
-    Claim: with s = shift they dominate the rounds that the blocks stand for. Adjacency: zero-out, add-remove.
-    Direction of error: upper bound; `blocks.beyond` is part of the infinite loss.
+    Claim: with s = shift their composition dominates the rounds that the blocks stand for. Adjacency: zero-out,
+    add-remove. Direction of error: upper bound; `blocks.beyond` is an infinite loss. They are not composed yet, so that
+    whoever composes can tilt them before.
     """
-    of_blocks = [(_block_laws(block, shift, interval), count) for block, count in blocks.repeated]
-    return (
-        _charged(composed([(orders[0], count) for orders, count in of_blocks]), blocks.beyond),
-        _charged(composed([(orders[1], count) for orders, count in of_blocks]), blocks.beyond),
-    )
-
-
-def _charged(law: LossLaw, beyond: float) -> LossLaw:
-    return replace(law, infinite=min(law.infinite + beyond, 1.0))
+    of_blocks: list[tuple[tuple[LossLaw, ...], int]] = [
+        (_block_laws(block, shift, interval), count) for block, count in blocks.repeated
+    ]
+    if blocks.beyond:
+        of_blocks.append(((replace(certain(0, spacing=interval), infinite=min(blocks.beyond, 1.0)),), 1))
+    return of_blocks
 
 
 @lru_cache(maxsize=256)

@@ -24,6 +24,8 @@ TILTS = (1.0, 0.3, 0.1, 0.03)
 """Chances for phi, over p."""
 _PER_SPREAD = 25.0
 _FARTHEST = 12.0
+_LARGEST_PHI = 200.0
+"""Above, phi is cut off: whoever sees so much knows it all, and cells up to s^2 / 2 would not fit in memory."""
 MASS_ERROR = 1e-14
 """What rounding of the transform and wrapped tails can misplace in a group of cells."""
 _GROUP = 1e-9
@@ -62,6 +64,7 @@ def _one_round(chance: float, shift: float) -> tuple[LossLaw, LossLaw]:
     spacing = min(max(spread, 1e-6), 0.5) / _PER_SPREAD
     x = np.linspace(-_FARTHEST, _FARTHEST + shift, 400_001)
     phi = np.logaddexp(math.log1p(-chance), math.log(chance) + shift * x - shift * shift / 2)
+    phi = np.minimum(phi, _LARGEST_PHI)
     cells = np.floor(phi / spacing).astype(np.int64)
     lowest, edges = int(cells[0]), np.concatenate([[-np.inf], x[1:], [np.inf]])
     laws = []

@@ -15,7 +15,14 @@ from pathlib import Path
 from accounting.caveats import of_delta
 from accounting.compose.accountant import Accountant, Guarantee, guarantee
 from accounting.compose.histories import Histories, worst
-from accounting.errors import AccountingError, EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
+from accounting.errors import (
+    AccountingError,
+    EditedLedger,
+    LedgerError,
+    LedgerVersionError,
+    TruncatedLedger,
+    UnsupportedMechanism,
+)
 from accounting.ledger import durable
 from accounting.ledger.entries import (
     VERSION,
@@ -209,11 +216,14 @@ class Ledger:
 
     def mechanism(self) -> Composed | None:
         """Everything released so far as one composition; None before the first release. Not for unit "record", where
-        every client has its own: `histories`."""
+        every client has its own: `histories`. UnsupportedMechanism for releases that have no account together."""
         if self.header.unit == "record":
             raise LedgerError(f"{self.path}: unit 'record', every client has its own mechanism. Use histories().")
         shared = [release.mechanism for release in self.releases if isinstance(release, Release)]
-        return Composed.of(shared) if shared else None
+        try:
+            return Composed.of(shared) if shared else None
+        except UnsupportedMechanism as error:
+            raise UnsupportedMechanism(f"{self.path}: {error}") from None
 
     def histories(self) -> Histories:
         """What each client released of its own records so far."""

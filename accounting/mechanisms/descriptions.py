@@ -131,6 +131,7 @@ class Composed:
                 f"adjacencies {sorted(adjacencies)} in one composition: an epsilon holds for one adjacency. "
                 "State all parts under the same one."
             )
+        _check_streams(self.parts)
 
     @classmethod
     def of(cls, mechanisms: Iterable[SingleRelease]) -> "Composed":
@@ -276,6 +277,24 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
             f"mechanism={mechanism.kind!r} in shares or slots with sampling={schedule.name!r}: the number of uploads "
             "would depend on who takes part. Let the server add the noise to a plain sum."
         )
+
+
+def _check_streams(parts: tuple[tuple[SingleRelease, int], ...]) -> None:
+    """Refuse parts of one schedule that are not one part: each is accounted from the first round on, and independent of
+    the others, while who takes part in one of them, or its noise, says something of the next. A public order is no
+    exception: a client may take part in the first round and the eleventh, and these two be a part of their own."""
+    known: set[str] = set()
+    for part, _ in parts:
+        schedule = schedule_of(part)
+        if schedule is None:
+            continue
+        if schedule.stream in known:
+            raise UnsupportedMechanism(
+                f"stream={schedule.stream!r} with sampling={schedule.name!r} in two parts: rounds of one schedule are "
+                "all alike, and schedules that are drawn apart have streams of different names; nothing else has an "
+                "account. Keep the release the same in all rounds, or give each schedule a stream of its own."
+            )
+        known.add(schedule.stream)
 
 
 def _sequence(parts: Any) -> tuple[Any, ...]:

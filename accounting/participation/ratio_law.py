@@ -36,15 +36,11 @@ _LARGEST_GRID = 1 << 18
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Sum:
-    """The law of T = w_0 + sum of the values below the threshold under Q, and what is charged besides.
-
-    lost_forth, lost_back: what window and rounding may hide from E_Q (S - gamma)_+ and E_Q (1 - gamma S)_+.
-    """
+    """The law of T = w_0 + sum of the values below the threshold under Q, each mass with what its rounding may hide: so
+    rounding is charged to E_Q (S - gamma)_+ where points are above gamma, not to every gamma alike."""
 
     points: Floats
     masses: Floats
-    lost_forth: float
-    lost_back: float
 
     def above(self, at: Floats) -> Floats:
         """E (T - x)_+ at each x: linear between the points and before the first, so exact."""
@@ -77,8 +73,8 @@ def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Float
     law = _sum(block.weights, 1 - block.taking_part, shift, threshold)
     gammas = np.exp(np.minimum(losses, 690.0))
     forth = law.above(gammas) + _one_jump(block, shift, threshold, law, gammas)
-    forth += law.lost_forth + _two_jumps(block, shift, threshold) + block.taking_part * _survival(_TAIL)
-    back = gammas * law.below(1 / gammas) + law.lost_back  # without jumps S is smaller: more of (1 - gamma S)_+
+    forth += _CUT + _two_jumps(block, shift, threshold) + block.taking_part * _survival(_TAIL)
+    back = gammas * law.below(1 / gammas) + _CUT  # without jumps S is smaller: more of (1 - gamma S)_+
     return np.minimum(forth, 1.0), np.minimum(back, 1.0)
 
 
@@ -141,12 +137,7 @@ def _sum(weights: Sequence[tuple[float, int]], kept: float, shift: float, thresh
     masses = np.roll(scipy.fft.irfft(transform, length), -(first % length))[: last - first + 1]
     points: Floats = kept + spacing * np.arange(first, last + 1, dtype=float)
     rounding = 2.3e-16 * (rounds + 4 * math.log2(length)) * float(np.abs(transform).mean())
-    return _Sum(
-        points=points,
-        masses=np.maximum(masses, 0.0),
-        lost_forth=_CUT + rounding * float(np.abs(points).sum()),
-        lost_back=_CUT + rounding * len(points),
-    )
+    return _Sum(points=points, masses=np.maximum(masses, 0.0) + rounding)
 
 
 def _spread(weight: float, shift: float, threshold: float, spacing: float) -> Floats:
@@ -222,7 +213,7 @@ def _one_jump(block: OnceInBlock, shift: float, threshold: float, law: _Sum, gam
 
 
 def _constant(value: float) -> _Sum:
-    return _Sum(points=np.array([value]), masses=np.ones(1), lost_forth=0.0, lost_back=0.0)
+    return _Sum(points=np.array([value]), masses=np.ones(1))
 
 
 def _grouped(block: OnceInBlock) -> list[tuple[float, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -61,6 +61,7 @@ class OfEqualRounds:
     """Every released round is the same mechanism: one convolution a round."""
 
     def __init__(self, goal: PrivacyGoal, rounds: int, charged: int) -> None:
+        self._goal = goal
         self._values: list[float] = [0.0]
         self._stream: Iterator[float] = over_rounds.epsilons(
             goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant
@@ -77,7 +78,7 @@ class OfEqualRounds:
     def _after(self, count: int) -> float:
         while len(self._values) <= count:
             self._values.append(next(self._stream))
-        return self._values[count]
+        return _stated(self._goal, self._values[count], lambda: Composed(parts=((self._goal.mechanism, count),)))
 
 
 class OfVariousRounds:
@@ -92,22 +93,21 @@ class OfVariousRounds:
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         release = self._goal.of_round(number)
-        return self._stated(self._running.epsilon(release), [*self._released, release])
+        return _stated(self._goal, self._running.epsilon(release), lambda: Composed.of([*self._released, release]))
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         if isinstance(release, Release):
             self._running.add(release.mechanism)
             self._released.append(release.mechanism)
-        return self._stated(self._running.epsilon(), self._released)
+        return _stated(self._goal, self._running.epsilon(), lambda: Composed.of(self._released))
 
-    def _stated(self, found: float, releases: list[SingleRelease]) -> float:
-        """By the account of the whole run where the running one is above the budget by no more than its tolerance: the
-        noise of a schedule was calibrated by the former."""
-        goal = self._goal
-        if goal.schedule is None or goal.budget is None or not 0 < found / goal.budget - 1 < _TOLERANCE:
-            return found
-        whole = accountant.epsilon(Composed.of(releases), delta=goal.delta, accountant=goal.accountant)
-        return min(found, whole)
+
+def _stated(goal: PrivacyGoal, found: float, releases: Callable[[], Composed]) -> float:
+    """What a running account has found; the account of the whole where the former is above the budget by no more than
+    its tolerance. Both are upper bounds, and noise is calibrated by the latter: the last round is to be paid for."""
+    if goal.budget is None or not 0 < found / goal.budget - 1 < _TOLERANCE:
+        return found
+    return min(found, accountant.epsilon(releases(), delta=goal.delta, accountant=goal.accountant))
 
 
 class OfRecords:

@@ -75,6 +75,19 @@ def test_the_first_rounds_of_a_run(sampling):
     assert one < other
 
 
+def test_rounds_beyond_the_run_are_charged_with_the_least_noise():
+    """They were left out: 9 rounds of a run of 3 cost what 3 do."""
+    plan = Plan(clients=100, cohort=100, sampling="all", noise_schedule=(2.0, 1.0, 3.0), delta=1e-5)
+    found = accountant.epsilon(plan.first(5.0, 9, of=3), delta=1e-5)
+    shift = math.sqrt(1 / 10**2 + 1 / 15**2 + 7 / 5**2)
+    assert found == pytest.approx(smallest_epsilon(1e-5, mu=shift), rel=1e-9)
+
+
+def test_a_plan_of_equal_noise_has_no_first_rounds():
+    with pytest.raises(InvalidParameter, match=r"noise_schedule is missing.*Use run"):
+        Plan(clients=60, cohort=10).first(1.0, 3, of=9)
+
+
 def test_what_was_released_before_comes_first():
     before = Plan(clients=60, cohort=10).run(3.0, 4)
     plan = Plan(clients=60, cohort=10, noise_schedule=(1.0, 2.0), before=before)
@@ -88,6 +101,8 @@ def test_what_was_released_before_comes_first():
         ({"noise_schedule": "1.0"}, "must be a list of 1 to 1,000"),
         ({"noise_schedule": (1.0, 0.0)}, "finite number above 0"),
         ({"noise_schedule": (1.0, math.nan)}, "finite number above 0"),
+        ({"noise_schedule": (1e12, 1.0)}, r"noise_schedule.*1e-06 to 1e\+06"),
+        ({"noise_schedule": (1.0, 1e-7)}, r"noise_schedule.*1e-06 to 1e\+06"),
         ({"sampling": "balls-and-bins", "participations": 3}, "equal noise"),
         ({"sampling": "cyclic"}, "equal noise"),
         ({"noise": "banded", "bands": 3, "sampling": "cyclic"}, "equal noise"),
@@ -106,5 +121,7 @@ def test_what_needs_a_number_of_rounds_is_refused():
         budget.rounds(plan, epsilon=1.0, noise_multiplier=3.0)
     with pytest.raises(InvalidParameter, match="a round for each"):
         budget.epsilon(plan, noise_multiplier=3.0, rounds=2)
+    with pytest.raises(InvalidParameter, match="rounds=0"):
+        budget.epsilon(plan, noise_multiplier=3.0, rounds=0)
     with pytest.raises(InvalidParameter, match="equal noise"):
         budget.compare(plan, noise_multiplier=3.0, rounds=9)

@@ -1,9 +1,13 @@
 """Plans whose clients take part by a schedule over rounds."""
 
+import math
+
 import pytest
 
 from accounting import Plan, budget
+from accounting.compose import lower_bound
 from accounting.errors import AccountingError, CalibrationError, InvalidParameter, UnsupportedMechanism
+from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation
 
 GOLDEN = {"clients": 6000, "cohort": 100}
@@ -84,3 +88,33 @@ def test_integer_noise_of_the_server_on_a_plain_sum():
     gaussian = Plan(**GOLDEN, sampling="balls-and-bins")
     found = budget.epsilon(plan, noise_multiplier=1.4, rounds=60)
     assert found == pytest.approx(budget.epsilon(gaussian, noise_multiplier=1.4, rounds=60), rel=0.02)
+
+
+PUBLIC = {"sampling": "cyclic"}
+AFTER = {
+    "cyclic": PUBLIC,
+    "banded": PUBLIC | {"noise": "banded", "bands": 1},
+    "balls-and-bins": {"sampling": "balls-and-bins", "participations": 3},
+    "allocation": {"sampling": "allocation", "participations": 1},
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_a_schedule_does_not_go_on_with_that_of_an_earlier_run(name):
+    """Both of 30 rounds, half a period: in each a client may take part once. Twice 1.4 is once 1.4 / sqrt(2)."""
+    first = Plan(clients=6000, cohort=100, **AFTER[name])
+    second = Plan(clients=6000, cohort=100, before=first.run(1.4, 30), **AFTER[name])
+    stated = budget.epsilon(second, noise_multiplier=1.4, rounds=30)
+    assert stated >= lower_bound.epsilon(second.run(1.4, 30), delta=first.delta)
+    if "cyclic" in AFTER[name].values():
+        assert stated == pytest.approx(smallest_epsilon(first.delta, mu=math.sqrt(2) / 1.4), rel=1e-6)
+    else:  # what two schedules of different names show
+        assert stated >= 0.34307
+
+
+def test_every_run_has_a_schedule_of_its_own():
+    plan = Plan(clients=6000, cohort=100, **PUBLIC)
+    for runs in (1, 2, 3):
+        stated = budget.epsilon(plan, noise_multiplier=1.4, rounds=30)
+        assert stated == pytest.approx(smallest_epsilon(plan.delta, mu=math.sqrt(runs) / 1.4), rel=1e-9)
+        plan = Plan(clients=6000, cohort=100, before=plan.run(1.4, 30), **PUBLIC)

@@ -5,11 +5,19 @@ from dataclasses import replace
 import pytest
 
 from accounting import Composed, Gaussian, PoissonSampling, Subsampled
-from accounting.compose import accountant, pld
+from accounting.compose import accountant, lower_bound, pld
 from accounting.compose.running import Running
 from accounting.compose.twins import continuous
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import BernoulliChannel
+from accounting.gaussian import smallest_epsilon
+from accounting.mechanisms import (
+    Allocation,
+    BallsAndBins,
+    BernoulliChannel,
+    Cyclic,
+    MinSeparation,
+    subsample,
+)
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 
@@ -136,3 +144,59 @@ def test_keeps_its_digits_at_the_smallest_delta():
     for _ in range(40):
         running.add(release)
     assert running.epsilon() == pytest.approx(pld.epsilon(Composed(parts=((release, 40),)), delta=1e-12), rel=1e-5)
+
+
+def added(z, sampling):
+    return subsample(Gaussian(noise_multiplier=z, adjacency=Adjacency.ADD_REMOVE), sampling)
+
+
+POISSON, PLAIN = added(1.0, PoissonSampling(probability=0.01)), added(20.0, PoissonSampling(probability=1.0))
+BINS = added(1.0, BallsAndBins(bins=10, stream="a"))
+SEPARATED = added(1.0, MinSeparation(separation=5, probability=0.1, stream="b"))
+ALLOCATED = added(1.0, Allocation(participations=2, rounds=20, stream="c"))
+PUBLIC = added(1.0, Cyclic(period=10, stream="d"))
+MIXTURES = {
+    "poisson, then balls and bins": [(POISSON, 200), (BINS, 15)],
+    "balls and bins, then poisson": [(BINS, 15), (POISSON, 200)],
+    "min-separation": [(POISSON, 200), (SEPARATED, 12)],
+    "an allocation in progress": [(POISSON, 200), (ALLOCATED, 15)],
+    "a public order": [(POISSON, 200), (PUBLIC, 15)],
+    "plain and two schedules": [(PLAIN, 3), (POISSON, 100), (BINS, 10), (SEPARATED, 5)],
+}
+
+
+@pytest.mark.parametrize(
+    "delta", [1e-10, *(pytest.param(delta, marks=pytest.mark.slow) for delta in (1e-6, 1e-8, 1e-12))]
+)
+@pytest.mark.parametrize("name", MIXTURES)
+def test_no_mixture_is_cheaper_than_what_an_attack_shows_of_it(name, delta):
+    """At a small delta rounds of a schedule cost nothing, since laws that are held tilted did not have them."""
+    mixture = MIXTURES[name]
+    running = Running(delta=delta, typical=mixture[0][0], rounds=sum(count for _, count in mixture))
+    for release, count in mixture:
+        running.add(release, count)
+    shown = lower_bound.epsilon(Composed(parts=tuple(mixture)), delta=delta)
+    assert shown > 0.5
+    assert running.epsilon() >= shown
+    last, count = mixture[-1]
+    ahead = Running(delta=delta, typical=mixture[0][0], rounds=sum(count for _, count in mixture))
+    for release, times in (*mixture[:-1], (last, count - 1)):
+        ahead.add(release, times)
+    assert ahead.epsilon(last) >= shown
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-10])
+def test_a_loud_release_after_quiet_ones_has_room(delta):
+    """On the grid of the quiet ones it wanted 77 GiB. If all rounds were public they would be one Gaussian."""
+    quiet, loud = added(1000.0, PoissonSampling(probability=1e-4)), added(1.0, PoissonSampling(probability=1.0))
+    running = Running(delta=delta, typical=quiet, rounds=1000)
+    running.add(quiet, 100)
+    for ahead in (running.epsilon(loud), running.add(loud) or running.epsilon()):
+        most = smallest_epsilon(delta, mu=(1 + 100 / 1000**2) ** 0.5)
+        assert smallest_epsilon(delta, mu=1.0) <= ahead <= most * 1.0005
+    for release in (added(0.5, PoissonSampling(probability=0.1)), added(0.3, BallsAndBins(bins=10))):
+        running.add(release)
+        shown = lower_bound.epsilon(Composed(parts=((loud, 1), (release, 1))), delta=delta)
+        assert shown <= running.epsilon() < float("inf")
+    running.add(quiet, 10)
+    assert running.epsilon(quiet) >= shown

@@ -244,3 +244,30 @@ def test_allocations_lie_in_the_bracket_of_pld_accounting(sigma, rounds, partici
     assert low < stated < high
     if participations < 3:  # beyond, the lower bound is loose where each participation shows much
         assert stated - lower_bound.epsilon(run, delta=delta) < high - low
+
+
+@pytest.mark.parametrize("z", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("schedule", [BINS, ALLOCATION])
+def test_hardly_any_noise_has_both_bounds(schedule, z):
+    """Cells of the lower bound grew with 1 / z^2 and did not fit in memory. In public rounds it is a Gaussian."""
+    stated = guarantee(of(schedule, noise=Gaussian(noise_multiplier=z, adjacency="add-remove")), delta=DELTA)
+    public = smallest_epsilon(DELTA, mu=math.sqrt(3) / z)
+    assert 0 <= stated.lower_bound <= stated.epsilon <= public * 1.0001
+    assert stated.epsilon > 1 / (2 * z * z)
+
+
+def test_a_loud_signal_that_is_cut_off_shows_what_it_did():
+    """An epsilon of 22 for each of the three epochs, of losses up to 170."""
+    loud = of(BINS, noise=Gaussian(noise_multiplier=0.1, adjacency="add-remove"))
+    assert 65.9 < lower_bound.epsilon(loud, delta=DELTA) <= smallest_epsilon(DELTA, mu=math.sqrt(3) / 0.1)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-13])
+def test_rounds_in_a_public_order_are_the_closed_form_at_any_delta(delta):
+    """A client takes part in the first round and the eleventh. Below 1e-12 there was no first value."""
+    release = subsample(Gaussian(noise_multiplier=2.0, adjacency="add-remove"), Cyclic(period=10))
+    for chosen in ("best", "pld"):
+        found = itertools.islice(over_rounds.epsilons(release, delta=delta, rounds=20, accountant=chosen), 20)
+        for count, epsilon in enumerate(found, start=1):
+            shift = math.sqrt(1 if count <= 10 else 2) / 2.0
+            assert epsilon == pytest.approx(smallest_epsilon(delta, mu=shift), rel=1e-9)
