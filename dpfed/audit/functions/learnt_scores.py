@@ -19,7 +19,9 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import ndtr
 
 from dpfed.audit import thresholds
+from dpfed.audit.functions.claim import DrawnGaussian
 from dpfed.audit.functions.outputs import widened
+from dpfed.audit.power import for_a_fault
 from dpfed.audit.rejection import reject_counts
 from dpfed.audit.scores import ErrorCounts
 from dpfed.audit.thresholds import Cuts, PrivacyProfile, Thresholds
@@ -69,6 +71,11 @@ class LearntScore:
         return float(np.sqrt((self.pilot[0].var() + self.pilot[1].var()) / 2))
 
     @property
+    def towards_one(self) -> float:
+        """The sign of world 1's side."""
+        return 1.0 if self.pilot[1].mean() >= self.centre else -1.0
+
+    @property
     def separation(self) -> float:
         """Of the worlds' means, over the standard deviation within."""
         seen = float(self.pilot[1].mean()) - self.centre
@@ -78,11 +85,19 @@ class LearntScore:
         return gap / self.std if self.std > 1e-9 * gap else math.inf
 
     def cuts(
-        self, profile: PrivacyProfile, *, mu: float | None, trials: int, alpha: float, delta: float
+        self,
+        profile: PrivacyProfile,
+        *,
+        mu: float | None,
+        trials: int,
+        alpha: float,
+        delta: float,
+        drawn: DrawnGaussian | None = None,
     ) -> tuple[Thresholds, Cuts, float]:
         """Where to cut for the claim, where to guess, and the scores' middle; as the smoothed pilot would have it.
 
-        mu: of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
+        mu:    of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
+        drawn: of the claim, where the Gaussian's cohort is drawn: a second cut is where its law has it best
         """
         low, high = (float(end) for end in np.percentile(np.concatenate(self.pilot), [0, 100]))
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
@@ -96,14 +111,17 @@ class LearntScore:
         if mu is not None:
             apart = min(max(mu, self.separation), _FAR_APART)
             unit = thresholds.claimed_gaussian(apart, trials=trials // 2, alpha=alpha).values[0]
-            sign = 1.0 if self.pilot[1].mean() >= self.centre else -1.0
-            values = (self.centre + sign * self.std * unit,)
+            values = (self.centre + self.towards_one * self.std * unit,)
             return Thresholds(values=values, origin="a pilot, for Gaussian scores"), guesses, middle
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed((short[0], short[1]), _A_FIFTH_SHORT * width)
         shown = [_excess(errors(float(t)), profile, trials=trials // 2, alpha=alpha) for t in at]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
-        return Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth"), guesses, middle
+        if drawn is None:
+            return Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth"), guesses, middle
+        unit = for_a_fault(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
+        best = self.centre + self.towards_one * (unit - drawn.centre) * self.std / drawn.std
+        return Thresholds(values=(loudest, best), origin="a pilot and the claim's law"), guesses, middle
 
 
 def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:

@@ -26,7 +26,8 @@ class FunctionTest:
     gap:         how far the worlds are apart, in noise stds, over the claimed shift; an estimate
     lower_bound: epsilon for any mechanism; lower_bound_gdp if it is a Gaussian
     beyond:      a Gaussian is claimed, and lower_bound_gdp is above it, which refutes the claim
-    finds:       the epsilon of a Gaussian that this test finds with probability 90%; infinite with few trials
+    finds:       the epsilon of a Gaussian (of the claim's sampling) that this test finds with probability 90%;
+                 infinite with few trials
     """
 
     pair: str
@@ -82,6 +83,11 @@ class FunctionAudit:
         return min(one.finds for one in self.tests)
 
     @property
+    def found_kind(self) -> str:
+        """What `finds` is about."""
+        return "a Gaussian mechanism" if self.claim.drawn is None else "a Gaussian mechanism with this sampling"
+
+    @property
     def lower_bound(self) -> float:
         return max(one.lower_bound for one in self.tests)
 
@@ -116,7 +122,7 @@ class FunctionAudit:
             return f"Checks that failed: {', '.join(broken)}."
         found = f"{claim} is claimed, and {self.trials:,} trials found nothing against it. They would have found "
         found += (
-            f"a Gaussian mechanism of epsilon {upwards(self.finds)} with probability {LIKELY:.0%}."
+            f"{self.found_kind} of epsilon {upwards(self.finds)} with probability {LIKELY:.0%}."
             if math.isfinite(self.finds)
             else "no mechanism, however bad."
         )
@@ -165,4 +171,6 @@ class FunctionAudit:
 
 def _limit(claim: FunctionClaim) -> float:
     """The epsilon of a Gaussian whose noise is short by a fifth of what gives the claimed one."""
+    if claim.drawn is not None:
+        return claim.drawn.with_noise_short(1 - _A_FIFTH).epsilon
     return epsilon_of_shift(claim.mu / _A_FIFTH, delta=claim.delta) if math.isfinite(claim.mu) else math.inf

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpfed.audit
-from accounting import Adjacency, Gaussian, PoissonSampling, subsample
+from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, subsample
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
@@ -258,3 +258,43 @@ def test_the_maker_of_a_method_is_no_function_to_audit():
         load([EXAMPLE.with_name("own_compressor.py"), EXAMPLE])
         assert loaded_function("masked-levels") is None
         assert loaded_function("clipped-sum").__name__ == "clipped_sum"
+
+
+class Drawn:
+    """A client that takes part with probability q, and noise."""
+
+    def __init__(self, q, std):
+        self.q, self.std = q, std
+
+    def seen(self, given, seeds):
+        rng = np.random.default_rng(list(seeds))
+        sums = self.std * rng.standard_normal((len(seeds), 4))
+        sums[:, 0] += given * (rng.random(len(seeds)) < self.q)
+        return list(sums)
+
+
+@pytest.mark.parametrize(("q", "trials", "verdict"), [(0.5, 20_000, "pass"), (0.1, 4_000, "inconclusive")])
+def test_a_drawn_cohort_is_measured_by_its_own_law(q, trials, verdict):
+    """Planted: the same with half of the noise. Power and gap were those of a Gaussian of equal epsilon."""
+    claim = claim_of(subsample(CLAIM, PoissonSampling(probability=q)))
+    pair = [Worlds(name="a client", one=1.0, other=0.0)]
+    sound = audit_calls(Drawn(q, 1.0), claim, pair, trials=trials)
+    assert sound.verdict == verdict
+    assert 0.7 < sound.gap < 1.3
+    assert audit_calls(Drawn(q, 0.5), claim, pair, trials=trials).verdict == "fail"
+    if verdict == "pass":
+        assert claim.epsilon < sound.finds <= claim.drawn.with_noise_short(0.2).epsilon
+        assert "a Gaussian mechanism with this sampling of epsilon" in sound.in_words()
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("sampling", [PoissonSampling(probability=0.3), FixedSizeSampling(clients=10, cohort=3)])
+def test_no_law_of_a_drawn_cohort_is_beyond_the_claim(sampling, adjacency):
+    """The worlds that power is computed for are neighbours: their errors are within the claimed profile."""
+    if sampling.name == "fixed" and adjacency is Adjacency.ADD_REMOVE:
+        return
+    claim = claim_of(subsample(Gaussian(noise_multiplier=1.0, adjacency=adjacency), sampling))
+    for threshold in np.linspace(-3, 4, 15):
+        false, missed = claim.drawn.law.errors(threshold)
+        for epsilon in (-1.0, 0.0, 0.5, 1.0):
+            assert 1 - missed - math.exp(epsilon) * false <= float(claim.profile(np.array([epsilon]))[0]) + 1e-9
