@@ -100,8 +100,9 @@ class WholeScores:
 
         Preconditions: independent scores whose law is the given one for some f, included by fair coins of their own.
         Claim: above the true factor with probability at most alpha, up to the normal law of means. Measured, of the
-        most skewed laws tried (fixed size, 95 of 100 drawn, moves of 4 to 5 stds): at most alpha from 100 scores on where
-        alpha is 0.005 or more, 1.6 alpha at 0.0005 (1.3 from 200); with 40 scores alpha at 0.05, 1.4 alpha at 0.005.
+        most skewed laws tried (fixed size, 95 of 100 drawn, moves of 4 to 5 stds): at most alpha from 100 scores on
+        where alpha is 0.005 or more, 1.6 alpha at 0.0005 (1.3 from 200); with 40 scores alpha at 0.05, 1.4 alpha at
+        0.005.
         Direction of error: lower bound, under the known law, about the clients that were tried.
         """
         given, coins = checked_scores(scores, "scores"), np.asarray(included)

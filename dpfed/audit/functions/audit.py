@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,6 +80,13 @@ def audit_function(
     time is over.
     """
     stated = claim_of(claim, delta=delta, adjacency=adjacency)
+    require.count(at_least=2, clients=clients)
+    require.count(dimension=dimension)
+    require.positive(clip_norm=clip_norm)
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise ConfigError(f"seed={seed!r}: must be a whole number, 0 or more.")
+    if wrong := [one for one in worlds or () if not isinstance(one, Worlds)]:
+        raise ConfigError(f"worlds: has {wrong[0]!r:.80}, must be dpfed.audit.Worlds(name=..., one=..., other=...).")
     pairs = (
         list(worlds)
         if worlds is not None
@@ -221,8 +229,14 @@ class _Share:
         level, delta = alpha * (1 - 2.0 ** (1 - self.trials)), claim.delta
         # A shift without noise is from few calls: of a client that is drawn in few of them it says little.
         counted = replace(score, pilot=seen, shift=score.shift if claim.drawn is None else None)
-        part = 0.5 if claim.gaussian else 1.0  # of two tests, or of one
+        part = 0.5  # of two tests: the whole profile, and the bound that suits the claim
         gaussian = gdp_lower_bound(*seen, delta=delta, alpha=level * part, cut=middle)
+        share = level if claim.gaussian else level * part
+        plain_bound = epsilon_lower_bound(*seen, delta=delta, alpha=share, cuts=guesses).epsilon
+        if claim.gaussian:
+            beyond = (gaussian.mu or 0.0) > claim.mu * (1 + _ROUNDING)
+        else:
+            beyond = plain_bound > claim.epsilon * (1 + _ROUNDING)
         finds = math.inf
         if self.best:
             numbers = len(seen[0]), len(seen[1])
@@ -237,11 +251,11 @@ class _Share:
             score=score.kind,
             gap=min(counted.separation / claim.separation, _CUT) if claim.separation > 0 else _CUT,
             trials=self.trials,
-            lower_bound=epsilon_lower_bound(*seen, delta=delta, alpha=level, cuts=guesses).epsilon,
+            lower_bound=plain_bound,
             lower_bound_gdp=gaussian.epsilon,
             finds=finds,
             test=reject_claim(*seen, claim.profile, alpha=alpha * part, thresholds=cut),
-            beyond=claim.gaussian and (gaussian.mu or 0.0) > claim.mu * (1 + _ROUNDING),
+            beyond=beyond,
         )
 
 

@@ -34,6 +34,7 @@ Claimed = Any
 """(epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function from epsilons to deltas."""
 
 _WIDEST = 60.0
+_PROFILE = "A privacy profile takes a NumPy array of epsilons and gives as many deltas (np.where in place of if)."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,12 +108,12 @@ def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | Non
         return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
     if isinstance(claim, Guarantee):
         return claim_of(claim.mechanism, delta=delta or claim.delta, adjacency=adjacency)
-    if isinstance(claim, tuple):
-        return _of_point(claim, adjacency)
+    if isinstance(claim, tuple | list):
+        return _of_point(tuple(claim), delta, adjacency)
     at = require.open_probability(delta=1e-5 if delta is None else delta)
-    if hasattr(claim, "to_dict"):
+    if hasattr(claim, "to_dict") and not isinstance(claim, type):
         return _of_mechanism(claim, at, adjacency)
-    if callable(claim):
+    if callable(claim) and not isinstance(claim, type):
         return _of_profile(claim, at, adjacency)
     raise ConfigError(
         f"claim={claim!r}: must be (epsilon, delta), a mechanism such as accounting.Gaussian(noise_multiplier=1.0, "
@@ -145,10 +146,17 @@ def equivalent_shift(epsilon: float, delta: float) -> float:
     return float(brentq(above, 1e-9, _WIDEST)) if above(1e-9) < 0 else 1e-9
 
 
-def _of_point(claim: tuple[Any, ...], adjacency: str | None) -> FunctionClaim:
+def _of_point(claim: tuple[Any, ...], at: float | None, adjacency: str | None) -> FunctionClaim:
     if len(claim) != 2:
         raise ConfigError(f"claim={claim!r}: must be two numbers, epsilon and delta.")
+    if isinstance(claim[1], int | float) and claim[1] == 0:
+        raise ConfigError(
+            f"claim={claim!r}: delta=0 is not supported. What holds at delta 0 holds at any delta: claim "
+            f"({claim[0]!r}, 1e-9)."
+        )
     epsilon, delta = require.nonnegative(epsilon=claim[0]), require.open_probability(delta=claim[1])
+    if at is not None and at != delta:
+        raise ConfigError(f"delta={at!r}: the claim {claim!r} has its own. Leave delta out, or claim at this one.")
     return FunctionClaim(
         words=f"({epsilon!r}, {delta!r})",
         profile=point_profile(epsilon, delta),
@@ -199,7 +207,13 @@ def _drawn(claim: Any, delta: float) -> DrawnGaussian | None:
 
 def _of_profile(claim: Callable[[Floats], ArrayLike], delta: float, adjacency: str | None) -> FunctionClaim:
     at = np.linspace(0.0, _WIDEST, 60_001)
-    below = np.asarray(claim(at), dtype=float) <= delta
+    try:
+        deltas = np.asarray(claim(at), dtype=float)
+    except Exception as error:  # it is the user's
+        raise ConfigError(f"claim: fails for an array of epsilons ({error}). {_PROFILE}") from None
+    if deltas.shape != at.shape:
+        raise ConfigError(f"claim: gave shape {deltas.shape} for {at.size} epsilons. {_PROFILE}")
+    below = deltas <= delta
     epsilon = float(at[int(np.argmax(below))]) if below.any() else math.inf
     return FunctionClaim(
         words="a profile",

@@ -25,7 +25,7 @@ class FunctionTest:
 
     gap:         how far the worlds are apart, in noise stds, over the claimed shift; an estimate
     lower_bound: epsilon for any mechanism; lower_bound_gdp if it is a Gaussian
-    beyond:      a Gaussian is claimed, and lower_bound_gdp is above it, which refutes the claim
+    beyond:      lower_bound (lower_bound_gdp where a Gaussian is claimed) is above the claim, which refutes it
     finds:       the epsilon of a Gaussian (of the claim's sampling) that this test finds with probability 90%;
                  infinite with few trials
     """
@@ -42,7 +42,7 @@ class FunctionTest:
 
     @property
     def rejected(self) -> bool:
-        """Whether the whole profile or, of a Gaussian claim, the errors in the middle refute it."""
+        """Whether the whole profile or the bound refutes the claim; they share the error probability."""
         return self.test.rejected or self.beyond
 
     def to_dict(self) -> dict[str, Any]:

@@ -218,11 +218,67 @@ def test_a_function_that_cannot_be_audited_is_one_clear_error(f, error, words):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"arrays": "jax"}, {"time_limit": 0}, {"clients": 1}, {"layout": [3]}, {"worlds": []}, {"trials": 3}]
+    "wrong",
+    [
+        {"arrays": "jax"},
+        {"time_limit": 0},
+        {"clients": 1},
+        {"layout": [3]},
+        {"worlds": []},
+        {"worlds": [1]},
+        {"trials": 3},
+        {"seed": -1},
+        {"seed": "a"},
+        {"dimension": 0},
+        {"clip_norm": "1"},
+    ],
+    ids=str,
 )
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         audit_function(one_by_one, claim=CLAIM, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("claim", "delta", "words"),
+    [
+        ((4.4, 1e-5), 1e-3, "has its own"),
+        ((1.0, 0.0), None, "delta=0 is not supported"),
+        ((1.0, 0), None, "delta=0 is not supported"),
+        ([4.4], None, "two numbers"),
+        (Gaussian, None, "claim=<class"),
+        (lambda epsilon: 1e-5 if epsilon >= 4.4 else 1.0, None, "as many deltas"),
+        (lambda epsilon: 0.1, None, "as many deltas"),
+    ],
+    ids=str,
+)
+def test_what_is_no_claim_is_refused_in_words(claim, delta, words):
+    with pytest.raises(ConfigError, match=words):
+        claim_of(claim, delta=delta)
+
+
+def test_a_list_is_a_claim_like_a_tuple():
+    assert claim_of([4.4, 1e-5]).words == claim_of((4.4, 1e-5), delta=1e-5).words
+
+
+class ShowsItsWorld:
+    """Randomised response of epsilon 1.2 that shows its world outright with probability 1e-3."""
+
+    def seen(self, given, seeds):
+        rng = np.random.default_rng([len(seeds), int(given), *seeds[:2]])
+        right = rng.random(len(seeds)) < math.exp(1.2) / (1 + math.exp(1.2))
+        shown = rng.random(len(seeds)) < 1e-3
+        bit = np.where(right, given, 1 - given)
+        return list(np.stack([bit, 1.0 * shown, shown * given], axis=1))
+
+
+def test_a_bound_above_epsilon_and_delta_is_a_fail():
+    """Planted: epsilon 1.2 for 1. The verdict and the table are one decision."""
+    pair = [Worlds(name="a client", one=1.0, other=0.0)]
+    seen = [audit_calls(ShowsItsWorld(), claim_of((1.0, 1e-3)), pair, trials=4_000, seed=k) for k in range(8)]
+    assert any(one.beyond for done in seen for one in done.tests)
+    for done in seen:
+        assert (done.verdict == "fail") or done.lower_bound <= 1.0
 
 
 def test_a_client_that_sends_nan_is_noted_and_decides_nothing():
@@ -298,3 +354,48 @@ def test_no_law_of_a_drawn_cohort_is_beyond_the_claim(sampling, adjacency):
         false, missed = claim.drawn.law.errors(threshold)
         for epsilon in (-1.0, 0.0, 0.5, 1.0):
             assert 1 - missed - math.exp(epsilon) * false <= float(claim.profile(np.array([epsilon]))[0]) + 1e-9
+
+
+OWN = """
+import os
+import numpy as np
+import accounting
+from dpfed import audit
+
+CLAIM = accounting.Gaussian(noise_multiplier=1.0, adjacency=accounting.Adjacency.REPLACE_ONE)
+
+@audit.claim(CLAIM, trials=40, seed=3, dimension=4, arrays="numpy")
+def sound(updates, seed):
+    norms = np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), 1e-12)
+    return (updates / np.maximum(norms, 1)).sum(axis=0) + np.random.default_rng(seed).standard_normal(4)
+
+class Object:
+    @audit.claim(CLAIM, trials=50, dimension=4, arrays="numpy")
+    def __call__(self, updates, seed):
+        return sound(updates, seed)
+
+thing = Object()
+
+@audit.claim(CLAIM)
+def dies(updates, seed):
+    os._exit(3)
+"""
+
+
+def test_the_command_keeps_what_stands_beside_the_function(capsys, tmp_path):
+    file = tmp_path / "mine_own.py"
+    file.write_text(OWN)
+    command = ["audit", "upload", "--load", str(file), "--json"]
+    with as_before():
+        assert status([*command, "sound"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (record["trials"], record["seed"], record["adjacency"]) == (40, 3, "replace-one")
+        assert status([*command, "sound", "--trials", "30", "--noise-multiplier", "2"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (record["trials"], record["adjacency"]) == (30, "replace-one")
+        assert status([*command, "thing", "--epsilon", "9"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (record["trials"], record["adjacency"], record["delta"]) == (50, "replace-one", 1e-5)
+        assert status([*command, "soudn"]) == 2
+        assert "which have dies, sound, thing" in capsys.readouterr().err
+        assert status([*command, "dies"]) == 3
