@@ -133,9 +133,9 @@ class FunctionAudit:
                 f"{found} But the pair that shows the most shows {downwards(self.gap, digits=2)} of what is claimed: "
                 "is clip_norm that of the function, and does it see its input?"
             )
-        return (
-            f"{found} That is too little: noise short by a fifth must be found. Give more trials, or claim a mechanism."
-        )
+        known = self.claim.gaussian or self.claim.drawn is not None
+        more = "Give more trials." if known else "Give more trials, or claim a mechanism."
+        return f"{found} That is too little: noise short by a fifth must be found. {more}"
 
     def _shown(self, one: FunctionTest) -> float:
         return max(one.lower_bound, one.lower_bound_gdp if self.claim.gaussian else 0.0)
