@@ -22,19 +22,18 @@ _ROUNDING = 1e-6
 """Relative; a number is not refuted for the rounding of two computations."""
 _LOOSE = 1.05
 _WITHOUT_MEANING = 100.0
-"""Times what is proven: no accountant that anybody would use is so far above it."""
+"""Times what is proven: from here on a bound says nothing."""
 
 
-VERDICTS = ("refuted", "right", "loose", "without meaning", "no answer", "error")
+VERDICTS = ("refuted", "right", "loose", "no answer", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One setting: what the accountant stated, what is proven, and the verdict.
 
-    verdict: refuted (below a proven lower bound), right (a bound), loose (5% above what is proven), without meaning
-    (infinite, or a hundred times what is proven), no answer (it says that it has none), error (it failed, took too
-    long, or returned something else)
+    verdict: refuted (below a proven lower bound), right (a bound), loose (5% above what is proven, or without meaning),
+    no answer (it says that it has none), error (it failed, took too long, or returned something else)
     """
 
     accountant: str
@@ -72,19 +71,26 @@ class AccountantAudit:
         stated something that does."""
         if self.of("refuted"):
             return "fail"
-        bounds = len(self.of("right")) + len(self.of("loose"))
-        return "pass" if bounds > len(self.of("error")) else "inconclusive"
+        return "pass" if self._bounds > len(self.of("error")) else "inconclusive"
+
+    @property
+    def _bounds(self) -> int:
+        """How many answers say something."""
+        loose = [one.stated or 0.0 for one in self.of("loose")]
+        at_most = [one.proven.at_most for one in self.of("loose")]
+        said = [one <= _WITHOUT_MEANING * most + _ROUNDING for one, most in zip(loose, at_most, strict=True)]
+        return len(self.of("right")) + sum(said)
 
     def in_words(self) -> str:
         """The verdict in a sentence or two."""
-        failed, empty = len(self.of("error")), len(self.of("without meaning"))
+        failed = len(self.of("error"))
         answered = len(self.cases) - len(self.of("no answer")) - failed
         if self.verdict == "fail":
             wrong = len(self.of("refuted"))
             found = f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours shows more."
         elif not answered:
             found = "it stated no epsilon for any of the settings."
-        elif empty == answered:
+        elif not self._bounds:
             found = (
                 f"all of {answered} stated epsilons are infinite, or a hundred times what is proven: they say nothing."
             )
@@ -217,8 +223,6 @@ def _judged(setting: Setting, stated: float | None, known: Proven) -> tuple[str,
             "refuted",
             f"{upwards(stated)} is stated, at least {downwards(known.at_least)} is true: {setting.neighbours}",
         )
-    if stated > _WITHOUT_MEANING * known.at_most + _ROUNDING:
-        return "without meaning", f"{upwards(stated)} is stated, {upwards(known.at_most)} is a guarantee, too"
     if stated > _LOOSE * known.at_most + _ROUNDING:
         return "loose", f"{upwards(stated)} is stated, {upwards(known.at_most)} is a guarantee, too"
     return "right", ""
