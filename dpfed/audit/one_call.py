@@ -49,13 +49,19 @@ def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | Up
         return audit_upload(what, **setting)
     if not callable(what):
         raise ConfigError(f"dpfed.audit.upload({what!r}): must be a method's name or a function f(updates, seed).")
-    given = {**getattr(what, _SETTING, {}), **setting}
+    given = {**settings_beside(what), **setting}
     if "claim" not in given:
         raise ConfigError(
             "claim: is missing, so that there is nothing to test. Give claim=(epsilon, delta), or a mechanism such as "
             "accounting.Gaussian(noise_multiplier=1.0, adjacency='add-remove'), which a test can say more about."
         )
     return audit_function(what, **given)
+
+
+def settings_beside(what: Callable[..., Any]) -> dict[str, Any]:
+    """What `@claim` says beside a function, or beside the `__call__` of an object."""
+    found: dict[str, Any] = getattr(what, _SETTING, None) or getattr(type(what).__call__, _SETTING, {})
+    return found
 
 
 def accountant(what: str | Callable[..., float | None], **setting: Any) -> AccountantAudit:
@@ -69,10 +75,27 @@ def loaded_function(name: str) -> Callable[..., Any] | None:
     the name is that of a method, which is audited as such (the function that makes its stages may have the name)."""
     if name in registered.own("method"):
         return None
+    return loaded_functions().get(name.replace("-", "_"))
+
+
+def loaded_functions() -> dict[str, Callable[..., Any]]:
+    """What can be called in the files that --load named."""
     files = {str(Path(file.path)) for file in named_files()}
+    found: dict[str, Callable[..., Any]] = {}
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) in files:
-            found = getattr(module, name.replace("-", "_"), None)
-            if callable(found) and not isinstance(found, type):
-                return found  # type: ignore[no-any-return]
-    return None
+            for name, one in vars(module).items():
+                if callable(one) and not isinstance(one, type):
+                    found.setdefault(name, one)
+    return found
+
+
+def own_names() -> list[str]:
+    """Of these functions, those that the files define, as a message may name them."""
+    files = {str(Path(file.path)) for file in named_files()}
+    home = {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in files}
+    return sorted(
+        name
+        for name, one in loaded_functions().items()
+        if not name.startswith("_") and getattr(one, "__module__", None) in home
+    )

@@ -41,7 +41,8 @@ _UNHEARD_OF = 1e-14
 _BETWEEN = 1e-4
 _ROOM = 1.2
 """Means of scores are normal only nearly: a bound at alpha uses the quantile of alpha over this, of Student's law with
-the degrees of freedom of the smaller world (fewer than Welch's)."""
+the degrees of freedom of the smaller world (fewer than Welch's); where the difference of the means is skewed to the
+left, more, by the second term of Cornish and Fisher's expansion for Student's statistic (Johnson 1978)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,12 +52,14 @@ class WholeScores:
     weigh:       g, elementwise
     differences: D at `factors`, rising
     variances:   of g in world 0 and in world 1, at `factors` [2, factors]
+    thirds:      its third central moments, likewise; None where it is taken as symmetric
     """
 
     weigh: Callable[[Floats], Floats]
     factors: Floats
     differences: Floats
     variances: Floats
+    thirds: Floats | None = None
 
     @classmethod
     def of(cls, law: NormalMixture) -> WholeScores:
@@ -67,11 +70,13 @@ class WholeScores:
         laws = [_cells(law, edges, float(factor)) for factor in FACTORS]
         means = np.array([[cells @ weights for cells in pair] for pair in laws])
         squares = np.array([[cells @ weights**2 for cells in pair] for pair in laws])
+        cubes = np.array([[cells @ weights**3 for cells in pair] for pair in laws])
         return cls(
             weigh=lambda scores: np.asarray(weights[np.searchsorted(edges, scores)]),
             factors=FACTORS,
             differences=np.maximum.accumulate(means[:, 1] - means[:, 0]),
             variances=(squares - means**2).T,
+            thirds=(cubes - 3 * means * squares + 2 * means**3).T,
         )
 
     @classmethod
@@ -94,7 +99,10 @@ class WholeScores:
         scores [m] in the units of the law, included [m] of bool. At most 4.
 
         Preconditions: independent scores whose law is the given one for some f, included by fair coins of their own.
-        Claim: above the true factor with probability at most alpha (measured in the tests, from 100 scores on).
+        Claim: above the true factor with probability at most alpha, up to the normal law of means. Measured, of the
+        most skewed laws tried (fixed size, 95 of 100 drawn, moves of 4 to 5 stds): at most alpha from 100 scores on
+        where alpha is 0.005 or more, 1.6 alpha at 0.0005 (1.3 from 200); with 40 scores alpha at 0.05, 1.4 alpha at
+        0.005.
         Direction of error: lower bound, under the known law, about the clients that were tried.
         """
         given, coins = checked_scores(scores, "scores"), np.asarray(included)
@@ -111,9 +119,12 @@ class WholeScores:
         variance of a mean may be than that of independent scores."""
         if min(absent.size, present.size) < LEAST:
             return 0.0
-        quantile = _quantile(absent.size, present.size, alpha) * math.sqrt(shared)
         without, given = self.weigh(absent), self.weigh(present)
         error = math.sqrt(given.var(ddof=1) / given.size + without.var(ddof=1) / without.size)
+        thirds = [float(((one - one.mean()) ** 3).mean()) / one.size**2 for one in (given, without)]
+        quantile = _quantile(absent.size, present.size, alpha)
+        quantile += float(_more(quantile, thirds[0] - thirds[1], error))
+        quantile *= math.sqrt(shared)
         shown = float(given.mean() - without.mean()) - quantile * error
         if not shown > self.differences[0]:
             return 0.0
@@ -125,9 +136,12 @@ class WholeScores:
         this probability, whatever is seen; None where that takes more than four times as far."""
         if min(trials0, trials1) < LEAST:
             return None
-        quantile = _quantile(trials0, trials1, alpha)
+        quantile: float | Floats = _quantile(trials0, trials1, alpha)
         honest = float(np.interp(1.0, self.factors, self.differences))
         errors = np.sqrt(self.variances[0] / trials0 + self.variances[1] / trials1)
+        if self.thirds is not None:
+            thirds = self.thirds[1] / trials1**2 - self.thirds[0] / trials0**2
+            quantile = quantile + _more(float(quantile), thirds, errors)
         likely = ndtr((self.differences - honest) / np.maximum(errors, 1e-300) - quantile) >= probability
         found = np.flatnonzero(~likely)
         first = int(found[-1]) + 1 if found.size else 0
@@ -136,6 +150,12 @@ class WholeScores:
 
 def _quantile(first: int, second: int, alpha: float) -> float:
     return -float(stdtrit(min(first, second) - 1, require.open_probability(alpha=alpha) / _ROOM))
+
+
+def _more(quantile: float, third: ArrayLike, error: ArrayLike) -> Floats:
+    """What skewness to the left adds to the quantile. third: central moment of the difference of the means."""
+    skewness = np.asarray(third) / np.maximum(np.asarray(error) ** 3, 1e-300)
+    return np.asarray(np.maximum(-skewness, 0.0) * (2 * quantile**2 + 1) / 6)
 
 
 def _edges(law: NormalMixture) -> Floats:

@@ -1,4 +1,5 @@
-"""The command line. Exit status: 0 done; 1 the work failed or an audit says "fail"; 2 wrong usage or input.
+"""The command line. Exit status: 0 done; 1 the work failed or an audit says "fail"; 2 wrong usage or input; 3 an audit
+of uploads did not come to its end.
 
 With --json, standard output is one JSON document and nothing else; progress and messages go to standard error.
 """
@@ -60,7 +61,7 @@ def status(arguments: Sequence[str]) -> int:
     except CycloptsError as error:
         return _complain(_beginning(_with_setting(str(error), arguments)), 2)
     except (RunError, LedgerError) as error:
-        return _complain(str(error), 1)
+        return _complain(str(error), 3 if list(arguments[:2]) == ["audit", "upload"] else 1)
     except (DpfedError, AccountingError) as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt:

@@ -33,9 +33,9 @@ def upload(
     method: str | None = None,
     *,
     noise_multiplier: float | None = None,
-    trials: int = 6_000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    trials: int | None = None,
+    confidence: float | None = None,
+    seed: int | None = None,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     out: Path | None = None,
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
@@ -54,7 +54,8 @@ def upload(
     Of a method of this package, or of any function f(updates, seed) in a Python file (docs/audit.md).
 
     A pass says which faults so many trials would have found, and with what probability. Where noise short by a fifth
-    would not have been among them, the verdict is "inconclusive", whatever was seen. Exit status 1 for "fail" only.
+    would not have been among them, the verdict is "inconclusive", whatever was seen. Exit status 1 for "fail" only; 3
+    where the audit did not come to its end (a time limit, a process that died).
 
     Example: dpfed audit upload fed-smp-randk --trials 3000
 
@@ -66,13 +67,14 @@ def upload(
     noise_multiplier
         Gaussian noise over the clip norm; default 1. Coins are set by --set privacy.epsilon=...
     trials
-        Whole rounds, exactly so many in all: both worlds and all pairs of neighbours together. Where every upload is
-        seen, single uploads. Pairs that would get fewer than two are left out. Pilots are not counted: where an
-        encoding is lossy, up to 200 more trials in each world settle where its scores are cut.
+        Default 6000, or what @claim says. Whole rounds, exactly so many in all: both worlds and all pairs of neighbours
+        together. Where every upload is seen, single uploads. Pairs that would get fewer than two are left out. Pilots
+        are not counted: where an encoding is lossy, up to 200 more trials in each world settle where its scores are
+        cut.
     confidence
-        Of the test of the claim, and of the lower bounds.
+        Of the test of the claim, and of the lower bounds; default 0.95, or what @claim says.
     seed
-        Of all draws.
+        Of all draws; default 0, or what @claim says.
     settings
         table.key=value on top of the method's private preset; may be given again.
     out
@@ -87,7 +89,8 @@ def upload(
     delta
         Where epsilon is claimed; default 1e-5.
     adjacency
-        Of the neighbours that the claim is about: add-remove, zero-out or replace-one.
+        Of the neighbours that the claim is about: add-remove, zero-out or replace-one; default: what @claim says, or
+        add-remove.
     clip_norm
         That the function enforces on a client's update; default 1.
     clients
@@ -105,7 +108,8 @@ def upload(
         import torch  # noqa: F401
 
         from dpfed.audit.method_setting import audit_upload, audited_methods
-        from dpfed.audit.one_call import loaded_function
+        from dpfed.audit.one_call import loaded_function, own_names
+        from dpfed.methods.catalogue import every_method
     except ImportError as error:
         raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if every and noise_multiplier is not None:
@@ -135,6 +139,11 @@ def upload(
             f"{', '.join(wrong)}: for functions of your own (--load FILE.py NAME). {method or '--all'} is a "
             "method: use --set table.key=value."
         )
+    if load and method is not None and method not in every_method() and own_names():
+        raise ConfigError(
+            f"method={method!r}: is neither a private method (`dpfed methods`) nor in the files of --load, which have "
+            f"{', '.join(own_names())}."
+        )
     log, audits = console(to_stderr=True), []
     for name in audited_methods() if method is None else [method]:
         with log.status(f"{name}: starting") as status:
@@ -142,9 +151,9 @@ def upload(
                 name,
                 settings=settings or [],
                 noise_multiplier=noise_multiplier,
-                trials=trials,
-                confidence=confidence,
-                seed=seed,
+                trials=6_000 if trials is None else trials,
+                confidence=0.95 if confidence is None else confidence,
+                seed=seed or 0,
                 progress=status.update,
             )
         audits.append(done)

@@ -73,7 +73,8 @@ def accountant(
                 one.verdict,
                 one.setting.neighbours if one.verdict == "refuted" else one.detail,
             )
-    out.print(table)
+    if table.row_count:
+        out.print(table)
     counts = found.to_dict()["counts"]
     out.print(", ".join(f"{count} {kind}" for kind, count in counts.items()), highlight=False)
     return 1 if found.verdict == "fail" else 0

@@ -28,15 +28,20 @@ def audit_loaded(
     setting: dict[str, Any],
 ) -> int:
     """Run it, show it, and return the exit status. What is given here overrides what stands beside the function."""
-    from dpfed.audit.one_call import upload
+    from dpfed.audit.functions.claim import claim_of
+    from dpfed.audit.one_call import settings_beside, upload
 
     given = {key: value for key, value in setting.items() if value is not None}
+    beside = settings_beside(function)
+    if adjacency is None and (noise_multiplier is not None or epsilon is not None) and "claim" in beside:
+        adjacency = str(claim_of(beside["claim"], adjacency=beside.get("adjacency")).adjacency)
     if delta is not None:
         given["delta"] = delta
     if noise_multiplier is not None:
         given["claim"] = Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.of(adjacency or "add-remove"))
     elif epsilon is not None:
-        given["claim"] = (epsilon, given.pop("delta", 1e-5))
+        given["delta"] = given.get("delta") or beside.get("delta") or 1e-5
+        given["claim"] = (epsilon, given["delta"])
     if adjacency is not None:
         given["adjacency"] = adjacency
     log = console(to_stderr=True)

@@ -30,10 +30,11 @@ def write_function_audit(audit: FunctionAudit, folder: Path) -> None:
 
 def _page(audit: FunctionAudit, errors: ChartGroup) -> str:
     finds = audit.to_dict()["power"]["epsilon"]
+    kind = audit.found_kind[:1].upper() + audit.found_kind[1:]
     found = (
         "So few calls find nothing with probability 90%."
         if finds is None
-        else f"A Gaussian mechanism of epsilon {upwards(finds)} or more would have failed with probability 90%, "
+        else f"{kind} of epsilon {upwards(finds)} or more would have failed with probability 90%, "
         "whatever these calls showed."
     )
     verdict = audit.in_words()

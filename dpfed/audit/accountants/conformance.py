@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
+
+import numpy as np
 
 from accounting.rounding import downwards, upwards
 from dpfed.audit.accountants.adapters import BUILT_IN, Asked
@@ -18,6 +21,11 @@ from dpfed.errors import ConfigError, RunError
 _ROUNDING = 1e-6
 """Relative; a number is not refuted for the rounding of two computations."""
 _LOOSE = 1.05
+_WITHOUT_MEANING = 100.0
+"""Times what is proven: from here on a bound says nothing."""
+
+
+VERDICTS = ("refuted", "right", "loose", "no answer", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +33,7 @@ class Case:
     """One setting: what the accountant stated, what is proven, and the verdict.
 
     verdict: refuted (below a proven lower bound), right (a bound), loose (5% above what is proven, or without meaning),
-    no answer (it says that it has none), error (it failed, or took too long)
+    no answer (it says that it has none), error (it failed, took too long, or returned something else)
     """
 
     accountant: str
@@ -59,24 +67,40 @@ class AccountantAudit:
 
     @property
     def verdict(self) -> str:
-        """fail: refuted somewhere. inconclusive: it answered nothing."""
+        """fail: refuted somewhere. inconclusive: nothing that it stated means anything, or it failed more often than it
+        stated something that does."""
         if self.of("refuted"):
             return "fail"
-        return "pass" if self.of("right") or self.of("loose") else "inconclusive"
+        return "pass" if self._bounds > len(self.of("error")) else "inconclusive"
+
+    @property
+    def _bounds(self) -> int:
+        """How many answers say something."""
+        loose = [one.stated or 0.0 for one in self.of("loose")]
+        at_most = [one.proven.at_most for one in self.of("loose")]
+        said = [one <= _WITHOUT_MEANING * most + _ROUNDING for one, most in zip(loose, at_most, strict=True)]
+        return len(self.of("right")) + sum(said)
 
     def in_words(self) -> str:
-        """The verdict in a sentence."""
-        answered = len(self.cases) - len(self.of("no answer")) - len(self.of("error"))
+        """The verdict in a sentence or two."""
+        failed = len(self.of("error"))
+        answered = len(self.cases) - len(self.of("no answer")) - failed
         if self.verdict == "fail":
             wrong = len(self.of("refuted"))
-            return f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours shows more."
-        if self.verdict == "pass":
-            return f"none of {answered} stated epsilons is below what a pair of neighbours shows."
-        return "it stated no epsilon for any of the settings."
+            found = f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours shows more."
+        elif not answered:
+            found = "it stated no epsilon for any of the settings."
+        elif not self._bounds:
+            found = (
+                f"all of {answered} stated epsilons are infinite, or a hundred times what is proven: they say nothing."
+            )
+        else:
+            found = f"none of {answered} stated epsilons is below what a pair of neighbours shows."
+        return f"{found} It failed in {failed} of {len(self.cases)} settings." if failed else found
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of `dpfed audit accountant --json`."""
-        counts = {kind: len(self.of(kind)) for kind in ("refuted", "right", "loose", "no answer", "error")}
+        counts = {kind: len(self.of(kind)) for kind in VERDICTS}
         return {
             "accountant": self.name,
             "verdict": self.verdict,
@@ -115,13 +139,23 @@ class ByKeywords:
     function: Callable[..., float | None]
 
     def __call__(self, given: dict[str, Any], seed: int) -> float | None:
-        return self.function(**given)
+        answer: Any = self.function(**given)
+        return None if answer is None else _one_number(answer)
+
+
+def _one_number(answer: Any) -> float:
+    """A number of Python, or an array or tensor of one. ConfigError for anything else."""
+    array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
+    collected = isinstance(answer, bool | str | bytes | list | tuple | set | frozenset | dict)
+    if collected or array.size != 1 or array.dtype.kind not in "iuf":
+        raise ConfigError(f"it returned {answer!r:.80}: must return a number or None.")
+    return float(array.reshape(()))
 
 
 def _asked(what: str | Callable[..., float | None]) -> tuple[str, dict[str, Asked]]:
     if callable(what):
         name = str(getattr(what, "__name__", "accountant"))
-        return name, {name: ByKeywords(function=what)}
+        return name, {name: _by_keywords(name, what)}
     if what in BUILT_IN:
         return what, BUILT_IN[what]
     module, _, function = what.partition(":")
@@ -131,7 +165,26 @@ def _asked(what: str | Callable[..., float | None]) -> tuple[str, dict[str, Aske
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"accountant={what!r}: {error}. Is the module on the path?") from None
-    return what, {what: ByKeywords(function=found)}
+    return what, {what: _by_keywords(what, found)}
+
+
+def _by_keywords(name: str, found: Any) -> ByKeywords:
+    """ConfigError for what cannot be called with the fields of a setting."""
+    wanted = [field.name for field in fields(Setting)]
+    if not callable(found):
+        raise ConfigError(
+            f"accountant={name!r}: is {type(found).__name__}, must be a function f(*, {', '.join(wanted)})."
+        )
+    try:
+        inspect.signature(found).bind(**dict.fromkeys(wanted))
+    except TypeError as error:
+        raise ConfigError(
+            f"accountant={name!r}: {error}. It is called by name, f(*, {', '.join(wanted)}); take what you do not need "
+            "as **rest."
+        ) from None
+    except ValueError:  # written in C: it has no signature to look at
+        pass
+    return ByKeywords(function=found)
 
 
 def _cases(

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy.stats import binom
 from accounting import require
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
-from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of
+from dpfed.audit.functions.claim import Claimed, DrawnGaussian, FunctionClaim, claim_of
 from dpfed.audit.functions.events import Events, events_test
 from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
 from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
@@ -24,7 +25,7 @@ from dpfed.audit.functions.outputs import Output, coded_table
 from dpfed.audit.functions.process import Process
 from dpfed.audit.functions.shown_seeds import shows_the_seed
 from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
-from dpfed.audit.power import LIKELY, Region
+from dpfed.audit.power import LIKELY, NOISES, Region
 from dpfed.audit.rejection import reject_claim
 from dpfed.audit.score_law import HONEST, plain
 from dpfed.audit.thresholds import Cuts, Thresholds, coins
@@ -43,6 +44,7 @@ _OF_EVENTS = 0.25
 
 _CUT = 1e6
 _ROUNDING = 1e-9
+_FAR, _CHORDS = 15.0, 8001
 
 
 def audit_function(
@@ -84,6 +86,13 @@ def audit_function(
     time is over.
     """
     stated = claim_of(claim, delta=delta, adjacency=adjacency)
+    require.count(at_least=2, clients=clients)
+    require.count(dimension=dimension)
+    require.positive(clip_norm=clip_norm)
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise ConfigError(f"seed={seed!r}: must be a whole number, 0 or more.")
+    if wrong := [one for one in worlds or () if not isinstance(one, Worlds)]:
+        raise ConfigError(f"worlds: has {wrong[0]!r:.80}, must be dpfed.audit.Worlds(name=..., one=..., other=...).")
     pairs = (
         list(worlds)
         if worlds is not None
@@ -243,7 +252,7 @@ class _Share:
         alpha, counts = self.alpha / len(self.scores), coins(self.trials, self.seed)
         mu = claim.mu if claim.gaussian else None
         cuts = [
-            score.cuts(claim.profile, mu=mu, trials=self.trials, alpha=alpha, delta=claim.delta)
+            score.cuts(claim.profile, mu=mu, trials=self.trials, alpha=alpha, delta=claim.delta, drawn=claim.drawn)
             for score in self.scores
         ]
         scored, guesses = np.zeros((len(self.scores), self.trials)), np.zeros(self.trials)
@@ -269,22 +278,35 @@ class _Share:
         middle: float,
     ) -> FunctionTest:
         level, delta = alpha * (1 - 2.0 ** (1 - self.trials)), claim.delta
-        counted, part = replace(score, pilot=seen), 0.5 if claim.gaussian else 1.0  # of two tests, or of one
+        # A shift without noise is from few calls: of a client that is drawn in few of them it says little.
+        counted = replace(score, pilot=seen, shift=score.shift if claim.drawn is None else None)
+        part = 0.5  # of two tests: the whole profile, and the bound that suits the claim
         gaussian = gdp_lower_bound(*seen, delta=delta, alpha=level * part, cut=middle)
+        share = level if claim.gaussian else level * part
+        plain_bound = epsilon_lower_bound(*seen, delta=delta, alpha=share, cuts=guesses).epsilon
+        if claim.gaussian:
+            beyond = (gaussian.mu or 0.0) > claim.mu * (1 + _ROUNDING)
+        else:
+            beyond = plain_bound > claim.epsilon * (1 + _ROUNDING)
         finds = math.inf
         if self.best:
-            finds = _finds(claim, (len(seen[0]), len(seen[1])), alpha * part, _of_unit(score, cut))
+            numbers = len(seen[0]), len(seen[1])
+            if claim.drawn is None:
+                finds = _finds(claim, numbers, alpha * part, _of_unit(score, cut))
+            else:
+                unit = claim.drawn.centre + _of_unit(score, cut) * claim.drawn.std
+                finds = _finds_drawn(claim, claim.drawn, numbers, alpha * part / len(cut.values), unit)
             finds = min(finds, _finds_beyond(claim, self.trials, level * part)) if claim.gaussian else finds
         return FunctionTest(
             pair=self.pair.name,
             score=score.kind,
-            gap=min(counted.separation / claim.mu, _CUT) if claim.mu > 0 else _CUT,
+            gap=min(counted.separation / claim.separation, _CUT) if claim.separation > 0 else _CUT,
             trials=self.trials,
-            lower_bound=epsilon_lower_bound(*seen, delta=delta, alpha=level, cuts=guesses).epsilon,
+            lower_bound=plain_bound,
             lower_bound_gdp=gaussian.epsilon,
             finds=finds,
             test=reject_claim(*seen, claim.profile, alpha=alpha * part, thresholds=cut),
-            beyond=claim.gaussian and (gaussian.mu or 0.0) > claim.mu * (1 + _ROUNDING),
+            beyond=beyond,
         )
 
 
@@ -315,9 +337,8 @@ def _shares(pairs: list[Worlds], pilots: list[_Pilot], trials: int, alpha: float
 
 
 def _of_unit(score: LearntScore, cut: Thresholds) -> float:
-    """The threshold in units of the noise, from the mean of world 0; signed towards world 1."""
-    sign = 1.0 if score.pilot[1].mean() >= score.centre else -1.0
-    return sign * (cut.values[0] - score.centre) / score.std if score.std > 0 else 0.0
+    """The last threshold in standard deviations within a world, from the mean of world 0; signed towards world 1."""
+    return score.towards_one * (cut.values[-1] - score.centre) / score.std if score.std > 0 else 0.0
 
 
 def _finds(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
@@ -336,6 +357,27 @@ def _finds(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshol
         between = (low + high) / 2
         low, high = (low, between) if region.probability(plain(between), HONEST) >= LIKELY else (between, high)
     return epsilon_of_shift(high, delta=claim.delta)
+
+
+def _finds_drawn(
+    claim: FunctionClaim, drawn: DrawnGaussian, trials: tuple[int, int], alpha: float, threshold: float
+) -> float:
+    """The same of the claimed Gaussian on a drawn cohort: with the least less noise that is found."""
+    at = np.linspace(-_FAR, _FAR, _CHORDS)
+    claimed = np.asarray(claim.profile(at), dtype=float)
+
+    def chords(epsilons: Floats) -> Floats:  # above the profile, which is convex in e^epsilon, and much faster
+        return np.asarray(np.interp(np.exp(epsilons), np.exp(at), claimed, left=1.0), dtype=np.float64)
+
+    region = Region.of(chords, drawn.law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha)
+    found = math.inf
+    for short in reversed(NOISES):
+        less = drawn.with_noise_short(short)
+        at_it = less.centre + (threshold - drawn.centre) * less.std / drawn.std  # where the cut would have been
+        if replace(region, threshold=at_it).probability(less.law, HONEST) < LIKELY:
+            break
+        found = short
+    return drawn.with_noise_short(found).epsilon if found < 1 else math.inf
 
 
 def _finds_beyond(claim: FunctionClaim, trials: int, alpha: float) -> float:

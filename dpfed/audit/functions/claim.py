@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,18 @@ from scipy.optimize import brentq
 from accounting import Guarantee, require
 from accounting.compose import accountant, profiles
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import plain_gaussian
+from accounting.mechanisms import (
+    FixedSizeSampling,
+    Gaussian,
+    PoissonSampling,
+    Subsampled,
+    gaussian_of,
+    plain_gaussian,
+    sampling_of,
+    subsample,
+)
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.score_law import NormalMixture
 from dpfed.audit.thresholds import PrivacyProfile
 from dpfed.errors import ConfigError
 
@@ -24,6 +34,46 @@ Claimed = Any
 """(epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function from epsilons to deltas."""
 
 _WIDEST = 60.0
+_PROFILE = "A privacy profile takes a NumPy array of epsilons and gives as many deltas (np.where in place of if)."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DrawnGaussian:
+    """A Gaussian on a cohort that is drawn, as the best score sees it: another law than a Gaussian of equal epsilon.
+
+    law: of scores in units of the noise. gaussian, sampling: what is claimed
+    """
+
+    law: NormalMixture
+    gaussian: Gaussian
+    sampling: PoissonSampling | FixedSizeSampling
+    delta: float
+
+    @property
+    def centre(self) -> float:
+        """The mean in world 0."""
+        return float(self.law.weights[0] @ self.law.means[0])
+
+    @property
+    def std(self) -> float:
+        """Within a world, of noise and cohort together."""
+        variances = [w @ (m - w @ m) ** 2 for w, m in zip(self.law.weights, self.law.means, strict=True)]
+        return float(np.sqrt(1 + np.mean(variances)))
+
+    @property
+    def separation(self) -> float:
+        """Of the worlds' means, over the standard deviation within."""
+        return (float(self.law.weights[1] @ self.law.means[1]) - self.centre) / self.std
+
+    @property
+    def epsilon(self) -> float:
+        return float(accountant.epsilon(subsample(self.gaussian, self.sampling), delta=self.delta))
+
+    def with_noise_short(self, part: float) -> DrawnGaussian:
+        """The same where the noise's standard deviation is smaller by this part."""
+        means = self.law.means[0] / (1 - part), self.law.means[1] / (1 - part)
+        noise = replace(self.gaussian, noise_multiplier=self.gaussian.noise_multiplier * (1 - part))
+        return replace(self, law=replace(self.law, means=means, own=means), gaussian=noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +83,7 @@ class FunctionClaim:
     epsilon:   at `delta`
     mu:        the shift of a Gaussian with this epsilon at `delta`; exact where `gaussian`
     adjacency: of the neighbours that it is about
+    drawn:     the law where a Gaussian on a drawn cohort is claimed
     """
 
     words: str
@@ -42,6 +93,12 @@ class FunctionClaim:
     mu: float
     gaussian: bool
     adjacency: Adjacency
+    drawn: DrawnGaussian | None = None
+
+    @property
+    def separation(self) -> float:
+        """Of the means of the best score's worlds, over the standard deviation within, if the claim holds exactly."""
+        return self.mu if self.drawn is None else self.drawn.separation
 
 
 def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | None = None) -> FunctionClaim:
@@ -51,12 +108,12 @@ def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | Non
         return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
     if isinstance(claim, Guarantee):
         return claim_of(claim.mechanism, delta=delta or claim.delta, adjacency=adjacency)
-    if isinstance(claim, tuple):
-        return _of_point(claim, adjacency)
+    if isinstance(claim, tuple | list):
+        return _of_point(tuple(claim), delta, adjacency)
     at = require.open_probability(delta=1e-5 if delta is None else delta)
-    if hasattr(claim, "to_dict"):
+    if hasattr(claim, "to_dict") and not isinstance(claim, type):
         return _of_mechanism(claim, at, adjacency)
-    if callable(claim):
+    if callable(claim) and not isinstance(claim, type):
         return _of_profile(claim, at, adjacency)
     raise ConfigError(
         f"claim={claim!r}: must be (epsilon, delta), a mechanism such as accounting.Gaussian(noise_multiplier=1.0, "
@@ -89,10 +146,17 @@ def equivalent_shift(epsilon: float, delta: float) -> float:
     return float(brentq(above, 1e-9, _WIDEST)) if above(1e-9) < 0 else 1e-9
 
 
-def _of_point(claim: tuple[Any, ...], adjacency: str | None) -> FunctionClaim:
+def _of_point(claim: tuple[Any, ...], at: float | None, adjacency: str | None) -> FunctionClaim:
     if len(claim) != 2:
         raise ConfigError(f"claim={claim!r}: must be two numbers, epsilon and delta.")
+    if isinstance(claim[1], int | float) and claim[1] == 0:
+        raise ConfigError(
+            f"claim={claim!r}: delta=0 is not supported. What holds at delta 0 holds at any delta: claim "
+            f"({claim[0]!r}, 1e-9)."
+        )
     epsilon, delta = require.nonnegative(epsilon=claim[0]), require.open_probability(delta=claim[1])
+    if at is not None and at != delta:
+        raise ConfigError(f"delta={at!r}: the claim {claim!r} has its own. Leave delta out, or claim at this one.")
     return FunctionClaim(
         words=f"({epsilon!r}, {delta!r})",
         profile=point_profile(epsilon, delta),
@@ -118,12 +182,38 @@ def _of_mechanism(claim: Any, delta: float, adjacency: str | None) -> FunctionCl
         mu=plain.mu if plain is not None else equivalent_shift(epsilon, delta),
         gaussian=plain is not None,
         adjacency=own,
+        drawn=_drawn(claim, delta),
     )
+
+
+def _drawn(claim: Any, delta: float) -> DrawnGaussian | None:
+    """The client under test sends its most; in world 0 it is not there, sends zeros, or the opposite. Where the cohort
+    has a fixed size, somebody who sends the opposite is drawn in its place."""
+    if not isinstance(claim, Subsampled):
+        return None
+    gaussian, sampling = gaussian_of(claim), sampling_of(claim)
+    if gaussian is None or not isinstance(sampling, PoissonSampling | FixedSizeSampling):
+        return None
+    shift = sampling.shift(gaussian.adjacency) / gaussian.noise_multiplier
+    if gaussian.adjacency is Adjacency.REPLACE_ONE:
+        places = -shift / 2, shift / 2
+    else:
+        places = shift / 2 if isinstance(sampling, FixedSizeSampling) else 0.0, shift
+    weights = np.array([1 - sampling.probability, sampling.probability])
+    means = np.array([0.0, places[0]]), np.array([0.0, places[1]])
+    law = NormalMixture(weights=(weights, weights), means=means, own=means)
+    return DrawnGaussian(law=law, gaussian=gaussian, sampling=sampling, delta=delta)
 
 
 def _of_profile(claim: Callable[[Floats], ArrayLike], delta: float, adjacency: str | None) -> FunctionClaim:
     at = np.linspace(0.0, _WIDEST, 60_001)
-    below = np.asarray(claim(at), dtype=float) <= delta
+    try:
+        deltas = np.asarray(claim(at), dtype=float)
+    except Exception as error:  # it is the user's
+        raise ConfigError(f"claim: fails for an array of epsilons ({error}). {_PROFILE}") from None
+    if deltas.shape != at.shape:
+        raise ConfigError(f"claim: gave shape {deltas.shape} for {at.size} epsilons. {_PROFILE}")
+    below = deltas <= delta
     epsilon = float(at[int(np.argmax(below))]) if below.any() else math.inf
     return FunctionClaim(
         words="a profile",

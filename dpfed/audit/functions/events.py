@@ -86,18 +86,21 @@ def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alp
         trials0=trials,
         trials1=trials,
     )
-    tested = reject_counts(counts, claim.profile, alpha=alpha)
-    limits = [float(upper_limit(count, trials, alpha=alpha / 2)) for count in (wrong, trials - right)]
+    half = alpha / 2  # of two tests: the whole profile, and the bound that suits the claim
+    tested = reject_counts(counts, claim.profile, alpha=half)
+    limits = [float(upper_limit(count, trials, alpha=half / 2)) for count in (wrong, trials - right)]
     mu = max(0.0, -float(ndtri(limits[0])) - float(ndtri(limits[1])))
+    share = alpha if claim.gaussian else half
     cuts = Cuts(low=-0.5, high=0.5, origin="which outputs the pilot saw")
+    plain_bound = epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=share, cuts=cuts).epsilon
     return FunctionTest(
         pair="all pairs, by the kind of output or by outputs that come again",
         score="events",
         gap=0.0,
         trials=trials,
-        lower_bound=epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=alpha, cuts=cuts).epsilon,
+        lower_bound=plain_bound,
         lower_bound_gdp=epsilon_of_shift(mu, delta=claim.delta),
         finds=math.inf,
         test=tested,
-        beyond=claim.gaussian and mu > claim.mu * (1 + _ROUNDING),
+        beyond=mu > claim.mu * (1 + _ROUNDING) if claim.gaussian else plain_bound > claim.epsilon * (1 + _ROUNDING),
     )

@@ -1,8 +1,9 @@
 """Scores of outputs whose law nobody states, learnt from a pilot that is not counted.
 
 direction: product with the mean difference of the two worlds, over the noise of every coordinate. contrast: the same
-over the noise of all coordinates together, for noise that they share. entries: which entries are zero, and how many
-there are. size: length of what is left when the other world's mean is taken off.
+over the noise of all coordinates together, for noise that they share. copies: the same where coordinates have one noise
+between them, as with one seed for every layer; their differences have none. entries: which entries are zero, and how
+many there are. size: length of what is left when the other world's mean is taken off.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from scipy.special import ndtr
 
 from dpfed.audit import thresholds
+from dpfed.audit.functions.claim import DrawnGaussian
 from dpfed.audit.functions.outputs import widened
+from dpfed.audit.power import for_a_fault
 from dpfed.audit.rejection import reject_counts
 from dpfed.audit.scores import ErrorCounts
 from dpfed.audit.thresholds import Cuts, PrivacyProfile, Thresholds
@@ -26,8 +31,16 @@ Floats = NDArray[np.float64]
 _NOTICED = 4.0
 """Standard errors between the worlds' pilots from which on a score beside the direction is looked at."""
 
+_COPIES = 0.9
+"""Correlation from which on two coordinates have one noise; of 50 independent draws it has probability 1e-18."""
+
 _CANDIDATES = 81
+_OWN = 0.05
+_OWN_OF_COPIES = 1e-4
 _WIDEST = 500
+_WIDEST_PAIRS = 3_000
+_MOST_NUMBERS = 30_000_000
+_ROWS = 50
 _FAR_APART = 20.0
 _SHARED = 1.5
 _FARTHEST = 1e12
@@ -58,25 +71,38 @@ class LearntScore:
         return float(np.sqrt((self.pilot[0].var() + self.pilot[1].var()) / 2))
 
     @property
+    def towards_one(self) -> float:
+        """The sign of world 1's side."""
+        return 1.0 if self.pilot[1].mean() >= self.centre else -1.0
+
+    @property
     def separation(self) -> float:
         """Of the worlds' means, over the standard deviation within."""
         seen = float(self.pilot[1].mean()) - self.centre
         gap = abs(seen if self.shift is None else self.shift)
-        if gap <= 1e-9 * max(1.0, abs(self.centre)):
+        if gap <= 1e-9 * max(float(np.abs(scores).max()) for scores in self.pilot):
             return 0.0
         return gap / self.std if self.std > 1e-9 * gap else math.inf
 
     def cuts(
-        self, profile: PrivacyProfile, *, mu: float | None, trials: int, alpha: float, delta: float
+        self,
+        profile: PrivacyProfile,
+        *,
+        mu: float | None,
+        trials: int,
+        alpha: float,
+        delta: float,
+        drawn: DrawnGaussian | None = None,
     ) -> tuple[Thresholds, Cuts, float]:
         """Where to cut for the claim, where to guess, and the scores' middle; as the smoothed pilot would have it.
 
-        mu: of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
+        mu:    of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
+        drawn: of the claim, where the Gaussian's cohort is drawn: a second cut is where its law has it best
         """
         low, high = (float(end) for end in np.percentile(np.concatenate(self.pilot), [0, 100]))
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
         width = self.std * 1.06 * len(self.pilot[0]) ** -0.2
-        if not width > 1e-12 * max(1.0, abs(low), abs(high)):
+        if not width > 1e-12 * max(abs(low), abs(high)):
             cut = Cuts(low=middle, high=middle, origin="the pilot's middle")
             return Thresholds(values=(middle,), origin=cut.origin), cut, middle
         errors = _smoothed(self.pilot, width)
@@ -85,14 +111,17 @@ class LearntScore:
         if mu is not None:
             apart = min(max(mu, self.separation), _FAR_APART)
             unit = thresholds.claimed_gaussian(apart, trials=trials // 2, alpha=alpha).values[0]
-            sign = 1.0 if self.pilot[1].mean() >= self.centre else -1.0
-            values = (self.centre + sign * self.std * unit,)
+            values = (self.centre + self.towards_one * self.std * unit,)
             return Thresholds(values=values, origin="a pilot, for Gaussian scores"), guesses, middle
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed((short[0], short[1]), _A_FIFTH_SHORT * width)
         shown = [_excess(errors(float(t)), profile, trials=trials // 2, alpha=alpha) for t in at]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
-        return Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth"), guesses, middle
+        if drawn is None:
+            return Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth"), guesses, middle
+        unit = for_a_fault(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
+        best = self.centre + self.towards_one * (unit - drawn.centre) * self.std / drawn.std
+        return Thresholds(values=(loudest, best), origin="a pilot and the claim's law"), guesses, middle
 
 
 def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:
@@ -104,15 +133,17 @@ def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: 
     width = max(table.shape[1] for table in (*one, *other)) - 2
     first, second = ([widened(table, width) for table in tables] for tables in (one, other))
     found: list[LearntScore] = []
-    for kind, learn in (("direction", _direction), ("contrast", _contrast), ("entries", _entries), ("size", _size)):
-        of = learn(first[0], second[0])
+    scale = _scale(first[0], second[0])
+    learn_on = first[0] / scale, second[0] / scale
+    for kind, learn in _KINDS.items():
+        of = learn(*learn_on, scale)
 
         def wide(table: Floats, of: Callable[[Floats], Floats] = of) -> Floats:
             return of(widened(table, width))
 
         shift = float((of(first[0]) - of(second[0])).mean()) if shared and kind == "direction" else None
         score = LearntScore(kind=kind, of=wide, pilot=(of(second[1]), of(first[1])), shift=shift)
-        if kind == "contrast" and not score.separation > _SHARED * found[0].separation:
+        if kind in ("contrast", "copies") and not score.separation > _SHARED * max(one.separation for one in found):
             continue
         if kind == "direction" or score.separation > _NOTICED / math.sqrt(len(score.pilot[0]) / 2):
             found.append(score)
@@ -123,52 +154,110 @@ def seeds_cancel(one: Floats, other: Floats) -> bool:
     """Whether noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of one."""
     width = max(one.shape[1], other.shape[1]) - 2
     one, other = widened(one, width), widened(other, width)
+    largest = float(_scale(one, other).max())
+    one, other = one / largest, other / largest
     return float((one - other).var(axis=0).sum()) <= 0.1 * float(other.var(axis=0).sum() + one.var(axis=0).sum())
 
 
-def _direction(one: Floats, other: Floats) -> Callable[[Floats], Floats]:
+def _scale(one: Floats, other: Floats) -> Floats:
+    """A power of two for each column, so that squares of what is divided by it are numbers."""
+    exponents = np.frexp(np.maximum(np.abs(one).max(axis=0), np.abs(other).max(axis=0)))[1]
+    return np.asarray(np.ldexp(1.0, np.clip(exponents, -1000, 1000)), dtype=np.float64)
+
+
+def _product(weights: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+    largest = float(np.abs(weights).max()) or 1.0
+    return lambda table: np.asarray(table @ (weights / largest / scale))
+
+
+def _standardised(one: Floats, other: Floats) -> tuple[Floats, Floats]:
+    """The mean difference of each coordinate over its noise, and that noise."""
     difference = (one - other).mean(axis=0)
     noise = (one.var(axis=0) + other.var(axis=0)) / 2
-    weights = difference / np.maximum(noise, 1e-18 * max(float((difference**2).max()), 1e-280) + 1e-300)
-    scale = float(np.abs(weights).max()) or 1.0
-    return lambda table: np.asarray(table @ (weights / scale))
+    std = np.sqrt(np.maximum(noise, 1e-18 * max(float((difference**2).max()), 1e-280)))
+    return difference / std, std
 
 
-def _contrast(one: Floats, other: Floats) -> Callable[[Floats], Floats]:
-    """Fisher's discriminant, a twentieth of each coordinate's own noise added to what they share."""
-    if one.shape[1] > _WIDEST:
-        return _direction(one, other)
-    noise = (np.cov(one, rowvar=False) + np.cov(other, rowvar=False)) / 2
-    own = np.maximum(np.diag(noise), 1e-300 + 1e-12 * float(np.diag(noise).max()))
-    scale = np.sqrt(own)
-    shared = noise / np.outer(scale, scale) + 0.05 * np.eye(len(scale))
-    weights = np.linalg.solve(shared, (one - other).mean(axis=0) / scale) / scale
-    largest = float(np.abs(weights).max()) or 1.0
-    return lambda table: np.asarray(table @ (weights / largest))
+def _direction(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+    apart, std = _standardised(one, other)
+    return _product(apart / std, scale)
 
 
-def _entries(one: Floats, other: Floats) -> Callable[[Floats], Floats]:
+def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+    """Fisher's discriminant, a twentieth of each coordinate's own noise added to what they share. Of wide tables in the
+    space of their rows (Woodbury)."""
+    width, rows = one.shape[1], len(one) + len(other)
+    if width > _WIDEST and rows * width > _MOST_NUMBERS:
+        return _direction(one, other, scale)
+    apart, std = _standardised(one, other)
+    noise = np.concatenate([one - one.mean(axis=0), other - other.mean(axis=0)]) / std / math.sqrt(max(rows - 2, 1))
+    if width <= _WIDEST:
+        weights = np.linalg.solve(noise.T @ noise + _OWN * np.eye(width), apart)
+    else:
+        weights = apart - noise.T @ np.linalg.solve(noise @ noise.T + _OWN * np.eye(rows), noise @ apart)
+    return _product(weights / std, scale)
+
+
+def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+    """Fisher's discriminant if coordinates have one noise between them, in groups, and a little of their own."""
+    apart, std = _standardised(one, other)
+    noise = (other[:_ROWS] - other[:_ROWS].mean(axis=0)) / std
+    lengths = np.sqrt((noise**2).sum(axis=0))
+    noise = noise / np.where(lengths > 0, lengths, 1.0)
+    of = _groups(noise)
+    first = np.unique(of, return_index=True)[1]
+    signs = np.where((noise * noise[:, first[of]]).sum(axis=0) < 0, -1.0, 1.0)
+    members = coo_array((np.ones(of.size), (np.arange(of.size), of))).tocsr()
+    common = np.asarray((noise * signs) @ members)
+    common /= np.maximum(np.sqrt((common**2).sum(axis=0)), 1e-300)
+    loads = (noise * common[:, of]).sum(axis=0)
+    sizes = np.bincount(of)
+    own = np.maximum(np.bincount(of, weights=1 - loads**2) / sizes, _OWN_OF_COPIES)
+    along = np.bincount(of, weights=loads * apart) / (own + np.bincount(of, weights=loads**2))
+    weights = np.where(sizes[of] > 1, (apart - loads * along[of]) / own[of], apart)
+    return _product(weights / std, scale)
+
+
+def _groups(noise: Floats) -> NDArray[np.int64]:
+    """The group of each column, of columns of length 1: those in a group are, or are joined by, nearly copies. Of wide
+    tables only what is next to each other in a random direction is compared, which exact copies are."""
+    width = noise.shape[1]
+    if width <= _WIDEST_PAIRS:
+        left, right = np.nonzero(np.abs(noise.T @ noise) > _COPIES)
+    else:
+        order = np.argsort(np.abs(np.random.default_rng(7).standard_normal(len(noise)) @ noise))
+        near = np.abs((noise[:, order[1:]] * noise[:, order[:-1]]).sum(axis=0)) > _COPIES
+        left, right = order[:-1][near], order[1:][near]
+    joined = coo_array((np.ones(left.size), (left, right)), shape=(width, width))
+    return np.asarray(connected_components(joined, directed=False)[1], dtype=np.int64)
+
+
+def _entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
     """Naive log-likelihood ratio of which entries are not zero, and of the counts in the last columns."""
+    typical = np.median(other[:, -2:], axis=0) * scale[-2:]
 
     def marks(table: Floats) -> Floats:
-        typical = np.median(other[:, -2:], axis=0)
         return np.concatenate([table[:, :-2] != 0, table[:, -2:] != typical], axis=1)
 
-    rates = [(marks(table).sum(axis=0) + 0.5) / (len(table) + 1) for table in (one, other)]
+    rates = [(marks(table * scale).sum(axis=0) + 0.5) / (len(table) + 1) for table in (one, other)]
     yes, no = np.log(rates[0] / rates[1]), np.log((1 - rates[0]) / (1 - rates[1]))
     return lambda table: np.asarray(marks(table) @ (yes - no) + no.sum())
 
 
-def _size(one: Floats, other: Floats) -> Callable[[Floats], Floats]:
+def _size(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
     centre, spread = other.mean(axis=0), np.maximum(other.std(axis=0), 1e-300)
-    spread = np.where(spread > 1e-9 * (np.abs(centre) + 1e-300), spread, 1.0)
+    spread = np.where(spread > 1e-9 * (np.abs(centre) + 1e-300), spread, 1.0) * scale
+    centre = centre * scale
 
     def length(table: Floats) -> Floats:
         apart = np.clip((table - centre) / spread, -_FARTHEST, _FARTHEST)
         return np.asarray(np.log1p((apart**2).mean(axis=1)))
 
-    sign = 1.0 if length(one).mean() >= length(other).mean() else -1.0
+    sign = 1.0 if length(one * scale).mean() >= length(other * scale).mean() else -1.0
     return lambda table: sign * length(table)
+
+
+_KINDS = {"direction": _direction, "contrast": _contrast, "copies": _copies, "entries": _entries, "size": _size}
 
 
 def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:

@@ -28,8 +28,9 @@ class FunctionTest:
 
     gap:         how far the worlds are apart, in noise stds, over the claimed shift; an estimate
     lower_bound: epsilon for any mechanism; lower_bound_gdp if it is a Gaussian
-    beyond:      a Gaussian is claimed, and lower_bound_gdp is above it, which refutes the claim
-    finds:       the epsilon of a Gaussian that this test finds with probability 90%; infinite with few trials
+    beyond:      lower_bound (lower_bound_gdp where a Gaussian is claimed) is above the claim, which refutes it
+    finds:       the epsilon of a Gaussian (of the claim's sampling) that this test finds with probability 90%;
+                 infinite with few trials
     """
 
     pair: str
@@ -44,7 +45,7 @@ class FunctionTest:
 
     @property
     def rejected(self) -> bool:
-        """Whether the whole profile or, of a Gaussian claim, the errors in the middle refute it."""
+        """Whether the whole profile or the bound refutes the claim; they share the error probability."""
         return self.test.rejected or self.beyond
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,6 +84,11 @@ class FunctionAudit:
     def finds(self) -> float:
         """The smallest epsilon that would have been found with probability 90%, whatever the trials showed."""
         return min(one.finds for one in self.tests)
+
+    @property
+    def found_kind(self) -> str:
+        """What `finds` is about."""
+        return "a Gaussian mechanism" if self.claim.drawn is None else "a Gaussian mechanism with this sampling"
 
     @property
     def lower_bound(self) -> float:
@@ -124,7 +130,7 @@ class FunctionAudit:
             return f"Checks that failed: {', '.join(broken)}."
         found = f"{claim} is claimed, and {self.trials:,} trials found nothing against it. They would have found "
         found += (
-            f"a Gaussian mechanism of epsilon {upwards(self.finds)} with probability {LIKELY:.0%}."
+            f"{self.found_kind} of epsilon {upwards(self.finds)} with probability {LIKELY:.0%}."
             if math.isfinite(self.finds)
             else "no mechanism, however bad."
         )
@@ -140,9 +146,9 @@ class FunctionAudit:
                 f"{found} But a pair seems to be {downwards(self.gap, digits=2)} times as far apart as is claimed, "
                 "which they could not settle: give more trials."
             )
-        return (
-            f"{found} That is too little: noise short by a fifth must be found. Give more trials, or claim a mechanism."
-        )
+        known = self.claim.gaussian or self.claim.drawn is not None
+        more = "Give more trials." if known else "Give more trials, or claim a mechanism."
+        return f"{found} That is too little: noise short by a fifth must be found. {more}"
 
     def _shown(self, one: FunctionTest) -> float:
         return max(one.lower_bound, one.lower_bound_gdp if self.claim.gaussian else 0.0)
@@ -178,6 +184,8 @@ class FunctionAudit:
 
 def _limit(claim: FunctionClaim) -> float:
     """The epsilon of a Gaussian whose noise is short by a fifth of what gives the claimed one."""
+    if claim.drawn is not None:
+        return claim.drawn.with_noise_short(1 - _A_FIFTH).epsilon
     return epsilon_of_shift(claim.mu / _A_FIFTH, delta=claim.delta) if math.isfinite(claim.mu) else math.inf
 
 

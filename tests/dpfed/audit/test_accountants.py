@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 import dpfed.audit
@@ -50,11 +51,46 @@ def test_what_is_right_is_not_flagged_and_half_of_it_is_everywhere():
 
 
 def test_infinity_is_a_bound_without_meaning_and_an_error_refutes_nothing():
-    assert {one.verdict for one in audit_accountant(astronomical, settings=PLAIN[:2]).cases} == {"loose"}
+    empty = audit_accountant(astronomical, settings=PLAIN[:2])
+    assert {one.verdict for one in empty.cases} == {"loose"}
+    assert empty.verdict == "inconclusive"
+    assert "they say nothing" in empty.in_words()
     broken = audit_accountant(breaks, settings=PLAIN[:2])
     assert broken.verdict == "inconclusive"
+    assert "It failed in 2 of 2 settings" in broken.in_words()
     assert "RuntimeError: no such order" in broken.cases[0].detail
     json.dumps(broken.to_dict(), allow_nan=False)
+
+
+def mostly_breaks(**setting):
+    return exact(**setting) if setting["rounds"] == 1 else breaks()
+
+
+def test_more_errors_than_answers_are_no_pass():
+    few = [one for one in PLAIN if one.rounds == 1][:1] + [one for one in PLAIN if one.rounds > 1][:3]
+    found = audit_accountant(mostly_breaks, settings=few)
+    assert found.verdict == "inconclusive"
+    assert "It failed in 3 of 4 settings" in found.in_words()
+
+
+@pytest.mark.parametrize(
+    ("wrap", "right"),
+    [
+        (lambda e: {"delta": 1e-5, "epsilon": e}, False),
+        (str, False),
+        (lambda e: (e, 1e-5), False),
+        (lambda e: [e], False),
+        (np.float32, True),
+        (lambda e: np.array([[e]]), True),
+        (int, True),
+    ],
+)
+def test_only_one_number_is_an_answer(wrap, right):
+    """Planted: an accountant whose delta comes first was refuted by it."""
+    found = audit_accountant(lambda **_: wrap(1000.0), settings=PLAIN[:1])
+    assert found.cases[0].verdict != "refuted"
+    assert (found.cases[0].verdict != "error") == right
+    assert right or "must return a number or None" in found.cases[0].detail
 
 
 def test_every_setting_has_proven_bounds_in_order():
@@ -138,6 +174,10 @@ def test_wrong_names_are_refused():
         dpfed.audit.accountant("tensorflow")
     with pytest.raises(ConfigError, match="No module named"):
         dpfed.audit.accountant("no_such_module:f")
+    with pytest.raises(ConfigError, match="is float, must be a function"):
+        dpfed.audit.accountant("math:pi")
+    with pytest.raises(ConfigError, match="It is called by name"):
+        dpfed.audit.accountant(lambda noise, steps: 1.0)
 
 
 def test_the_command_takes_a_function_of_the_folder(tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpfed.audit
-from accounting import Adjacency, Gaussian, PoissonSampling, subsample
+from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, subsample
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
@@ -232,11 +232,67 @@ def test_a_function_that_cannot_be_audited_is_one_clear_error(f, error, words):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"arrays": "jax"}, {"time_limit": 0}, {"clients": 1}, {"layout": [3]}, {"worlds": []}, {"trials": 3}]
+    "wrong",
+    [
+        {"arrays": "jax"},
+        {"time_limit": 0},
+        {"clients": 1},
+        {"layout": [3]},
+        {"worlds": []},
+        {"worlds": [1]},
+        {"trials": 3},
+        {"seed": -1},
+        {"seed": "a"},
+        {"dimension": 0},
+        {"clip_norm": "1"},
+    ],
+    ids=str,
 )
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         audit_function(one_by_one, claim=CLAIM, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("claim", "delta", "words"),
+    [
+        ((4.4, 1e-5), 1e-3, "has its own"),
+        ((1.0, 0.0), None, "delta=0 is not supported"),
+        ((1.0, 0), None, "delta=0 is not supported"),
+        ([4.4], None, "two numbers"),
+        (Gaussian, None, "claim=<class"),
+        (lambda epsilon: 1e-5 if epsilon >= 4.4 else 1.0, None, "as many deltas"),
+        (lambda epsilon: 0.1, None, "as many deltas"),
+    ],
+    ids=str,
+)
+def test_what_is_no_claim_is_refused_in_words(claim, delta, words):
+    with pytest.raises(ConfigError, match=words):
+        claim_of(claim, delta=delta)
+
+
+def test_a_list_is_a_claim_like_a_tuple():
+    assert claim_of([4.4, 1e-5]).words == claim_of((4.4, 1e-5), delta=1e-5).words
+
+
+class ShowsItsWorld:
+    """Randomised response of epsilon 1.2 that shows its world outright with probability 1e-3."""
+
+    def seen(self, given, seeds):
+        rng = np.random.default_rng([len(seeds), int(given), *seeds[:2]])
+        right = rng.random(len(seeds)) < math.exp(1.2) / (1 + math.exp(1.2))
+        shown = rng.random(len(seeds)) < 1e-3
+        bit = np.where(right, given, 1 - given)
+        return list(np.stack([bit, 1.0 * shown, shown * given], axis=1))
+
+
+def test_a_bound_above_epsilon_and_delta_is_a_fail():
+    """Planted: epsilon 1.2 for 1. The verdict and the table are one decision."""
+    pair = [Worlds(name="a client", one=1.0, other=0.0)]
+    seen = [audit_calls(ShowsItsWorld(), claim_of((1.0, 1e-3)), pair, trials=4_000, seed=k) for k in range(8)]
+    assert any(one.beyond for done in seen for one in done.tests)
+    for done in seen:
+        assert (done.verdict == "fail") or done.lower_bound <= 1.0
 
 
 def test_a_client_that_sends_nan_is_noted_and_decides_nothing():
@@ -272,3 +328,88 @@ def test_the_maker_of_a_method_is_no_function_to_audit():
         load([EXAMPLE.with_name("own_compressor.py"), EXAMPLE])
         assert loaded_function("masked-levels") is None
         assert loaded_function("clipped-sum").__name__ == "clipped_sum"
+
+
+class Drawn:
+    """A client that takes part with probability q, and noise."""
+
+    def __init__(self, q, std):
+        self.q, self.std = q, std
+
+    def seen(self, given, seeds):
+        rng = np.random.default_rng(list(seeds))
+        sums = self.std * rng.standard_normal((len(seeds), 4))
+        sums[:, 0] += given * (rng.random(len(seeds)) < self.q)
+        return list(sums)
+
+
+@pytest.mark.parametrize(("q", "trials", "verdict"), [(0.5, 20_000, "pass"), (0.1, 4_000, "inconclusive")])
+def test_a_drawn_cohort_is_measured_by_its_own_law(q, trials, verdict):
+    """Planted: the same with half of the noise. Power and gap were those of a Gaussian of equal epsilon."""
+    claim = claim_of(subsample(CLAIM, PoissonSampling(probability=q)))
+    pair = [Worlds(name="a client", one=1.0, other=0.0)]
+    sound = audit_calls(Drawn(q, 1.0), claim, pair, trials=trials)
+    assert sound.verdict == verdict
+    assert 0.7 < sound.gap < 1.3
+    assert audit_calls(Drawn(q, 0.5), claim, pair, trials=trials).verdict == "fail"
+    if verdict == "pass":
+        assert claim.epsilon < sound.finds <= claim.drawn.with_noise_short(0.2).epsilon
+        assert "a Gaussian mechanism with this sampling of epsilon" in sound.in_words()
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("sampling", [PoissonSampling(probability=0.3), FixedSizeSampling(clients=10, cohort=3)])
+def test_no_law_of_a_drawn_cohort_is_beyond_the_claim(sampling, adjacency):
+    """The worlds that power is computed for are neighbours: their errors are within the claimed profile."""
+    if sampling.name == "fixed" and adjacency is Adjacency.ADD_REMOVE:
+        return
+    claim = claim_of(subsample(Gaussian(noise_multiplier=1.0, adjacency=adjacency), sampling))
+    for threshold in np.linspace(-3, 4, 15):
+        false, missed = claim.drawn.law.errors(threshold)
+        for epsilon in (-1.0, 0.0, 0.5, 1.0):
+            assert 1 - missed - math.exp(epsilon) * false <= float(claim.profile(np.array([epsilon]))[0]) + 1e-9
+
+
+OWN = """
+import os
+import numpy as np
+import accounting
+from dpfed import audit
+
+CLAIM = accounting.Gaussian(noise_multiplier=1.0, adjacency=accounting.Adjacency.REPLACE_ONE)
+
+@audit.claim(CLAIM, trials=40, seed=3, dimension=4, arrays="numpy")
+def sound(updates, seed):
+    norms = np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), 1e-12)
+    return (updates / np.maximum(norms, 1)).sum(axis=0) + np.random.default_rng(seed).standard_normal(4)
+
+class Object:
+    @audit.claim(CLAIM, trials=50, dimension=4, arrays="numpy")
+    def __call__(self, updates, seed):
+        return sound(updates, seed)
+
+thing = Object()
+
+@audit.claim(CLAIM)
+def dies(updates, seed):
+    os._exit(3)
+"""
+
+
+def test_the_command_keeps_what_stands_beside_the_function(capsys, tmp_path):
+    file = tmp_path / "mine_own.py"
+    file.write_text(OWN)
+    command = ["audit", "upload", "--load", str(file), "--json"]
+    with as_before():
+        assert status([*command, "sound"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (record["trials"], record["seed"], record["adjacency"]) == (40, 3, "replace-one")
+        assert status([*command, "sound", "--trials", "30", "--noise-multiplier", "2"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (record["trials"], record["adjacency"]) == (30, "replace-one")
+        assert status([*command, "thing", "--epsilon", "9"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (record["trials"], record["adjacency"], record["delta"]) == (50, "replace-one", 1e-5)
+        assert status([*command, "soudn"]) == 2
+        assert "which have dies, sound, thing" in capsys.readouterr().err
+        assert status([*command, "dies"]) == 3
