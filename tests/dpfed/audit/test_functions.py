@@ -264,7 +264,6 @@ def test_wrong_settings_are_refused(wrong):
         (lambda epsilon: 1e-5 if epsilon >= 4.4 else 1.0, None, "as many deltas"),
         (lambda epsilon: 0.1, None, "as many deltas"),
     ],
-    ids=str,
 )
 def test_what_is_no_claim_is_refused_in_words(claim, delta, words):
     with pytest.raises(ConfigError, match=words):
