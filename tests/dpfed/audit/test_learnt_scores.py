@@ -7,7 +7,7 @@ from accounting import Adjacency, Gaussian
 from dpfed.audit.functions.audit import audit_calls
 from dpfed.audit.functions.claim import claim_of
 from dpfed.audit.functions.learnt_scores import learnt
-from dpfed.audit.functions.outputs import table_of
+from dpfed.audit.functions.outputs import output_of, table_of
 from dpfed.audit.functions.worlds import Worlds
 
 CLAIM = claim_of(Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE))
@@ -32,11 +32,14 @@ class Sums:
         tiled = np.tile(rng.standard_normal(quarter), 4)
         return (1 - own) ** 0.5 * tiled + own**0.5 * rng.standard_normal(self.width)
 
-    def seen(self, given, seeds):
-        return [self.scale * (given * self.client + self.std * self.noise(seed)) for seed in seeds]
+    def outputs(self, inputs, which, seeds):
+        return [self.seen(inputs[k], seed) for k, seed in zip(which, seeds, strict=True)]
+
+    def seen(self, given, seed):
+        return output_of(self.scale * (given * self.client + self.std * self.noise(seed)))
 
     def pilot(self, count=50):
-        rows = [table_of(self.seen(world, list(range(first, first + count)))) for world, first in WORLDS]
+        rows = [table_of([self.seen(world, seed) for seed in range(first, first + count)]) for world, first in WORLDS]
         return learnt((rows[0], rows[1]), (rows[2], rows[3]), shared=True)
 
 
