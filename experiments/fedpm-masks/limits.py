@@ -41,7 +41,7 @@ from dpfed.stages.stage import Round
 HERE = Path(__file__).parent
 COMMON = ("model.name=strided-cnn", "privacy.adjacency=zero-out", "run.evaluate_every=1000")
 ROWS = {
-    "FedPM": ("fedpm-private-fashion-mnist", ()),
+    "FedPM": ("fedpm-private-fashion-mnist", ("mask.constant=kaiming",)),
     "Fed-SMP top-k, p = .05": ("fed-smp-topk-fashion-mnist", ("method.keep=0.05",)),
     "DP-FedAvg": ("dp-fedavg-fashion-mnist", ()),
 }

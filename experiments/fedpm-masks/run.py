@@ -66,6 +66,7 @@ NOISED = (
     "server.learning_rate=0.15",
     "server.momentum=0.9",
 )
+KAIMING = ("run.evaluate_every=2", "mask.constant=kaiming")
 SAME_CNN = ("privacy.adjacency=zero-out", "model.name=strided-cnn", "federation.rounds=60", "run.evaluate_every=2")
 
 ROWS: dict[str, dict[str, Row]] = {
@@ -84,9 +85,10 @@ ROWS: dict[str, dict[str, Row]] = {
         "fed-smp-topk, 7 bits": Row(preset="fed-smp-topk-digits", settings=(*SAME, "method.keep=0.218"), seeds=5),
     },
     "mnist-private": {
-        "fedpm": Row(preset="fedpm-private-mnist", settings=("run.evaluate_every=2",)),
+        "fedpm": Row(preset="fedpm-private-mnist", settings=("run.evaluate_every=2",), seeds=3),
+        "fedpm, kaiming": Row(preset="fedpm-private-mnist", settings=KAIMING),
         "dp-fedavg": Row(preset="dp-fedavg-mnist", settings=SAME_CNN),
-        "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-mnist", settings=(*SAME_CNN, "method.keep=0.05")),
+        "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-mnist", settings=(*SAME_CNN, "method.keep=0.05"), seeds=3),
     },
     # (a) every upload seen, (b) a sum of coins, (c) noise, coins and a sum
     "digits-ways": {
@@ -117,12 +119,13 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "fashion-mnist-private": {
         "fedpm": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2",), seeds=3),
+        "fedpm, kaiming": Row(preset="fedpm-private-fashion-mnist", settings=KAIMING, seeds=3),
         "fedpm, all coordinates": Row(
-            preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2", *ALL), without=("method.keep",)
+            preset="fedpm-private-fashion-mnist", settings=(*KAIMING, *ALL), without=("method.keep",)
         ),
         "fedpm, noise .3": Row(
             preset="fedpm-private-fashion-mnist",
-            settings=("run.evaluate_every=2", *EUCLIDEAN, *NOISED),
+            settings=(*KAIMING, *EUCLIDEAN, *NOISED),
             without=("privacy.linf_clip",),
         ),
         "dp-fedavg": Row(preset="dp-fedavg-fashion-mnist", settings=SAME_CNN, seeds=3),
