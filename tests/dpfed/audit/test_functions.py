@@ -346,7 +346,7 @@ class Drawn:
     ("q", "trials", "verdict", "short"), [(0.5, 20_000, "pass", 0.5), (0.1, 4_000, "inconclusive", 0.3)]
 )
 def test_a_drawn_cohort_is_measured_by_its_own_law(q, trials, verdict, short):
-    """Planted: the same with half, or a third, of the noise. Power and gap were those of a Gaussian of equal epsilon."""
+    """Planted: the same with half, or a third, of the noise. Power and gap were of a Gaussian of equal epsilon."""
     claim = claim_of(subsample(CLAIM, PoissonSampling(probability=q)))
     pair = [Worlds(name="a client", one=1.0, other=0.0)]
     sound = audit_calls(Drawn(q, 1.0), claim, pair, trials=trials)
