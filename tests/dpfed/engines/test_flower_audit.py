@@ -49,7 +49,8 @@ def test_every_other_case_is_as_its_code_says(name):
 
 
 def test_sound_use_is_not_refuted():
-    done = audit_flower(CASE["server-fixed"], trials=200, only="far beyond the clip norm")
+    """It is with a probability of at most 5%: of seeds 0 to 12, by 0."""
+    done = audit_flower(CASE["server-fixed"], trials=200, only="far beyond the clip norm", seed=1)
     assert done.verdict == "inconclusive"
     assert done.gap == pytest.approx(1.0, abs=0.25)
 
