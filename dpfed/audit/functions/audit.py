@@ -400,7 +400,7 @@ def _checks(trial: _Trials, pilots: list[_Pilot], updates: Worlds | None) -> tup
         found.append(Check(name="the seed of the noise is in the output", passed=False, detail=words))
     if trial.raised:
         words = f"raised in {len(trial.raised):,} of {sum(trial.called):,} calls, for one: {trial.raised[0]}"
-        detail = f"{words}. An exception is taken for an output, of which everybody sees the type."
+        detail = f"{words}. An exception counts as an output of which the type is visible."
         found.append(Check(name="exceptions", passed=None, detail=detail, decides=False))
     return (*found, _numbers_only(trial, updates)) if updates is not None else tuple(found)
 

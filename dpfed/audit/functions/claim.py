@@ -188,7 +188,7 @@ def _of_mechanism(claim: Any, delta: float, adjacency: str | None) -> FunctionCl
 
 def _drawn(claim: Any, delta: float) -> DrawnGaussian | None:
     """The client under test sends its most; in world 0 it is not there, sends zeros, or the opposite. Where the cohort
-    has a fixed size, somebody who sends the opposite is drawn in its place."""
+    has a fixed size, another client, which sends the opposite, is drawn in its place."""
     if not isinstance(claim, Subsampled):
         return None
     gaussian, sampling = gaussian_of(claim), sampling_of(claim)

@@ -44,13 +44,13 @@ def test_noise_that_was_calibrated_pays_for_the_last_round(tiny_config, factors)
     plan = ("federation.clients=600", "federation.cohort=10", "federation.rounds=60", "privacy.epsilon=1.01")
     settings = (*plan, "privacy.clip_norm=1.0", f"privacy.noise_schedule={factors}")
     experiment = build(tiny_config(*settings, without=["privacy"]))
-    goal, nobody = experiment.goal, np.zeros(0, dtype=np.int64)
+    goal, no_cohort = experiment.goal, np.zeros(0, dtype=np.int64)
     spent = OfVariousRounds(goal, 60, [])
     for number in range(60):
-        assert spent.with_round(nobody, number) <= 1.01
+        assert spent.with_round(no_cohort, number) <= 1.01
         of = {"clip_norm": 1.0, "noise_std": 1.0, "noise_placement": "server"}
         assert spent.charge(Release(round=number, mechanism=goal.of_round(number), **of)) <= 1.01
-    assert spent.with_round(nobody, 60) > 1.01
+    assert spent.with_round(no_cohort, 60) > 1.01
 
 
 def test_a_budget_ends_the_run_before_the_round_that_it_does_not_pay_for(tiny_config, tmp_path):
