@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,10 @@ from dpfed.audit.functions.claim import Claimed, DrawnGaussian, FunctionClaim, c
 from dpfed.audit.functions.events import Events, events_test
 from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
 from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
-from dpfed.audit.functions.outputs import Output, coded_table
+from dpfed.audit.functions.outputs import coded_table
 from dpfed.audit.functions.process import Process
 from dpfed.audit.functions.shown_seeds import shows_the_seed
+from dpfed.audit.functions.trials import Calls, Trials
 from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
 from dpfed.audit.power import LIKELY, NOISES, Region
 from dpfed.audit.rejection import reject_claim
@@ -38,7 +39,7 @@ Progress = Callable[[str], None]
 TRIALS = 6_000
 """Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
 
-_CHUNK, _LEARN, _CODES = 500, 1_000, 2
+_LEARN, _CODES = 1_000, 2
 _OF_EVENTS = 0.25
 """Of the error probability, for the test of events where a pilot saw any."""
 
@@ -116,13 +117,6 @@ def audit_function(
         )
 
 
-class Calls(Protocol):
-    """Where a function is called."""
-
-    def outputs(self, inputs: Sequence[Any], which: list[int], seeds: list[int]) -> list[Output]:
-        """What is seen of inputs[which[i]] with seeds[i], in this order; the function is not told which it is."""
-
-
 def audit_calls(
     calls: Calls,
     claim: FunctionClaim,
@@ -138,7 +132,7 @@ def audit_calls(
     """The same wherever the function runs, for pairs of inputs. of_updates: they are rows, of which one may be NaN."""
     began, number = time.monotonic(), require.count(at_least=20, trials=trials)
     alpha = 1 - require.open_probability(confidence=confidence)
-    trial = _Trials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
+    trial = Trials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
     pilots = [_pilot(trial, pair, number) for pair in pairs]
     part = _OF_EVENTS if any(one.events for one in pilots) else 0.0
     tests: list[FunctionTest] = []
@@ -168,47 +162,6 @@ def audit_calls(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Trials:
-    """Calls of both worlds in an order that is drawn, so that nothing that changes from call to call tells them apart.
-
-    raised: what exceptions said, of calls that ended so; called: how many calls there were, a list of their chunks'
-    """
-
-    calls: Calls
-    seeds: np.random.Generator
-    say: Progress
-    raised: list[str] = field(default_factory=list)
-    called: list[int] = field(default_factory=list)
-
-    def chunks(
-        self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
-    ) -> Iterator[tuple[NDArray[np.int64], list[Output]]]:
-        """Some outputs at a time, and which they are: first those of world 0 from its seeds, then those of world 1."""
-        both = [*seeds[0], *seeds[1]]
-        order = self.seeds.permutation(len(both))
-        for start in range(0, len(order), _CHUNK):
-            chunk = order[start : start + _CHUNK]
-            rows = self.calls.outputs(pair.both, [int(k >= len(seeds[0])) for k in chunk], [both[k] for k in chunk])
-            self.raised.extend(row.raised for row in rows if row.raised)
-            self.called.append(len(rows))
-            self.say(f"{words}: {start + len(rows):,} of {len(order):,} calls")
-            yield chunk, rows
-
-    def tables(self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str) -> tuple[Floats, Floats]:
-        """The outputs of the worlds 0 and 1, each from its seeds."""
-        rows: dict[int, Output] = {}
-        for chunk, seen in self.chunks(pair, seeds, words):
-            rows |= zip(chunk.tolist(), seen, strict=True)
-        if all(row.raised for row in rows.values()):
-            raise ConfigError(f"the function under audit fails in every call ({pair.name}): {rows[0].raised}")
-        table = coded_table([rows[k] for k in range(len(rows))])
-        return table[: len(seeds[0])], table[len(seeds[0]) :]
-
-    def drawn(self, count: int) -> list[int]:
-        return [int(one) for one in self.seeds.integers(0, 2**31, count)]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class _Pilot:
     """What is learnt of a pair. shows_seed: the seed is in the output, and noise follows it."""
 
@@ -217,7 +170,7 @@ class _Pilot:
     shows_seed: bool
 
 
-def _pilot(trial: _Trials, pair: Worlds, trials: int) -> _Pilot:
+def _pilot(trial: Trials, pair: Worlds, trials: int) -> _Pilot:
     """To learn the scores from seeds that both worlds share, or from more where noise does not follow them; and to
     measure them from others."""
     count, words = max(50, trials // 80), f"pilot, {pair.name}"
@@ -247,7 +200,7 @@ class _Share:
     seed: int
     best: bool
 
-    def tests(self, trial: _Trials, claim: FunctionClaim) -> tuple[list[FunctionTest], tuple[Floats, Floats]]:
+    def tests(self, trial: Trials, claim: FunctionClaim) -> tuple[list[FunctionTest], tuple[Floats, Floats]]:
         """One of every score; and the events' guesses in the worlds 0 and 1."""
         alpha, counts = self.alpha / len(self.scores), coins(self.trials, self.seed)
         mu = claim.mu if claim.gaussian else None
@@ -392,7 +345,7 @@ def _finds_beyond(claim: FunctionClaim, trials: int, alpha: float) -> float:
     return epsilon_of_shift(max(-2 * float(ndtri(rate)), claim.mu), delta=claim.delta)
 
 
-def _checks(trial: _Trials, pilots: list[_Pilot], updates: Worlds | None) -> tuple[Check, ...]:
+def _checks(trial: Trials, pilots: list[_Pilot], updates: Worlds | None) -> tuple[Check, ...]:
     """What is no test of a score. updates: worlds of rows, of which one may be NaN."""
     found = []
     if any(one.shows_seed for one in pilots):
@@ -405,7 +358,7 @@ def _checks(trial: _Trials, pilots: list[_Pilot], updates: Worlds | None) -> tup
     return (*found, _numbers_only(trial, updates)) if updates is not None else tuple(found)
 
 
-def _numbers_only(trial: _Trials, pair: Worlds) -> Check:
+def _numbers_only(trial: Trials, pair: Worlds) -> Check:
     """Whether a client that sends no numbers shows: it does in most code, and nothing of it is decided by that."""
     name = "not a number"
     rows = trial.calls.outputs((not_a_number(pair).one,), [0] * 20, trial.drawn(20))
