@@ -24,7 +24,7 @@ from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
 from dpfed.audit.functions.outputs import coded_table
 from dpfed.audit.functions.process import Process
 from dpfed.audit.functions.shown_seeds import shows_the_seed
-from dpfed.audit.functions.trials import Calls, Trials
+from dpfed.audit.functions.trials import Calls, Progress, Trials
 from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
 from dpfed.audit.power import LIKELY, NOISES, Region
 from dpfed.audit.rejection import reject_claim
@@ -34,7 +34,6 @@ from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str], None]
 
 TRIALS = 6_000
 """Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
