@@ -32,8 +32,8 @@ class CoinRounds:
 
     mechanism "bernoulli-aggregate": the server sees sums of exactly K coins; K is the cohort under fixed and all, and
     `slots` under poisson (default: exceeded with probability 1e-5 delta a round), where the server pads with coins of
-    the public probabilities. "bernoulli-channel": every upload is seen by itself, so sampling hides nothing and
-    `rounds` counts the uploads of one client.
+    the public probabilities. "bernoulli-channel": every upload is seen by itself, so sampling hides nothing: under
+    "all" `rounds` counts the uploads of one client, under "cyclic" they are counted by the public order.
     `edge` is c: probabilities lie in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the public
     probabilities; the sensitivity is that (zero-out) or twice that (replace-one). `noise_std`: of Gaussian noise on the
     probabilities, before they are clipped to [c, 1-c]. `clip_metric` "fisher": both clips are of the move over
@@ -51,10 +51,11 @@ class CoinRounds:
     def resolved(self) -> Mapping[str, Any]:
         """The adjacency: replace-one for fixed, else zero-out."""
         plan = self.plan
-        if self._seen_one_by_one and plan.sampling != "all":
+        if self._seen_one_by_one and plan.sampling not in ("all", "cyclic"):
             raise UnsupportedMechanism(
                 f"mechanism='bernoulli-channel' with sampling={plan.sampling!r}: the server sees who uploads, so "
-                "sampling hides nothing. Use sampling 'all' and count a client's uploads as rounds."
+                "sampling hides nothing. Use sampling 'all' and count a client's uploads as rounds, or the public "
+                "order 'cyclic'."
             )
         for name in ("dimension", "edge"):
             if getattr(plan, name) is None:

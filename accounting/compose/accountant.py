@@ -19,6 +19,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.public import squares
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import (
+    Cyclic,
     FixedSizeSampling,
     Mechanism,
     SingleRelease,
@@ -287,20 +288,29 @@ def _exact(mechanism: Mechanism, delta: float) -> _Bound:
 def has_exact(mechanism: Mechanism) -> bool:
     """Whether the mechanism is one kind of release, repeated, whose exact law can be computed."""
     (release, rounds), *more = parts_of(mechanism)
-    return not more and unsampled(release) is release and account_of(release).exact_fits(release, rounds)
+    times = _uploads_of_one(release, rounds)
+    return not more and times is not None and account_of(unsampled(release)).exact_fits(unsampled(release), times)
+
+
+def _uploads_of_one(release: SingleRelease, rounds: int) -> int | None:
+    """In how many of these rounds a client takes part, at the most, where that is public; None where it is secret."""
+    if unsampled(release) is release:
+        return rounds
+    sampling = sampling_of(release)
+    return sampling.most_participations(rounds) if isinstance(sampling, Cyclic) else None
 
 
 def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """Epsilon by the exact law (`bernoulli.pairs`). Direction of error: upper bound. UnsupportedMechanism where that
     is not known or too long."""
     (release, rounds), *_ = parts_of(mechanism)
-    exact = account_of(unsampled(release)).exact
-    if exact is None or not has_exact(mechanism):
+    exact, times = account_of(unsampled(release)).exact, _uploads_of_one(release, rounds)
+    if exact is None or times is None or not has_exact(mechanism):
         raise UnsupportedMechanism(
             "accountant='exact': is for single uploads of coins (bernoulli-channel) of one kind, up to "
             f"{MOST_COINS} coordinates times rounds. Use accountant 'best'."
         )
-    return exact(release, rounds, delta)
+    return exact(unsampled(release), times, delta)
 
 
 def _nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:

@@ -167,7 +167,9 @@ class _Losses:
     def epsilon(self, delta: float, also: SingleRelease | None, scheduled: Composed | None) -> float:
         last = None if also is None else self._one(also)
         if scheduled is not None:
-            near = continuous(scheduled)
+            near = continuous(scheduled, lost=self._lost)
+            if not pld.supports(near.mechanism):
+                raise UnsupportedMechanism("a schedule's rounds have no privacy loss distribution.")
             self._make_room(Composed(parts=parts_of(near.mechanism)), pairwise=near.pairwise)
         total = self._total if also is None else self._with(also)
         held = self._held if also is None or not self._tilt else self._tilted_with(also)
@@ -188,7 +190,7 @@ class _Losses:
         self, total: "_One | None", held: LossLaws | None, scheduled: Composed
     ) -> tuple["_One", LossLaws | None]:
         """Everything else, plain and tilted, and the rounds of schedules together, in both."""
-        near = continuous(scheduled)
+        near = continuous(scheduled, lost=self._lost)
         laws = pld.distribution(near.mechanism, self._interval)
         tilted = pld.distribution(near.mechanism, self._interval, tilt=self._tilt) if self._tilt else None
         if held is not None and tilted is not None:

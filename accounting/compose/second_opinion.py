@@ -12,6 +12,8 @@ from accounting import require
 from accounting.compose import loss_grid
 from accounting.compose.pld import SMALLEST_DELTA
 from accounting.mechanisms import (
+    Composed,
+    Cyclic,
     FixedSizeSampling,
     Mechanism,
     gaussian_of,
@@ -84,12 +86,12 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     curve jumps; its own privacy loss distribution of fixed-size sampling, which lies below a proven lower bound, is not
     asked, nor is any at a delta below 1e-12, where rounding decides. Poisson sampling and none: PLD. Fixed-size
     sampling: Renyi (Wang, Balle, Kasiviswanathan 2019), replace-one, which covers zero-out. Noise in shares is asked
-    for as the noise of the sum, at what of delta its overflow leaves. Direction of error: upper bound. Loads
-    dp-accounting where it is asked.
+    for as the noise of the sum, at what of delta its overflow leaves, rounds in a public order as the most that one
+    client takes part in. Direction of error: upper bound. Loads dp-accounting where it is asked.
     """
     target = require.open_probability(delta=delta)
     left = target - math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
-    mechanism = with_whole_noise(mechanism)
+    mechanism = _by_participations(with_whole_noise(mechanism))
     parts = parts_of(mechanism)
     why = _why_none(parts, left)
     if why:
@@ -110,6 +112,19 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
         version=_version(),
         note="replace-one, Wang et al. 2019" if by_orders else "",
     )
+
+
+def _by_participations(mechanism: Mechanism) -> Mechanism:
+    """Rounds in a public order as those that one client takes part in."""
+    parts = parts_of(mechanism)
+    orders = [(part, count, sampling_of(part)) for part, count in parts]
+    if not any(isinstance(sampling, Cyclic) for _, _, sampling in orders):
+        return mechanism
+    plain: Any = tuple(
+        (unsampled(part), sampling.most_participations(count)) if isinstance(sampling, Cyclic) else (part, count)
+        for part, count, sampling in orders
+    )
+    return Composed(parts=plain, order=None)
 
 
 def _none(delta: float, why: str) -> SecondOpinion:

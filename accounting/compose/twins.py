@@ -19,8 +19,9 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
 
 _ROUNDING = 1 + 1e-12
-_PAIRWISE = ("poisson", "fixed", "all")
-"""Samplers under which a pair of worlds that stays below a Gaussian pair is proven to be enough."""
+_PAIRWISE = ("poisson", "fixed", "all", "cyclic")
+"""Samplers under which a pair of worlds that stays below a Gaussian pair is proven to be enough. In a public order a
+participation is a release without sampling, and every other round is the same in both worlds."""
 
 
 @dataclass(frozen=True, kw_only=True)

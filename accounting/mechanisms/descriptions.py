@@ -18,7 +18,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.samplings import FullParticipation, Sampling
-from accounting.mechanisms.schedules import Schedule
+from accounting.mechanisms.schedules import Cyclic, Schedule
 from accounting.mechanisms.shares import GaussianShares
 
 
@@ -59,7 +59,7 @@ class Unsampled(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Subsampled:
-    """`mechanism` run on a random cohort that stays secret.
+    """`mechanism` run on a random cohort that stays secret, or in a public order (Cyclic).
 
     A sum of coins keeps its number of coins whatever the cohort: under Poisson sampling the server pads to K slots with
     coins of the public probabilities (zero-out), under fixed-size sampling K is the cohort. So does integer noise in
@@ -73,11 +73,13 @@ class Subsampled:
     sampling: Sampling
 
     def __post_init__(self) -> None:
-        if not (_is_release(self.mechanism) and self.mechanism.sums) or not isinstance(self.sampling, Sampling):
+        possible = _is_release(self.mechanism) and isinstance(self.sampling, Sampling)
+        if not possible or not (self.mechanism.sums or isinstance(self.sampling, Cyclic)):
             raise InvalidParameter(
                 f"mechanism={reprlib.repr(self.mechanism)}, sampling={reprlib.repr(self.sampling)}: must be a Gaussian "
                 "or another sum over a cohort, and one of PoissonSampling, FixedSizeSampling, FullParticipation or a "
-                "schedule (BallsAndBins, Allocation, MinSeparation, Cyclic)."
+                "schedule (BallsAndBins, Allocation, MinSeparation, Cyclic). Uploads that are seen one by one have a "
+                "public order (Cyclic) or none."
             )
         self.mechanism.check_sampling(self.sampling.name, getattr(self.sampling, "cohort", None))
         if isinstance(self.sampling, Schedule):
@@ -262,7 +264,7 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
             f"adjacency='replace-one' with sampling={schedule.name!r}: no account of it is known. Use 'add-remove' or "
             "'zero-out', or a public order (cyclic)."
         )
-    if mechanism.kind not in ("gaussian", "discrete-gaussian"):
+    if mechanism.sums and mechanism.kind not in ("gaussian", "discrete-gaussian"):
         raise UnsupportedMechanism(
             f"mechanism={mechanism.kind!r} with sampling={schedule.name!r}: schedules are accounted with Gaussian and "
             "discrete Gaussian noise. For other noise use sampling 'poisson' or 'fixed'."

@@ -47,9 +47,7 @@ def _unsampled_from(record: Any) -> Unsampled:
 def _round_from(record: Any) -> SingleRelease:
     match record:
         case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
-            mechanism = _unsampled_from(inner)
-            if mechanism.sums:
-                return Subsampled(mechanism=mechanism, sampling=_sampling_from(sampling))
+            return Subsampled(mechanism=_unsampled_from(inner), sampling=_sampling_from(sampling))
     return _unsampled_from(record)
 
 

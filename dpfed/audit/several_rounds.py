@@ -14,7 +14,7 @@ from accounting.compose import profiles
 from accounting.factorisation import column
 from accounting.factorisation.public import squares
 from accounting.ledger import Release
-from accounting.mechanisms import BallsAndBins, Composed, CorrelatedRounds, Schedule, gaussian_of, schedule_of
+from accounting.mechanisms import BallsAndBins, Composed, CorrelatedRounds, Cyclic, Schedule, gaussian_of, schedule_of
 from accounting.rounding import downwards, upwards
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.rejection import ClaimTest, reject_claim
@@ -25,6 +25,7 @@ from dpfed.errors import ConfigError
 from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
 from dpfed.seeds import Seeds
+from dpfed.stages.coins import PrivateCoins
 
 Floats = NDArray[np.float64]
 
@@ -38,10 +39,10 @@ class Stream:
     nothing.
 
     Every trial has the run's sampler, stages and noise, drawn from a seed of its own. Seen are the products of what the
-    rounds release with the client's direction. Their score: of correlated noise the likelihood ratio, given in which
-    rounds the client took part, which is public; of balls-and-bins that of a client that has the same bin in every
-    epoch, which is what bins that are reused would show; of other schedules the sum of each round's log-likelihood
-    ratio at the client's chance to take part.
+    rounds release with the client's direction, of its own upload where every upload is seen. Their score: of correlated
+    noise the likelihood ratio, given in which rounds the client took part, which is public; of balls-and-bins that of a
+    client that has the same bin in every epoch, which is what bins that are reused would show; of other schedules the
+    sum of each round's log-likelihood ratio at the client's chance to take part.
     """
 
     one: OneRound
@@ -96,6 +97,8 @@ class Stream:
         for number in range(self.rounds):
             rounds = WholeRounds(one=replace(one, state=replace(one.state, round=number)))
             cohort = cohort_of(one.method, number)
+            if one.method.stages.every_upload_is_a_release:
+                cohort = cohort[:1] if len(cohort) and cohort[0] == 0 else cohort[:0]
             shown = rounds.released(rounds.run(self._moves(rounds, world), cohort))
             yield float(shown @ direction) / std, bool(len(cohort) and cohort[0] == 0)
 
@@ -126,10 +129,29 @@ class Stream:
 
 
 def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: float, seed: int) -> Check:
-    """Whether the rounds together show no more than is charged for them."""
-    found = Stream(one=one, rounds=rounds).tested(trials, alpha=alpha, seed=seed)
+    """Whether the rounds together show no more than is charged for them. Of uploads of coins, which have nothing in
+    common but their order: whether no client comes more often than that."""
+    stream = Stream(one=one, rounds=rounds)
+    if one.method.stages.find(PrivateCoins) is not None:
+        return _order_check(one, stream.schedule)
+    found = stream.tested(trials, alpha=alpha, seed=seed)
     detail = (
         f"{trials} streams of {rounds} rounds: at epsilon {upwards(found.epsilon)} they show a delta of at least "
         f"{downwards(max(found.seen, 0.0))}, {upwards(found.claimed)} is claimed."
     )
     return Check(name="several rounds together", passed=not found.rejected, detail=detail)
+
+
+def _order_check(one: OneRound, schedule: Schedule) -> Check:
+    assert isinstance(schedule, Cyclic)  # of coins nothing else is accounted
+    rounds = 3 * schedule.period
+    came = np.zeros((rounds, one.method.sampler.clients), dtype=int)
+    for number in range(rounds):
+        came[number, cohort_of(one.method, number)] = 1
+    together = np.lib.stride_tricks.sliding_window_view(came, schedule.period, axis=0).sum(axis=-1)
+    return Check(
+        name="public order",
+        passed=int(together.max()) <= 1,
+        detail=f"in {schedule.period} rounds in a row, as often as the order goes round, a client comes "
+        f"{int(together.max())} times at the most, over {rounds} rounds.",
+    )

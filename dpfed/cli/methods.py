@@ -41,7 +41,7 @@ _WAYS = {
         "and sums",
     ),
     COINS_SUMMED: ("C", "the sum of exactly K clients' coins is seen, without added noise (see theory-bernoulli.md)"),
-    COINS_SEEN: ("c", "noise on the probabilities, then coins, every upload seen (privacy.release = 'uploads')"),
+    COINS_SEEN: ("c", "coins without added noise or behind some, every upload seen (privacy.release = 'uploads')"),
 }
 
 

@@ -326,7 +326,8 @@ def _at_least(bound: float | None) -> str:
 
 def _sampled(summary: Mapping[str, Any]) -> str:
     if summary["noise_placement"] == "uploads":
-        return "every upload seen, every round charged to all"
+        by_order = summary["sampling"] == "cyclic"
+        return "every upload seen, " + ("charged by the public order" if by_order else "every round charged to all")
     if summary["unit"] == "record":
         return "in the worst client; Poisson batches"
     return f"{summary['sampling']} sampling"

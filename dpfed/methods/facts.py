@@ -17,7 +17,7 @@ NOISED_UPLOADS = "gaussian noise before the compression, every upload seen"
 SHARED_SUM = "gaussian noise on the sum, if method.shared"
 DITHERED = "the gaussian error of the quantiser, before a trusted server decodes"
 COINS_SUMMED = "coins under a sum of fixed size"
-COINS_SEEN = "noise and coins, every upload seen"
+COINS_SEEN = "coins, every upload seen"
 
 SPARSE = ("method.keep", "method.k")
 COMPRESSED = ("method.options", "method.error_feedback")
@@ -93,7 +93,12 @@ def compressed(
         unbiased=unbiased,
         nominal_bits_per_parameter=bits,
         linear=False,
-        private_with=(DECODED, NOISED_UPLOADS, *([COINS_SUMMED] if coins else []), *([SHARED_SUM] if summed else [])),
+        private_with=(
+            DECODED,
+            NOISED_UPLOADS,
+            *([COINS_SUMMED, COINS_SEEN] if coins else []),
+            *([SHARED_SUM] if summed else []),
+        ),
         what=what,
         scheme=scheme,
         privacy="optional",

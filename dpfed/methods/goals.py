@@ -259,8 +259,8 @@ def _calibrated(plan: Plan, table: PrivacyTable, rounds: int) -> float:
 
 
 def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -> PrivacyGoal:
-    """Single uploads are charged in every round to every client: who takes part is seen. m trials are m coins for each
-    number that is sent, whose probabilities move together: sqrt(m) times as far."""
+    """Who sends single uploads is seen (`_sampling`). m trials are m coins for each number that is sent, whose
+    probabilities move together: sqrt(m) times as far."""
     federation, released, root = config.federation, seen(config), math.sqrt(table.trials)
     plan = Plan(
         clients=federation.clients,
@@ -268,7 +268,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -
         dimension=table.trials * sent,
         edge=edge_of(config),
         mechanism="bernoulli-aggregate" if released == "sum" else "bernoulli-channel",
-        sampling=federation.sampling if released == "sum" else "all",
+        sampling=_sampling(config),
         adjacency=Adjacency(table.adjacency) if table.adjacency else None,
         delta=table.delta,
         clip_norm=root * table.clip_norm if table.clip_norm else (None if table.linf_clip else 1.0),
@@ -285,7 +285,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -
         found = budget.clip_norm(plan, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
         clip = found / root
     return PrivacyGoal(
-        mechanism=replace(plan, clip_norm=root * clip).round(),
+        mechanism=_as_drawn(replace(plan, clip_norm=root * clip).round(), config),
         delta=float(plan.delta or 0),
         budget=table.epsilon,
         accountant=table.accountant,
@@ -295,9 +295,8 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -
 
 
 def _plan(config: Config, table: PrivacyTable) -> Plan:
-    """Single uploads are charged in every round to every client: who takes part is seen."""
     federation = config.federation
-    all_take_part = federation.sampling == "all" or seen(config) == "uploads"
+    all_take_part = _sampling(config) == "all"
     # A client more or less would be a share of noise, or an upload, more or less.
     add_remove_fails = seen(config) == "uploads" or (table.placement == "clients" and federation.sampling == "all")
     default = Adjacency.ZERO_OUT if add_remove_fails else None
@@ -311,6 +310,13 @@ def _plan(config: Config, table: PrivacyTable) -> Plan:
         **({} if all_take_part else _schedule(config)),
         **_correlation(config, table),
     )
+
+
+def _sampling(config: Config) -> str:
+    """What the account may rest on. Who sends single uploads is seen: they are charged to every client in every round,
+    or by the order of the clients where that is public."""
+    name = config.federation.sampling
+    return name if seen(config) == "sum" or name == "cyclic" else "all"
 
 
 def _as_drawn(release: SingleRelease, config: Config) -> SingleRelease:

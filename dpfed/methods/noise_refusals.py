@@ -26,8 +26,6 @@ def signs(config: Config, facts: MethodFacts) -> Iterator[str]:
     if not facts.coins_possible:
         able = ", ".join(name for name, one in every_method().items() if one.coins_possible)
         yield f"privacy.noise='coins' with method.name={facts.name!r}: only fedpm, {able} have coins."
-    if seen(config) == "uploads":
-        yield "privacy.release='uploads' with privacy.noise='coins': is built for fedpm only. Use 'sum'."
     yield from _public_signs(config, facts)
 
 

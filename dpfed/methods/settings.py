@@ -148,7 +148,8 @@ class Settings:
             canaries=None if canaries is None else canaries.present_in,
             bits=bits,
         )
-        an_entry = bits or (None if private.slots is None else (trials * private.slots).bit_length())
+        single = private.slots is None and trials == 1
+        an_entry = bits or (None if single else (trials * (private.slots or 1)).bit_length())
         coins = private.coins
         clip = ClipMoves(linf=coins.linf_clip, metric=coins.clip_metric, edge=coins.floor)
         return Stages(project, clip, private, self._mask_wire(choice.sent, an_entry, trials))

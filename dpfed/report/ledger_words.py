@@ -23,7 +23,7 @@ _KINDS = {
     "discrete-gaussian": "discrete Gaussian noise",
     "skellam": "Skellam noise",
     "bernoulli-aggregate": "coins under a sum of fixed size",
-    "bernoulli-channel": "noise and coins, each upload",
+    "bernoulli-channel": "coins in every upload",
 }
 
 

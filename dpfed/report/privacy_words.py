@@ -46,9 +46,7 @@ def noise_words(summary: Mapping[str, Any]) -> str:
     """What makes the run private, in words."""
     z, placement = summary["noise_multiplier"], summary["noise_placement"]
     if z is None:
-        return (
-            "coins under sums of a fixed number of uploads" if placement == "coins" else "noise and coins, each upload"
-        )
+        return "coins under sums of a fixed number of uploads" if placement == "coins" else "coins in every upload"
     law = {"discrete-gaussian": "discrete Gaussian, ", "skellam": "Skellam, "}.get(summary.get("noise") or "", "")
     where = {
         "server": "on the sum, added by the server",
@@ -79,6 +77,8 @@ def factors_words(factors: Sequence[float]) -> str:
 def sampling_words(summary: Mapping[str, Any]) -> str:
     """The sampling that the account rests on, before "... clients"."""
     if summary["noise_placement"] == "uploads":
+        if summary["sampling"] == "cyclic":
+            return "every upload seen and charged by the public order of"
         return "every upload seen and every round charged to all"
     return f"{summary['sampling']} sampling of {summary['cohort']} out of"
 
@@ -109,7 +109,12 @@ def adversary_words(summary: Mapping[str, Any]) -> str:
     if summary["unit"] == "record":
         return "Everybody who sees uploads or models, the server included."
     if summary["noise_placement"] == "uploads":
-        return "Everybody who sees uploads or models, the server included. Every round is charged to every client."
+        charged = (
+            "A client is charged for the rounds that the public order gives it."
+            if summary["sampling"] == "cyclic"
+            else "Every round is charged to every client."
+        )
+        return f"Everybody who sees uploads or models, the server included. {charged}"
     words = "Whoever sees the models of all rounds"
     if summary["sampling"] != "all":
         words += " but does not know who took part in which round"

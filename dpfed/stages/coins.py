@@ -12,7 +12,7 @@ from torch import Tensor
 
 from accounting.bernoulli import debias
 from accounting.ledger import Release
-from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, Sampling, SingleRelease, subsample
+from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, Cyclic, Sampling, SingleRelease, subsample
 from dpfed.compress.counter import at_least
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
@@ -121,8 +121,9 @@ class PrivateCoins:
         return self.slots is None
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """One round, for the accountant: uploads that are seen gain nothing from sampling."""
-        return self.coins if isinstance(self.coins, BernoulliChannel) else subsample(self.coins, self.sampling)
+        """One round, for the accountant: uploads that are seen gain nothing from sampling, but from a public order."""
+        seen = self.in_every_upload and not isinstance(self.sampling, Cyclic)
+        return self.coins if seen else subsample(self.coins, self.sampling)
 
     def release(self, now: Round) -> Release:
         detail: dict[str, float] = {"dimension": now.projection.sent, "edge": self.edge}

@@ -44,7 +44,8 @@ class GaussianNoise:
     the noise would grow and shrink with the secret cohort, so that is refused, and so is add-remove, where a client
     more is a share more; "uploads" adds N(0, (z C)^2) to every row, whatever is done to it afterwards, so each upload
     by itself is the Gaussian mechanism: it may be seen, sampling hides nothing, and a round is charged to every client
-    as if it took part. With `adaptive`, the noisy count of clients inside the bound is part of the same release and is
+    as if it took part, or, where the order is public (cyclic), to those whose turn it is. With `adaptive`, the noisy
+    count of clients inside the bound is part of the same release and is
     charged inside `noise_multiplier`.
 
     The sum must be one of numbers that nothing has reduced: noise that is added after a reduction modulo 2^b hides no
@@ -131,7 +132,7 @@ class GaussianNoise:
             multipliers.append(self.adaptive.count_noise_multiplier)
         joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
         plain = Gaussian(noise_multiplier=noise * self.noise_multiplier, adjacency=self.adjacency)
-        if self.placement == "uploads":
+        if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):
             return plain
         return subsample(joint or plain, self.sampler.law if self.correlated is None else self.correlated.law)
 

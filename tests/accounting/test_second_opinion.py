@@ -7,7 +7,7 @@ from reference.shorthand import fixed, gaussian, poisson, times
 from accounting.compose import accountant, lower_bound
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import InvalidParameter
-from accounting.mechanisms import Composed, Gaussian
+from accounting.mechanisms import Composed, Cyclic, Gaussian, subsample
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian
 
@@ -46,6 +46,13 @@ def test_both_are_above_what_is_proven_from_below():
 
 def test_different_rounds_are_composed():
     mechanism = Composed(parts=((poisson(0.01, 1.0), 100), (poisson(0.2, 3.0), 10), (gaussian(20.0), 5)))
+    ours = accountant.epsilon(mechanism, delta=1e-6)
+    assert second_opinion(mechanism, delta=1e-6).epsilon == pytest.approx(ours, rel=1e-3)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_of_a_public_order_it_is_that_of_the_client_that_takes_part_most(adjacency):
+    mechanism = times(subsample(Gaussian(noise_multiplier=2.0, adjacency=adjacency), Cyclic(period=60)), 121)
     ours = accountant.epsilon(mechanism, delta=1e-6)
     assert second_opinion(mechanism, delta=1e-6).epsilon == pytest.approx(ours, rel=1e-3)
 

@@ -115,7 +115,8 @@ def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
             "of single rounds covers. Leave it out."
         )
     charged = private.mechanism()
-    drawn = subsample(unsampled(charged), s.sampler.law) if not private.in_every_upload else charged
+    in_every_round = private.in_every_upload and unsampled(charged) is charged
+    drawn = charged if in_every_round else subsample(unsampled(charged), s.sampler.law)
     if charged != drawn:
         raise ConfigError(
             f"{kind} charges for {sampling_of(charged)}, cohorts are drawn by {s.sampler.law}. Make it with s.sampler, "

@@ -50,6 +50,7 @@ def test_no_private_method_is_refuted_and_a_pair_reaches_the_claim(name):
 COINS = ("privacy.clip_norm=0.3", "privacy.epsilon=100.0")  # a clip norm as it is: calibrating one takes seconds
 EUCLIDEAN = "privacy.clip_metric=euclidean"
 ADAPTIVE = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.rate=0.2", "privacy.adaptive.count_noise_std=2.0")
+SEEN_IN_ORDER = ("privacy.release=uploads", "federation.sampling=cyclic", "privacy.adjacency=zero-out")
 WAYS = [
     ("dp-fedavg", "privacy.placement=clients", "aggregation.tolerance=0.25"),
     ("dp-fedavg", "privacy.noise=skellam", "privacy.placement=clients", "aggregation.kind=masked"),
@@ -60,6 +61,11 @@ WAYS = [
     ("fedpm", "privacy.release=uploads", "privacy.noise_std=0.5", EUCLIDEAN, *COINS),
     ("fedpm", "privacy.noise_std=0.3", "privacy.adjacency=replace-one", EUCLIDEAN, *COINS),
     ("stochastic-sign", "privacy.noise=coins", "method.options.bound=0.1", *COINS),
+    (
+        "stochastic-sign", "privacy.noise=coins", "method.options.bound=0.1", "privacy.linf_clip=0.1", *SEEN_IN_ORDER,
+        *COINS,
+    ),
+    ("fedpm", *SEEN_IN_ORDER, *COINS),
     ("dp-fedavg", "federation.sampling=fixed"),
     ("dp-fedavg", "federation.sampling=fixed", "privacy.adjacency=zero-out"),
     ("dp-fedavg", "federation.sampling=poisson"),
@@ -67,7 +73,8 @@ WAYS = [
     ("dp-fedavg", *ADAPTIVE),
     ("dp-fedavg", *ADAPTIVE, "privacy.adjacency=replace-one"),
     ("fed-smp-randk", "aggregation.kind=masked", "federation.sampling=fixed"),
-]
+    ("dp-fedavg", *SEEN_IN_ORDER),
+]  # fmt: skip
 
 
 @pytest.mark.slow_but_one_in(16)

@@ -43,6 +43,9 @@ WAYS = {
     "shares-charged": (*ALL_CLIENTS, "aggregation.dropout=0.2", "privacy.missing_shares=charged"),
     "shares-sized": (*ALL_CLIENTS, "aggregation.dropout=0.2"),
     "uploads": ("privacy.release=uploads", "method.name=qsgd"),
+    "uploads-in-a-public-order": (
+        "privacy.release=uploads", "method.name=eden", "federation.sampling=cyclic", "federation.rounds=8",
+    ),
     "uploads-of-nobody": ("privacy.release=uploads", "federation.cohort=1", "federation.rounds=5"),
     "decoded-first": ("method.name=qsgd",),
     "shared-mask": ("method.name=fed-smp-randk", "method.keep=0.2"),
@@ -65,6 +68,14 @@ WITHOUT_NOISE_MULTIPLIER = {
     "coins": COINS,
     "coins-masked": (*COINS, "aggregation.kind=masked"),
     "coins-seen": (*COINS[:3], "privacy.release=uploads", "privacy.noise_std=0.5"),
+    "signs-seen-in-a-public-order": (
+        "method.name=stochastic-sign", "method.options.bound=0.5", *SIGNS, "privacy.release=uploads",
+        "federation.sampling=cyclic", "federation.rounds=8",
+    ),
+    "signs-seen": (
+        "method.name=stochastic-sign", "method.options.bound=0.5", *SIGNS, "privacy.release=uploads",
+        "privacy.trials=3",
+    ),
     "coins-and-canaries": (*COINS, "audit.canaries=12"),
     "signs-by-coins": ("method.name=stochastic-sign", "method.options.bound=0.5", *SIGNS),
     "records": ("method.name=fedavg", *RECORDS, "local.batch_size=16", "federation.rounds=2"),

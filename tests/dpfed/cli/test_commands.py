@@ -237,7 +237,7 @@ def test_the_page_of_methods_is_what_the_command_prints():
         (
             "fedpm",
             ["privacy.clip_norm=0.5", "privacy.release=uploads", "privacy.noise_std=0.3"],
-            "noise and coins, each upload",
+            "coins in every upload",
             "every upload seen",
         ),
         (
