@@ -310,7 +310,6 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
         ("stochastic-sign", [], "public number"),
         ("fedmrns", ["method.shared=true"], "one noise of one size"),
         ("qsgd", [], "have coins"),
-        ("stochastic-sign", ["method.options.bound=0.05", "privacy.release=uploads"], "fedpm only"),
         ("stochastic-sign", ["method.options.bound=0.05", "privacy.noise_multiplier=1.0"], "the coins are the noise"),
     ],
 )
