@@ -9,7 +9,7 @@ import dpfed
 from accounting import Composed, Ledger, guarantee
 from accounting.errors import AccountingError
 from accounting.ledger.project import ProjectLedger
-from accounting.mechanisms import schedule_of
+from accounting.mechanisms import schedule_of, unsampled
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import goal_of
@@ -149,6 +149,34 @@ def test_a_secure_schedule_goes_on_and_leaves_out_what_was_interrupted(tiny_conf
     again = federation.run(build(config), tmp_path / "other")
     other = [json.loads(line)["members"] for line in (again.folder / "diagnostics.jsonl").read_text().splitlines()]
     assert drawn != other
+
+
+def test_coins_that_were_seen_are_not_drawn_again_after_a_kill(tiny_config, tmp_path, monkeypatch):
+    """Uploads of round 1 may have been seen before the kill: other coins of the same clients would be a second upload,
+    and four rounds of a period of three are accounted as two of the first cohort alone."""
+    settings = (
+        "method.name=stochastic-sign", "method.options.bound=0.5", "privacy.noise=coins", "privacy.clip_norm=0.2",
+        "privacy.edge=0.3", "privacy.adjacency=zero-out", "privacy.release=uploads", "federation.sampling=cyclic",
+        "federation.cohort=20", "federation.rounds=4", "run.randomness=secure",
+    )  # fmt: skip
+    config, folder = tiny_config(*settings, without=["privacy"]), tmp_path / "run"
+    honest = RunFolder.save_checkpoint
+
+    def killed(self, checkpoint):
+        if checkpoint.state.round == 2:
+            raise Killed
+        honest(self, checkpoint)
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", killed)
+    with pytest.raises(Killed):
+        federation.run(build(config), folder)
+    monkeypatch.setattr(RunFolder, "save_checkpoint", honest)
+    outcome = federation.run(build(config), folder, resume=True)
+    book = Ledger.read(folder / "ledger.jsonl")
+    assert [one.round for one in book.releases] == [0, 1, 2, 3]
+    assert outcome.summary["aborted_rounds"] == 1
+    ((part, _),) = book.mechanism().parts
+    assert outcome.summary["epsilon"] == guarantee(Composed(parts=((unsampled(part), 2),)), delta=60**-1.1).epsilon
 
 
 def test_a_schedule_whose_key_is_lost_does_not_go_on(tiny_config, tmp_path):
