@@ -44,6 +44,7 @@ OF_OURS = (
     "accuracy/gains-cnn.toml",
     "accuracy/ideas.toml",
     "accuracy/cifar-10.toml",
+    "accuracy/no-trusted-server.toml",
     "fedpm/table-1-small-images.toml",
 )
 OWN_CODE = (EXPERIMENTS / "participation" / "last_characters.py", EXPERIMENTS / "accuracy" / "ideas.py")
