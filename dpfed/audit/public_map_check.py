@@ -11,6 +11,7 @@ from torch import Tensor
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.verdict import Check
 from dpfed.clients.training import LocalTraining
+from dpfed.stages.public_signs import PublicSigns
 from dpfed.stages.shared_mask import PublicTopMask
 
 
@@ -20,6 +21,7 @@ def public_map_check(one: OneRound) -> Check | None:
     None where the map comes from seeds alone. Exact.
     """
     choice, local = one.method.stages.project.choice, one.method.clients
+    choice = choice.choice if isinstance(choice, PublicSigns) else choice
     if not isinstance(choice, PublicTopMask) or not isinstance(choice.trainer, LocalTraining):
         return None
     state, trainer = one.state, choice.trainer

@@ -62,6 +62,11 @@ class PrivacyTable(Table):
     """Of signs as coins: coins of each probability in an upload, which holds how many of them are ones (the Poisson
     binomial mechanism). More trials need a smaller clip_norm for the same epsilon."""
 
+    count_bits: Annotated[int, Field(ge=1, le=32)] | None = None
+    """Of coins under a sum: bits of an entry of an upload. The sum is known modulo 2^count_bits and read as the count
+    nearest to what is expected without any move; default: as many bits as hold every count. A ring of ten standard
+    deviations, 5 sqrt(trials x slots), seldom wraps around."""
+
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
     """Of coins: standard deviation of Gaussian noise on probabilities before them."""
 

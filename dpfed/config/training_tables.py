@@ -138,6 +138,10 @@ class Mask(Table):
     edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
     """c: probabilities are kept in [c, 1 - c]."""
 
+    bound: Positive | None = None
+    """Under [privacy]: a coin says how far a client moves its probability, as a stochastic sign of this size does, and
+    not the probability itself. Its own probability is 1/2 + move / (2 bound), in [privacy.edge, 1 - privacy.edge]."""
+
     spread: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 1.0
     """Initial scores are N(0, spread^2)."""
 

@@ -36,6 +36,11 @@ def signs_are_coins(config: Config, facts: MethodFacts) -> bool:
     return config.privacy is not None and not facts.coins and config.privacy.noise == "coins"
 
 
+def coins_of_moves(config: Config) -> bool:
+    """Whether a mask's coins say how far its probabilities move, and 1/2 is no move."""
+    return config.privacy is not None and config.mask is not None and config.mask.bound is not None
+
+
 def in_integers(config: Config) -> bool:
     """Whether rows of numbers become integers before they are summed."""
     return config.aggregation.kind != "plain" or integer_noise(config) is not None
@@ -54,7 +59,8 @@ def edge_of(config: Config) -> float:
     """c: probabilities of coins lie in [c, 1 - c]."""
     if config.privacy is not None and config.privacy.edge is not None:
         return config.privacy.edge
-    return (config.mask or Mask()).edge if config.method.name == "fedpm" else EDGE_OF_SIGNS
+    masks = config.method.name == "fedpm" and not coins_of_moves(config)
+    return (config.mask or Mask()).edge if masks else EDGE_OF_SIGNS
 
 
 def others_of(config: Config) -> str:

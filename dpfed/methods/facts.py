@@ -82,6 +82,7 @@ def compressed(
     training: str = "sgd",
     coins: bool = False,
     summed: bool = False,
+    sparse: Literal["no", "yes", "optional"] = "no",
     takes: tuple[str, ...] = COMPRESSED,
     preset: Mapping[str, Any] | None = None,
 ) -> MethodFacts:
@@ -103,6 +104,7 @@ def compressed(
         scheme=scheme,
         privacy="optional",
         stages=stages,
+        sparse=sparse,
         takes=takes,
         presets={name: preset or {}},
         coins_possible=coins,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dpfed import stages
 from dpfed.methods.facts import COINS_SEEN, COINS_SUMMED, SPARSE, MethodFacts
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ _FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient F
 
 def masks(s: Settings) -> Stages:
     """Coins of the trained probabilities; under [privacy] their randomness is the noise."""
-    return s.coins(s.largest_in_public(s.kept) if s.sparse else stages.SendAll(size=s.size))
+    return s.coins(s.public_signs() if s.coins_of_moves else s.coordinates_of_coins())
 
 
 _PRIVATE: dict[str, Any] = {

@@ -31,7 +31,7 @@ from dpfed.config.privacy_tables import PrivacyTable
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
-from dpfed.methods.choices import edge_of, integer_noise, others_of, seen, signs_are_coins, tolerance_of
+from dpfed.methods.choices import coins_of_moves, edge_of, integer_noise, others_of, seen, signs_are_coins, tolerance_of
 from dpfed.methods.facts import MethodFacts
 from dpfed.participation.of_run import allocated, sampler_of, stream_of
 
@@ -114,7 +114,7 @@ def _goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
     table = config.privacy
     assert table is not None
     if facts.coins or signs_are_coins(config, facts):
-        return _coin_goal(config, table, sent, signs=not facts.coins)
+        return _coin_goal(config, table, sent, signs=not facts.coins or coins_of_moves(config))
     kind = integer_noise(config)
     if kind is not None:
         return _integer_goal(config, table, sent, kind)

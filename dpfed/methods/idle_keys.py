@@ -118,6 +118,11 @@ RULES = (
         lambda config, facts: facts.name != "fedmask",
     ),
     Needs(
+        ("mask.bound",),
+        "fedpm with [privacy], whose coins are the noise",
+        lambda config, facts: facts.name != "fedmask" and config.privacy is not None,
+    ),
+    Needs(
         ("data.classes",),
         "a file or folder of your own (data.name); other data sets have their own number of classes",
         lambda config, facts: config.data.name.endswith((".safetensors", ".npz", "/")),

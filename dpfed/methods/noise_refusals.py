@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dpfed.compress.masked_noise import FedMrnSigned
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import every_method
-from dpfed.methods.choices import integer_noise, seen, signs_are_coins
+from dpfed.methods.choices import coins_of_moves, integer_noise, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 
 
@@ -18,8 +18,8 @@ def signs(config: Config, facts: MethodFacts) -> Iterator[str]:
     if table is None:
         return
     if facts.coins or table.noise != "coins":
-        if table.edge is not None:
-            yield "privacy.edge: is for privacy.noise='coins'; fedpm has mask.edge. Remove it."
+        if table.edge is not None and not coins_of_moves(config):
+            yield "privacy.edge: is for privacy.noise='coins'; fedpm without mask.bound has mask.edge. Remove it."
         if facts.coins and table.noise == "gaussian":
             yield "privacy.noise='gaussian' with masks: their noise is coins. Remove it."
         return
@@ -52,7 +52,13 @@ def noise(config: Config, facts: MethodFacts) -> Iterator[str]:
     if table is None or facts.coins or signs_are_coins(config, facts):
         return
     kind = integer_noise(config)
-    for key in ("linf_clip", "noise_std", "correction", *(("slots",) if kind is None and not facts.dithered else ())):
+    for key in (
+        "linf_clip",
+        "noise_std",
+        "correction",
+        "count_bits",
+        *(("slots",) if kind is None and not facts.dithered else ()),
+    ):
         if getattr(table, key):
             yield f"privacy.{key} with method.name={facts.name!r}: is for fedpm's coins. Remove it."
     if table.trials > 1:
@@ -90,8 +96,11 @@ def coins(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
     if table.adaptive is not None:
         yield "privacy.adaptive with coins: the clip norm of coins is fixed. Remove it."
-    if table.trials > 1 and facts.name != "stochastic-sign":
-        yield f"privacy.trials={table.trials} with method.name={facts.name!r}: is for stochastic-sign. Remove it."
+    if table.trials > 1 and facts.name != "stochastic-sign" and not coins_of_moves(config):
+        yield (
+            f"privacy.trials={table.trials} with method.name={facts.name!r}: is for stochastic-sign, and for fedpm "
+            "with mask.bound. Remove it."
+        )
     if table.trials > 1 and config.audit.canaries:
         yield f"audit.canaries with privacy.trials={table.trials}: is not built. Remove one of them."
     if table.trials > 1 and table.noise_std:
@@ -102,6 +111,16 @@ def coins(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield "privacy.slots with privacy.release='uploads': there is no sum to pad. Remove it."
     if seen(config) == "uploads" and table.others is not None:
         yield "privacy.others with privacy.release='uploads': no other client's coins are in what is seen. Remove it."
+    if table.count_bits is not None and (seen(config) == "uploads" or table.noise_std):
+        yield (
+            f"privacy.count_bits={table.count_bits}: is for sums of coins without noise before them. Use "
+            "privacy.release='sum' and no privacy.noise_std, or remove it."
+        )
+    if table.count_bits is not None and table.trials >= 1 << table.count_bits:
+        yield (
+            f"privacy.count_bits={table.count_bits} with privacy.trials={table.trials}: an upload's own count does not "
+            f"fit. Use at least {table.trials.bit_length()} bits."
+        )
     if table.clip_metric == "fisher" and table.noise_std:
         yield f"privacy.clip_metric='fisher' with privacy.noise_std={table.noise_std}: is not built. Remove one."
     if table.clip_norm is None and table.epsilon is None:

@@ -107,7 +107,7 @@ def private_coins(
         randomness=randomness,
         correction=table.correction or "linear",
         canaries=canaries,
-        bits=bits,
+        bits=table.count_bits or bits,
         trials=table.trials,
     )
 

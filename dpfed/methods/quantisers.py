@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import compressed
+from dpfed.methods.facts import COMPRESSED, SPARSE, compressed
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -44,6 +44,8 @@ METHODS = (
         unbiased=True,
         what="random signs of mean x / B and the bound B",
         coins=True,
+        sparse="optional",
+        takes=(*COMPRESSED, *SPARSE),
         stages=random_signs,
     ),
     compressed(

@@ -16,7 +16,7 @@ from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import noise_refusals
 from dpfed.methods.catalogue import every_method
-from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
+from dpfed.methods.choices import coins_of_moves, in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.idle_keys import ADAPTIVE, idle_keys
 from dpfed.methods.keys import not_taken
@@ -82,10 +82,11 @@ def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
     """What masks alone have, and public data where coordinates come from them."""
     if facts.coins and config.server.rule not in ("step", "posterior", *ADAPTIVE):
         yield f"server.rule={config.server.rule!r} with masks: it is for updates. Use 'step' or 'posterior'."
+    if config.server.rule == "posterior" and coins_of_moves(config):
+        yield "server.rule='posterior' with mask.bound: the coins are of moves, not of a mask. Use rule 'step'."
     if not facts.coins and config.server.rule == "posterior":
         yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
-    chosen = facts.sparse == "optional" and (config.method.keep is not None or config.method.k is not None)
-    if (facts.needs_public_data or chosen) and config.data.public == 0:
+    if facts.needs_public_data and config.data.public == 0:
         yield (
             f"method.name={facts.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
             "number of samples, and data.public_from to the data set they come from if it is another."

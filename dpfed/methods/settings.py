@@ -17,7 +17,7 @@ from dpfed.compress.projection import FedScalar
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public
 from dpfed.errors import ConfigError
-from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
+from dpfed.methods.choices import coins_of_moves, in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, goal_of
 from dpfed.methods.private_stages import dithered_noise, gaussian_noise, integer_noise_on, private_coins
@@ -38,7 +38,8 @@ from dpfed.stages.maps import MapChoice
 from dpfed.stages.mask_wire import MaskWire
 from dpfed.stages.project import Project
 from dpfed.stages.public_signs import PublicSigns
-from dpfed.stages.shared_mask import PublicTopMask, kept_coordinates
+from dpfed.stages.send_all import SendAll
+from dpfed.stages.shared_mask import PublicTopMask, RandomSharedMask, kept_coordinates
 from dpfed.stages.shared_projection import SharedProjection
 from dpfed.stages.stage import Stage
 from dpfed.stages.symbols import Symbols, alphabet_of
@@ -89,6 +90,11 @@ class Settings:
     def signs_are_coins(self) -> bool:
         """Whether an update's signs are private by their own coins."""
         return signs_are_coins(self.config, self.facts)
+
+    @property
+    def coins_of_moves(self) -> bool:
+        """Whether a mask's coins say how far its probabilities move."""
+        return coins_of_moves(self.config)
 
     def updates(self, choice: MapChoice, *own: Stage) -> Stages:
         """A chain for updates. Its order follows from where they are bounded and what their noise is added to; stages
@@ -149,7 +155,7 @@ class Settings:
             bits=bits,
         )
         single = private.slots is None and trials == 1
-        an_entry = bits or (None if single else (trials * (private.slots or 1)).bit_length())
+        an_entry = private.bits or (None if single else (trials * (private.slots or 1)).bit_length())
         coins = private.coins
         clip = ClipMoves(linf=coins.linf_clip, metric=coins.clip_metric, edge=coins.floor)
         return Stages(project, clip, private, self._mask_wire(choice.sent, an_entry, trials))
@@ -174,12 +180,24 @@ class Settings:
         assert isinstance(made, FedScalar)
         return SharedProjection(size=self.size, scheme=made, purpose="code", stays=self.config.method.stays)
 
+    def coordinates_of_coins(self) -> MapChoice:
+        """All; with method.keep those that public data rank highest, or that the round draws where there are none."""
+        if not self.sparse:
+            return SendAll(size=self.size)
+        if self.public is not None:
+            return self.largest_in_public(self.kept)
+        return RandomSharedMask(size=self.size, kept=self.kept, scaled=False)
+
     def public_signs(self) -> MapChoice:
         """A public size of the signs: never one that comes from the data, which `dpfed.methods.refusals` sees to."""
         options, name = self.config.method.options, self.facts.name
-        bound = options.get("alpha", FedMrnSigned.alpha) if name == "fedmrns" else options["bound"]
+        bound = options.get("alpha", FedMrnSigned.alpha) if name == "fedmrns" else options.get("bound")
+        if self.coins_of_moves:
+            assert self.config.mask is not None
+            bound = self.config.mask.bound
+        assert bound is not None  # refused
         purpose = NOISE_PURPOSE if name == "fedmrns" else None
-        return PublicSigns(size=self.size, bound=float(bound), noise_purpose=purpose)
+        return PublicSigns(choice=self.coordinates_of_coins(), bound=float(bound), noise_purpose=purpose)
 
     def goal(self, sent: int) -> PrivacyGoal | None:
         """What rounds in which clients send `sent` values promise; None if nothing is private."""

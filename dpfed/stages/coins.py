@@ -14,6 +14,7 @@ from accounting.bernoulli import debias
 from accounting.ledger import Release
 from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, Cyclic, Sampling, SingleRelease, subsample
 from dpfed.compress.counter import at_least
+from dpfed.compress.ring import centred
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
 from dpfed.stages.stage import Round
@@ -80,7 +81,10 @@ class PrivateCoins:
     K (g^-1(S / K) - reference). A sum that must always hold K uploads is filled with coins of the public reference;
     of clients the caller sends no more than K.
 
-    canaries, bits: as in `Coins`
+    canaries: as in `Coins`
+    bits:   of the ring that a sum lives in. It may hold every count, or be smaller: then the sum is read as the count
+            nearest to the one that the reference lets expect. A count that is farther off is read wrong by 2^bits,
+            which costs accuracy; what is released is post-processing of the counts in any case
     trials: m coins of each probability, of which an upload holds the number of ones: the Poisson binomial mechanism
             (Chen, Ozgur, Kairouz 2022). `coins` then describes m coins for each of the numbers sent, so m times as many
             coins and a clip sqrt(m) times as long, each seen by itself; their number is post-processing of that. Its
@@ -155,10 +159,18 @@ class PrivateCoins:
             for missing in range(slots - uploads):
                 total = total + self._counted(now.reference, None, "coins.padding", now.number, missing)
             uploads = slots
-        total = in_ring(total, self.bits).to(now.reference.dtype)
+        start = now.reference.clamp(self.edge, 1 - self.edge)
+        total = self._count(total, start, uploads).to(start.dtype)
         if not self.coins.noise_std:
-            return total / self.trials - uploads * now.reference.clamp(self.edge, 1 - self.edge)
+            return total / self.trials - uploads * start
         return self._corrected(total, now.reference, uploads)
+
+    def _count(self, total: Tensor, start: Tensor, uploads: int) -> Tensor:
+        """The number of ones in so many uploads."""
+        if self.bits is None or uploads * self.trials < 1 << self.bits:
+            return in_ring(total, self.bits)
+        expected = (start.double() * (uploads * self.trials)).round().to(torch.int64)
+        return expected + centred(total.to(torch.int64) - expected, self.bits)
 
     def _check_reference(self, reference: Tensor) -> None:
         """What is charged may rest on public probabilities that are all one number."""

@@ -1,8 +1,9 @@
-"""Updates as coins of a public size: stochastic signs, and FedMRNS with the round's shared noise."""
+"""Numbers as coins of a public size: stochastic signs, FedMRNS with the round's shared noise, moves of a mask."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,58 +13,59 @@ from torch import Tensor
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.masked_noise import random_noise
 from dpfed.seeds import Seeds
-from dpfed.stages.maps import FLOAT_BITS, SEED_BITS, Map
+from dpfed.stages.maps import SEED_BITS, Map, MapChoice
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SignedProbabilities:
-    """Updates as moves of coins from 1/2: x signs / (2 bound), so that a coin of that mean, read as ±bound times its
-    sign, has the mean x.
+    """What a map sends as moves of coins from 1/2: x signs / (2 bound), so that a coin of that mean, read as ±bound
+    times its sign, has the mean x.
 
-    Stochastic signs with a public bound (signs 1), and FedMRNS with noise ±bound that all clients share.
+    Stochastic signs with a public bound (signs 1), FedMRNS with noise ±bound that all clients share, and private FedPM
+    whose coins say how far its probabilities have moved.
     """
 
-    size: int
+    inside: Map
     signs: Tensor
     bound: float
 
     @property
     def sent(self) -> int:
-        return self.size
+        return self.inside.sent
 
     @property
-    def facts(self) -> None:
-        return None
+    def facts(self) -> dict[str, Any] | None:
+        return self.inside.facts
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
-        return updates.mul_(self.signs).div_(2 * self.bound)
+        return self.inside.forward(updates, clients).mul_(self.signs).div_(2 * self.bound)
 
     def adjoint(self, total: Tensor) -> Tensor:
-        return total * self.signs * (2 * self.bound)
+        return self.inside.adjoint(total * self.signs * (2 * self.bound))
 
     def restrict(self, broadcast: Tensor) -> Tensor:
-        return torch.full_like(broadcast, 0.5)
+        return torch.full_like(self.inside.restrict(broadcast), 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSigns:
-    """What coins of an update are read with: +bound and -bound, or the round's shared noise ±bound (FedMRNS)."""
+    """What coins are read with: +bound and -bound, or the round's shared noise ±bound (FedMRNS)."""
 
-    size: int
+    choice: MapChoice
     bound: float
-    noise_purpose: str | None
+    noise_purpose: str | None = None
 
     @property
     def sent(self) -> int:
-        return self.size
+        return self.choice.sent
 
     @property
     def downlink_bits(self) -> int:
-        return FLOAT_BITS * self.size + (SEED_BITS if self.noise_purpose else 0)
+        return self.choice.downlink_bits + (SEED_BITS if self.noise_purpose else 0)
 
     def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
         signs = torch.ones(1, device=weights.device)
         if self.noise_purpose is not None:
             own = client_seeds([seeds.integer(self.noise_purpose, number)], 1).to(weights.device)
-            signs = random_noise(own, "bernoulli", 1.0, self.size)[0]
-        return SignedProbabilities(size=self.size, signs=signs, bound=self.bound)
+            signs = random_noise(own, "bernoulli", 1.0, self.sent)[0]
+        return SignedProbabilities(inside=self.choice.for_round(weights, number, seeds), signs=signs, bound=self.bound)

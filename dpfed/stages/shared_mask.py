@@ -65,11 +65,15 @@ class SharedMask:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSharedMask:
-    """Fed-SMP rand-k: k coordinates from the round's public seed, times d/k. stays: those of the first round."""
+    """Fed-SMP rand-k: k coordinates from the round's public seed, times d/k. stays: those of the first round.
+
+    scaled: without it the factor is left out, as where what is sent are coins and their reading is public.
+    """
 
     size: int
     kept: int
     stays: bool = False
+    scaled: bool = True
 
     @property
     def sent(self) -> int:
@@ -82,7 +86,8 @@ class RandomSharedMask:
     def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
         at = 0 if self.stays else number
         indices = random_indices(self.size, self.kept, seeds, "mask.shared", at).to(weights.device)
-        return SharedMask(size=self.size, indices=indices, scale=self.size / self.kept)
+        scale = self.size / self.kept if self.scaled else 1.0
+        return SharedMask(size=self.size, indices=indices, scale=scale)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,0 +1,145 @@
+"""Private FedPM whose coins say how far a probability moves; coins of fewer coordinates."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from accounting.mechanisms import unsampled
+from dpfed.audit.run import audit_run
+from dpfed.config.tables import override, parse
+from dpfed.errors import ConfigError
+from dpfed.run.experiment import build, check
+from dpfed.run.loop import run
+from dpfed.seeds import Seeds
+from dpfed.stages.chain import client_halves, server_halves
+from dpfed.stages.public_signs import SignedProbabilities
+from dpfed.stages.shared_mask import SharedMask
+
+from ..announced import announced
+
+BOUND, CLIENTS = 0.2, 40
+TABLES = {
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [8]},
+    "federation": {"clients": 60, "cohort": 12, "rounds": 2},
+    "local": {"learning_rate": 1.0, "epochs": 1, "batch_size": 10},
+    "method": {"name": "fedpm"},
+    "mask": {"edge": 0.05, "spread": 0.0, "readout": "mean", "bound": BOUND},
+    "privacy": {"clip_norm": 0.8, "slots": CLIENTS, "adjacency": "zero-out"},
+}
+SIGNS = ("method.name=stochastic-sign", "privacy.noise=coins", f"method.options.bound={BOUND}")
+# Of the mean over entries, in standard deviations: a right one fails with probability 6e-7.
+SURE = 5.0
+
+
+def tables(*settings, without=()):
+    return override({key: value for key, value in TABLES.items() if key not in without}, settings)
+
+
+def built(*settings, without=()):
+    return build(parse(tables(*settings, without=without), source="test"))
+
+
+def decoded_of(experiment, move):
+    """What a round reads of CLIENTS clients who all move every probability so far, over their number."""
+    now = announced(experiment, clip_norm=1e6, uploads=CLIENTS)
+    rows = torch.full((CLIENTS, experiment.model.size), move)
+    arrived = client_halves(experiment.method.stages, rows, np.arange(CLIENTS), now)
+    return server_halves(experiment.method.stages, arrived.sum(dim=0), now).double() / CLIENTS
+
+
+def off(decoded, move):
+    """How many standard deviations the mean is from the move: a coin is read as ±BOUND."""
+    std = math.sqrt((BOUND**2 - move**2) / CLIENTS / len(decoded))
+    return abs(float(decoded.mean()) - move) / std
+
+
+@pytest.mark.parametrize("move", [-0.07, 0.0, 0.05])
+def test_a_move_is_read_as_it_is_wherever_the_probability_stands(move):
+    experiment = built()
+    experiment.start.broadcast.copy_(torch.rand(experiment.model.size, generator=torch.Generator().manual_seed(1)))
+    decoded = decoded_of(experiment, move)
+    assert off(decoded, move) < SURE
+    assert float(decoded.var()) == pytest.approx((BOUND**2 - move**2) / CLIENTS, rel=0.2)
+
+
+def test_coins_read_with_another_bound_are_caught(monkeypatch):
+    """Planted fault: the server reads half of the bound."""
+    monkeypatch.setattr(SignedProbabilities, "adjoint", lambda self, total: self.inside.adjoint(total * self.bound))
+    assert off(decoded_of(built(), 0.05), 0.05) > SURE
+
+
+def test_they_are_charged_as_signs_of_updates_are():
+    """The same coins about 1/2, whatever is trained."""
+    assert unsampled(built().goal.mechanism) == unsampled(built(*SIGNS, without=["mask"]).goal.mechanism)
+    assert unsampled(built().goal.mechanism).reference == 0.5
+
+
+def test_a_probability_may_stand_at_an_end_at_no_cost():
+    """Where the mask may go, mask.edge, changes nothing in what is charged: coins have an edge of their own."""
+    assert built("mask.edge=0.01").goal.mechanism == built("mask.edge=0.3").goal.mechanism
+
+
+@pytest.mark.parametrize("method", [(), SIGNS])
+def test_fewer_coordinates_are_those_of_public_data_or_of_the_round(method):
+    keep = ("method.keep=0.1", *method)
+    without = ["mask"] if method else []
+    drawn, ranked = built(*keep, without=without), built(*keep, "data.public=137", without=without)
+    sent = round(0.1 * drawn.model.size)
+    for experiment in (drawn, ranked):
+        assert experiment.method.stages.project.sent == sent
+        assert unsampled(experiment.goal.mechanism).dimension == sent
+    maps = [
+        [one.method.stages.project.choice.for_round(one.start.broadcast, number, Seeds(root=1)) for number in (0, 1)]
+        for one in (drawn, ranked)
+    ]
+    assert all(isinstance(each.inside, SharedMask) for pair in maps for each in pair)
+    assert not torch.equal(maps[0][0].inside.indices, maps[0][1].inside.indices)
+    assert (maps[0][0].inside.scale, maps[0][0].facts) == (1.0, None)  # what they are worth is public: no d / k
+    assert maps[1][0].facts is not None  # which samples ranked them
+
+
+@pytest.mark.parametrize(
+    ("settings", "without", "named"),
+    [
+        ((), ["privacy"], "mask.bound=0.2 has no effect"),
+        (("method.name=fedmask",), ["privacy"], "mask.bound"),
+        (("server.rule=posterior",), [], "posterior"),
+        (("privacy.trials=4", "privacy.noise_std=0.1"), [], "noise_std"),
+    ],
+)
+def test_what_it_is_not_for_is_refused(settings, without, named):
+    with pytest.raises(ConfigError, match=named):
+        check(parse(tables(*settings, without=without), source="test"))
+
+
+def test_an_edge_of_coins_is_refused_where_they_are_of_the_mask():
+    masks = tables("privacy.edge=0.1")
+    check(parse(masks, source="test"))
+    del masks["mask"]["bound"]
+    with pytest.raises(ConfigError, match=r"privacy.edge: .* fedpm without mask.bound has mask.edge"):
+        check(parse(masks, source="test"))
+
+
+WAYS = {
+    "drawn": ("method.keep=0.3",),
+    "ranked": ("method.keep=0.3", "data.public=137"),
+    "trials": ("privacy.trials=4", "privacy.count_bits=7"),
+    "seen": ("privacy.release=uploads", "federation.sampling=cyclic", "method.keep=0.3"),
+    "signs": ("method.keep=0.3", "privacy.count_bits=5", *SIGNS),
+    "masked": ("method.keep=0.3", "aggregation.kind=masked", "privacy.count_bits=5"),
+}
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_passes_its_audit(way, tmp_path):
+    without = ["mask"] if way == "signs" else []
+    chosen = tables(*WAYS[way], without=without)
+    if way == "seen":
+        del chosen["privacy"]["slots"]
+    run(build(parse(chosen, source="test")), tmp_path / "run")
+    found = audit_run(tmp_path / "run")
+    assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
