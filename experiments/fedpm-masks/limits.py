@@ -40,8 +40,13 @@ from dpfed.stages.stage import Round
 
 HERE = Path(__file__).parent
 COMMON = ("model.name=strided-cnn", "privacy.adjacency=zero-out", "run.evaluate_every=1000")
+# Coins of the mask's probabilities themselves, not of how far they move.
+MASKS = (
+    *("mask.bound=", "privacy.edge=", "privacy.count_bits=", "server.average=", "privacy.clip_metric=fisher"),
+    *("privacy.linf_clip=0.33", "mask.edge=0.1", "server.learning_rate=1.0", "method.keep=0.2"),
+)
 ROWS = {
-    "FedPM": ("fedpm-private-fashion-mnist", ("mask.constant=kaiming",)),
+    "FedPM": ("fedpm-private-fashion-mnist", (*MASKS, "mask.constant=kaiming")),
     "Fed-SMP top-k, p = .05": ("fed-smp-topk-fashion-mnist", ("method.keep=0.05",)),
     "DP-FedAvg": ("dp-fedavg-fashion-mnist", ()),
 }

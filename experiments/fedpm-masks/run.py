@@ -55,9 +55,14 @@ IID = (
     "local.learning_rate_decay=1.0",
 )
 FEDAVG = (*IID, "local.learning_rate=0.05", "local.momentum=0.9")
+# Coins of the mask's probabilities themselves, as FedPM has them without privacy, and not of how far they move.
+OF_THE_MASK = ("mask.bound=", "privacy.edge=", "privacy.count_bits=", "privacy.clip_metric=fisher", "server.average=")
+MASKS = (*OF_THE_MASK, "privacy.linf_clip=0.33", "mask.edge=0.1", "server.learning_rate=1.0", "method.keep=0.2")
+MASKS_OF_DIGITS = (*OF_THE_MASK, "privacy.linf_clip=0.4", "mask.edge=0.2")
 SAME = ("privacy.adjacency=zero-out", "model.hidden=[256]")
 EUCLIDEAN = ("privacy.clip_metric=euclidean",)  # the metric of the clips that these rows name
-SEEN = (*EUCLIDEAN, "privacy.release=uploads")
+WAY = (*MASKS_OF_DIGITS, *EUCLIDEAN)
+SEEN = (*WAY, "privacy.release=uploads")
 ALL = ("local.learning_rate=20.0", "server.learning_rate=0.1", "server.momentum=0.9", "data.public=0")
 NOISED = (
     "privacy.noise_std=0.3",
@@ -66,8 +71,10 @@ NOISED = (
     "server.learning_rate=0.15",
     "server.momentum=0.9",
 )
-KAIMING = ("run.evaluate_every=2", "mask.constant=kaiming")
+KAIMING = (*MASKS, "run.evaluate_every=2", "mask.constant=kaiming")
 SAME_CNN = ("privacy.adjacency=zero-out", "model.name=strided-cnn", "federation.rounds=60", "run.evaluate_every=2")
+
+AVERAGED = (*SAME_CNN, "method.keep=0.05", "server.learning_rate=2.0", "server.average=0.8")
 
 ROWS: dict[str, dict[str, Row]] = {
     **{
@@ -80,15 +87,18 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "digits-private": {
         "fedpm": Row(preset="fedpm-private-digits", seeds=5),
+        "fedpm, masks": Row(preset="fedpm-private-digits", settings=MASKS_OF_DIGITS, seeds=5),
         "dp-fedavg": Row(preset="dp-fedavg-digits", settings=SAME, seeds=3),
         "fed-smp-topk, p = .1": Row(preset="fed-smp-topk-digits", settings=SAME, seeds=3),
         "fed-smp-topk, 7 bits": Row(preset="fed-smp-topk-digits", settings=(*SAME, "method.keep=0.218"), seeds=5),
     },
     "mnist-private": {
         "fedpm": Row(preset="fedpm-private-mnist", settings=("run.evaluate_every=2",), seeds=3),
+        "fedpm, masks": Row(preset="fedpm-private-mnist", settings=(*MASKS, "run.evaluate_every=2"), seeds=3),
         "fedpm, kaiming": Row(preset="fedpm-private-mnist", settings=KAIMING),
         "dp-fedavg": Row(preset="dp-fedavg-mnist", settings=SAME_CNN),
         "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-mnist", settings=(*SAME_CNN, "method.keep=0.05"), seeds=3),
+        "fed-smp-topk, p = .05, averaged": Row(preset="fed-smp-topk-mnist", settings=AVERAGED, seeds=3),
     },
     # (a) every upload seen, (b) a sum of coins, (c) noise, coins and a sum
     "digits-ways": {
@@ -102,16 +112,16 @@ ROWS: dict[str, dict[str, Row]] = {
             settings=(*SEEN, "privacy.clip_norm=3.32", "privacy.noise_std=0.1"),
             without=("privacy.epsilon", "privacy.linf_clip"),
         ),
-        "b": Row(preset="fedpm-private-digits", settings=EUCLIDEAN, without=("privacy.linf_clip",)),
+        "b": Row(preset="fedpm-private-digits", settings=WAY, without=("privacy.linf_clip",)),
         "c, clip 3.32, noise .2": Row(
             preset="fedpm-private-digits",
-            settings=(*EUCLIDEAN, "privacy.clip_norm=3.32", "privacy.noise_std=0.2"),
+            settings=(*WAY, "privacy.clip_norm=3.32", "privacy.noise_std=0.2"),
             without=("privacy.epsilon", "privacy.linf_clip"),
             seeds=3,
         ),
         "c, edge .1, noise .3": Row(
             preset="fedpm-private-digits",
-            settings=(*EUCLIDEAN, "mask.edge=0.1", "mask.scale=3.0", "privacy.noise_std=0.3"),
+            settings=(*WAY, "mask.edge=0.1", "mask.scale=3.0", "privacy.noise_std=0.3"),
             without=("privacy.linf_clip",),
             seeds=3,
         ),
@@ -119,6 +129,7 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "fashion-mnist-private": {
         "fedpm": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2",), seeds=3),
+        "fedpm, masks": Row(preset="fedpm-private-fashion-mnist", settings=(*MASKS, "run.evaluate_every=2"), seeds=3),
         "fedpm, kaiming": Row(preset="fedpm-private-fashion-mnist", settings=KAIMING, seeds=3),
         "fedpm, all coordinates": Row(
             preset="fedpm-private-fashion-mnist", settings=(*KAIMING, *ALL), without=("method.keep",)
@@ -133,6 +144,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "fed-smp-topk, p = .05": Row(
             preset="fed-smp-topk-fashion-mnist", settings=(*SAME_CNN, "method.keep=0.05"), seeds=3
         ),
+        "fed-smp-topk, p = .05, averaged": Row(preset="fed-smp-topk-fashion-mnist", settings=AVERAGED, seeds=3),
     },
 }
 

@@ -37,6 +37,11 @@ SHARES = (*ZERO_OUT, "privacy.noise=discrete-gaussian", "privacy.placement=clien
 CHARGED = ("privacy.missing_shares=charged",)
 SKELLAM = (*ZERO_OUT, "privacy.noise=skellam", "privacy.placement=clients")
 FED_SMP, FEDPM = "fed-smp-randk-digits", "fedpm-private-digits"
+# Coins of the mask's probabilities themselves, not of how far they move.
+MASKS = (
+    *("mask.bound=", "mask.edge=0.2", "privacy.edge=", "privacy.count_bits="),
+    *("privacy.clip_metric=fisher", "privacy.linf_clip=0.4"),
+)
 
 ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Fed-SMP, trusted sum, Gaussian noise of the server": (FED_SMP, ZERO_OUT),
@@ -44,8 +49,8 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Fed-SMP, protocol, 10% lost, shares sized for it": (FED_SMP, (*SHARES, *PROTOCOL, *LOST)),
     "Fed-SMP, protocol, 10% lost, charged what arrived": (FED_SMP, (*SHARES, *PROTOCOL, *LOST, *CHARGED)),
     "Fed-SMP, protocol, 10% lost, Skellam shares sized": (FED_SMP, (*SKELLAM, *PROTOCOL, *LOST)),
-    "FedPM, trusted sum": (FEDPM, ()),
-    "FedPM, protocol, 10% lost": (FEDPM, (*PROTOCOL, *LOST)),
+    "FedPM, trusted sum": (FEDPM, MASKS),
+    "FedPM, protocol, 10% lost": (FEDPM, (*MASKS, *PROTOCOL, *LOST)),
 }
 
 
