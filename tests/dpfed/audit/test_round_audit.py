@@ -66,6 +66,8 @@ WAYS = [
         *COINS,
     ),
     ("fedpm", *SEEN_IN_ORDER, *COINS),
+    ("fedpm", "mask.bound=0.2", "privacy.count_bits=8", *COINS),
+    ("stochastic-sign", "privacy.noise=coins", "method.options.bound=0.1", "method.keep=0.5", *COINS),
     ("dp-fedavg", "federation.sampling=fixed"),
     ("dp-fedavg", "federation.sampling=fixed", "privacy.adjacency=zero-out"),
     ("dp-fedavg", "federation.sampling=poisson"),
