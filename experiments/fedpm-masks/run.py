@@ -86,7 +86,7 @@ ROWS: dict[str, dict[str, Row]] = {
         for data in ("fashion-mnist", "mnist")
     },
     "digits-private": {
-        "fedpm": Row(preset="fedpm-private-digits", seeds=5),
+        "fedpm": Row(preset="fedpm-private-digits", settings=("privacy.count_bits=6",), seeds=5),
         "fedpm, masks": Row(preset="fedpm-private-digits", settings=MASKS_OF_DIGITS, seeds=5),
         "dp-fedavg": Row(preset="dp-fedavg-digits", settings=SAME, seeds=3),
         "fed-smp-topk, p = .1": Row(preset="fed-smp-topk-digits", settings=SAME, seeds=3),

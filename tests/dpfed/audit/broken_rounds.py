@@ -119,13 +119,20 @@ def noise_for_fewer_entries():
     return twin, _with_less_noise(twin, math.sqrt(KEPT / twin.one.method.clients.course.size))
 
 
+OF_THE_MASK = (
+    *("privacy.clip_metric=euclidean", "privacy.edge=", "privacy.linf_clip=0.4"),
+    *("mask.bound=", "mask.edge=0.2"),
+)
+"""Coins of the mask's probabilities, which come near 0 and 1, and not of how far they move."""
+
+
 def no_floor():
-    twin = case("fedpm", "privacy.clip_metric=euclidean")
+    twin = case("fedpm", *OF_THE_MASK)
     return twin, twin.replacing(PrivateCoins, lambda coins: WithoutFloor(**fields_of(coins)))
 
 
 def no_floor_where_coins_are_drawn():
-    twin = case("fedpm", "privacy.clip_metric=euclidean")
+    twin = case("fedpm", *OF_THE_MASK)
     return twin, twin.replacing(PrivateCoins, lambda coins: DrawsWithoutFloor(**fields_of(coins)))
 
 

@@ -47,6 +47,8 @@ def test_no_private_method_is_refuted_and_a_pair_reaches_the_claim(name):
     assert done.to_dict()["lower_bound"] <= done.claim.epsilon
 
 
+# Coins of the mask's probabilities, not of how far they move.
+OF_THE_MASK = ("mask.bound=", "mask.edge=0.2", "privacy.edge=", "privacy.clip_metric=fisher", "privacy.linf_clip=0.4")
 COINS = ("privacy.clip_norm=0.3", "privacy.epsilon=100.0")  # a clip norm as it is: calibrating one takes seconds
 EUCLIDEAN = "privacy.clip_metric=euclidean"
 ADAPTIVE = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.rate=0.2", "privacy.adaptive.count_noise_std=2.0")
@@ -66,6 +68,8 @@ WAYS = [
         *COINS,
     ),
     ("fedpm", *SEEN_IN_ORDER, *COINS),
+    ("fedpm", *OF_THE_MASK, *COINS),
+    ("fedpm", "privacy.release=uploads", *OF_THE_MASK, *COINS),
     ("fedpm", "mask.bound=0.2", "privacy.count_bits=8", *COINS),
     ("stochastic-sign", "privacy.noise=coins", "method.options.bound=0.1", "method.keep=0.5", *COINS),
     ("dp-fedavg", "federation.sampling=fixed"),
@@ -237,7 +241,7 @@ def test_the_mean_of_a_noisy_coin_outside_the_box():
 @pytest.mark.slow
 def test_epsilon_of_single_coins_is_at_most_the_claim():
     """The exact law of the worst pair, without trials: below the claim of the channel."""
-    one, layout = prepared("fedpm", "privacy.release=uploads")
+    one, layout = prepared("fedpm", "privacy.release=uploads", *OF_THE_MASK)
     claim = claimed(one, 1e-5)
     pair = next(pair for pair in pairs_of(one, claim, layout) if pair.name == "all up from the edge")
     world = TwoWorlds.of(one.with_randomness(OneStream(0)), claim, pair)

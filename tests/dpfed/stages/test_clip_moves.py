@@ -115,7 +115,7 @@ def test_signs_are_charged_for_coins_that_move_from_one_half():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("privacy.clip_metric=fisher", "privacy.noise_std=0.1", "privacy.count_bits="), "is not built"),
+        (("privacy.clip_metric=fisher", "privacy.noise_std=0.1"), "is not built"),
         (("privacy.others=anywhere", "privacy.release=uploads", "privacy.adjacency=zero-out"), "no other client"),
     ],
 )
