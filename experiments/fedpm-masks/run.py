@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.methods import presets
 from dpfed.models.mask_file import load_mask
@@ -170,6 +171,8 @@ def run(group: str, name: str, seed: int) -> None:
     experiment = build(parse(tables_of(ROWS[group][name], seed), source=f"{group}/{name}"))
     with tempfile.TemporaryDirectory() as folder:
         outcome = federation.run(experiment, Path(folder) / "run")
+        if experiment.goal is not None and audit_run(outcome.folder).verdict != "pass":
+            raise SystemExit(f"{group}/{name}, seed {seed}: `dpfed audit run` does not pass; no line is written.")
         mask = outcome.folder / "model.mask.safetensors"
         from_file = accuracy_of_mask_file(mask, experiment) if mask.exists() else None
     about = {"group": group, "row": name, "seed": seed}
