@@ -86,6 +86,12 @@ def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield "server.rule='posterior' with mask.bound: the coins are of moves, not of a mask. Use rule 'step'."
     if not facts.coins and config.server.rule == "posterior":
         yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
+    chosen = config.method.keep is not None or config.method.k is not None
+    if facts.sparse == "optional" and chosen and not facts.coins and not signs_are_coins(config, facts):
+        yield (
+            f"method.keep or method.k with method.name={facts.name!r}: is for signs as coins. Set "
+            "privacy.noise='coins', or remove it."
+        )
     if facts.needs_public_data and config.data.public == 0:
         yield (
             f"method.name={facts.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
