@@ -3,8 +3,8 @@
 python experiments/fed-smp/collect.py RUN_FOLDER ...     finished or not; rows of table-1.csv are found by the settings
 
 A whole sweep needs none of this: `dpfed sweep experiments/fed-smp/table-1.toml --out DIR`, then `dpfed report DIR`.
-Written beside itself: results.csv, a line for each run (a run that is there already is replaced), table-1-curves.csv,
-table-1-curves.png; printed: the table in Markdown. The epsilon of the paper is for Poisson sampling, add-remove, Renyi
+A private run must pass `dpfed audit run`. Written beside itself: results.csv, a line for each run (a run that is there
+already is replaced), table-1-curves.csv, table-1-curves.png; printed: the table in Markdown. The epsilon of the paper is for Poisson sampling, add-remove, Renyi
 orders and the classical conversion, whatever sampler ran; the other one is recomputed from the ledger and holds.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 from accounting import Ledger, budget
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
+from dpfed.audit.run import audit_run
 from dpfed.report.figures.run import plot_runs
 
 HERE = Path(__file__).parent
@@ -32,7 +33,7 @@ METHODS = {
 }
 FIELDS = (
     "row", "x", "seed", "rounds", "test_accuracy", "best_test_accuracy", "published_best", "noise_multiplier",
-    "epsilon_in_the_papers_way", "epsilon", "lower_bound", "uplink_megabytes",
+    "epsilon_in_the_papers_way", "epsilon", "lower_bound", "uplink_megabytes", "audit",
 )  # fmt: skip
 NEAREST = ("test_accuracy", "best_test_accuracy", "published_best", "uplink_megabytes")
 CURVE_FIELDS = ("row", "x", "seed", "round", "test_accuracy", "epsilon", "uplink_megabytes")
@@ -66,6 +67,9 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "uplink_megabytes": metrics[-1]["uplink_megabytes"],
     }
     line["published_best"] = published().get((line["row"], line["x"]), "")
+    line["audit"] = audit_run(folder).verdict if "privacy" in config else ""
+    if line["audit"] not in ("", "pass"):
+        raise SystemExit(f"{folder}: `dpfed audit run` says {line['audit']}; nothing is written.")
     return line | epsilons(folder, config, line["rounds"]), metrics
 
 

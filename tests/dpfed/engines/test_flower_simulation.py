@@ -15,6 +15,7 @@ COINS = {"clip_norm": 0.5, "accountant": "rdp"}
 PRIVATE = {**COINS, "noise_multiplier": 2.0}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
 SMALL = ("federation.clients=8", "federation.cohort=4")
+MOVES = ("mask.bound=0.2", "mask.edge=0.05", "mask.spread=0.0", "mask.readout=mean")
 PROTOCOL = ("aggregation.kind=protocol",)
 RUNS = {
     "fed-smp-randk": ("fed-smp-randk", ("method.keep=0.3",), PRIVATE),
@@ -26,8 +27,10 @@ RUNS = {
     "drive": ("drive", (), None),
     "signsgd": ("signsgd", ("method.error_feedback=true",), None),
     "fedscalar": ("fedscalar", ("method.shared=true", "method.options.projections=5"), PRIVATE),
+    "coins of moves": ("fedpm", (*MOVES, "method.keep=0.3"), {**COINS, "slots": 6, "trials": 16, "count_bits": 6}),
     "protocol": ("fed-smp-randk", ("method.keep=0.3", *PROTOCOL), SHARES),
     "protocol of coins": ("fedpm", PROTOCOL, {**COINS, "slots": 6}),
+    "protocol of moves": ("fedpm", (*MOVES, *PROTOCOL), {**COINS, "slots": 6, "trials": 16, "count_bits": 6}),
 }
 
 
