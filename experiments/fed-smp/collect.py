@@ -4,8 +4,9 @@ python experiments/fed-smp/collect.py RUN_FOLDER ...     finished or not; rows o
 
 A whole sweep needs none of this: `dpfed sweep experiments/fed-smp/table-1.toml --out DIR`, then `dpfed report DIR`.
 A private run must pass `dpfed audit run`. Written beside itself: results.csv, a line for each run (a run that is there
-already is replaced), table-1-curves.csv, table-1-curves.png; printed: the table in Markdown. The epsilon of the paper is for Poisson sampling, add-remove, Renyi
-orders and the classical conversion, whatever sampler ran; the other one is recomputed from the ledger and holds.
+already is replaced), table-1-curves.csv, table-1-curves.png; printed: the table in Markdown. The paper's epsilon is
+for Poisson sampling, add-remove, Renyi orders and the classical conversion, whatever sampler ran; the other one is
+recomputed from the ledger and holds.
 """
 
 from __future__ import annotations
