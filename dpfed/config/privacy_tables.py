@@ -44,7 +44,8 @@ class PrivacyTable(Table):
     gaussian; the coins of fedpm need none."""
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
-    """c of noise = "coins": probabilities of coins are kept in [c, 1 - c]."""
+    """c of noise = "coins" and of coins of moves: their probabilities are kept in [c, 1 - c]; default: 1/2 - linf_clip,
+    which changes no coin, but at least 0.1; 0.1 without linf_clip or with noise_std."""
 
     linf_clip: ClipNorm | None = None
     """Of coins: how far one probability may move."""

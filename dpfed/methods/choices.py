@@ -56,11 +56,20 @@ def is_linear(config: Config, facts: MethodFacts) -> bool:
 
 
 def edge_of(config: Config) -> float:
-    """c: probabilities of coins lie in [c, 1 - c]."""
-    if config.privacy is not None and config.privacy.edge is not None:
-        return config.privacy.edge
-    masks = config.method.name == "fedpm" and not coins_of_moves(config)
-    return (config.mask or Mask()).edge if masks else EDGE_OF_SIGNS
+    """c: probabilities of coins lie in [c, 1 - c].
+
+    Coins of moves from 1/2 that are clipped to t lie in [1/2 - t, 1/2 + t] whatever the edge is, so c = 1/2 - t moves
+    none of them, and a server that checks coins' range needs to rely on nothing else.
+    """
+    table = config.privacy
+    if table is not None and table.edge is not None:
+        return table.edge
+    if config.method.name == "fedpm" and not coins_of_moves(config):
+        return (config.mask or Mask()).edge
+    if table is None or table.linf_clip is None or table.noise_std:
+        return EDGE_OF_SIGNS
+    farthest = table.linf_clip / (2 if table.clip_metric == "fisher" else 1)
+    return max(EDGE_OF_SIGNS, 0.5 - farthest)
 
 
 def others_of(config: Config) -> str:

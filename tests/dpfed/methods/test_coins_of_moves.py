@@ -124,6 +124,44 @@ def test_an_edge_of_coins_is_refused_where_they_are_of_the_mask():
         check(parse(masks, source="test"))
 
 
+@pytest.mark.parametrize(("more", "without"), [((), ()), (SIGNS, ("mask",))], ids=["moves", "signs"])
+def test_a_secure_sum_of_coins_near_a_half_allows_the_clip_of_a_plain_one(more, without):
+    """Nobody is relied on to clip there, only to keep coins where a clip to linf_clip leaves them anyway."""
+    budget = ("privacy.epsilon=1", "privacy.clip_norm=", "privacy.linf_clip=0.15", *more)
+    kinds = [tables(*budget, f"aggregation.kind={kind}", without=without) for kind in ("plain", "masked")]
+    plain, masked = (build(parse(kind, source="test")).goal for kind in kinds)
+    assert (plain.mechanism.mechanism.others, masked.mechanism.mechanism.others) == ("near-reference", "anywhere")
+    assert masked.clip_norm == pytest.approx(plain.clip_norm, rel=1e-4)
+    wide = build(parse(override(kinds[1], ["privacy.edge=0.1"]), source="test")).goal
+    assert wide.clip_norm < 0.7 * masked.clip_norm
+
+
+@pytest.mark.parametrize("move", [0.15, -0.15])
+def test_the_edge_that_linf_clip_gives_changes_no_coin(move):
+    seeds = {}
+    for edge in ("", "0.1"):
+        stage = built("privacy.linf_clip=0.15", f"privacy.edge={edge}").method.stages.private
+        rows = torch.full((3, 4000), move)
+        now = announced(built("privacy.linf_clip=0.15"), clip_norm=1e6, uploads=3)
+        seeds[edge] = stage.edge, stage.client(rows[:, : len(now.reference)], np.arange(3), now)
+    assert (seeds[""][0], seeds["0.1"][0]) == (pytest.approx(0.35), 0.1)
+    assert torch.equal(seeds[""][1], seeds["0.1"][1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "edge"),
+    [
+        (("privacy.linf_clip=0.45",), 0.1),
+        ((), 0.1),
+        (("privacy.linf_clip=0.2", "privacy.noise_std=0.1"), 0.1),
+        (("privacy.linf_clip=0.2", "privacy.clip_metric=fisher"), 0.4),
+        (("privacy.linf_clip=0.2", "privacy.edge=0.2"), 0.2),
+    ],
+)
+def test_the_edge_is_as_narrow_as_moves_are_and_no_narrower(settings, edge):
+    assert built(*settings).method.stages.private.edge == pytest.approx(edge)
+
+
 WAYS = {
     "drawn": ("method.keep=0.3",),
     "ranked": ("method.keep=0.3", "data.public=137"),
