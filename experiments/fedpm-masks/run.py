@@ -128,6 +128,18 @@ ROWS: dict[str, dict[str, Row]] = {
         ),
         "dp-fedavg": Row(preset="dp-fedavg-digits", settings=(*SAME, "privacy.epsilon=1.9"), seeds=3),
     },
+    # coins of ordinary weights' updates
+    "digits-signs": {
+        "signs": Row(
+            preset="stochastic-sign-digits",
+            settings=(
+                *("privacy.noise=coins", "privacy.epsilon=3", "privacy.adjacency=zero-out", "privacy.edge=0.2"),
+                *("method.options.bound=0.3", "server.learning_rate=1.0", "server.average=0.8"),
+            ),
+            seeds=5,
+        ),
+        "dp-fedavg": Row(preset="dp-fedavg-digits", settings=("privacy.adjacency=zero-out",), seeds=5),
+    },
     "fashion-mnist-private": {
         "fedpm": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2",), seeds=3),
         "fedpm, masks": Row(preset="fedpm-private-fashion-mnist", settings=(*MASKS, "run.evaluate_every=2"), seeds=3),
