@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpfed.run.experiment import Experiment
     from dpfed.run.folder import RunFolder
 
-FORMAT = "dpfed-run-1"
+FORMAT = "dpfed-run-2"
 """A version of this package that would go on with a run in another way (other streams, other steps) has another one."""
 
 

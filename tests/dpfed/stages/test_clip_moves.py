@@ -81,7 +81,8 @@ def test_the_window_is_checked_on_rows_and_on_what_fills_up():
 
 @pytest.mark.parametrize("shift", [0.3, -0.3])
 def test_coins_that_fill_up_from_elsewhere_are_seen(shift, monkeypatch):
-    one = made(*CLIPS)
+    """The default edge would bring them back into the window."""
+    one = made(*CLIPS, "privacy.edge=0.1")
     size, claim = one.method.clients.course.size, claimed(one, 1e-5)
     sound = PrivateCoins._drawn
 
