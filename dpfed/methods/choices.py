@@ -59,7 +59,7 @@ def edge_of(config: Config) -> float:
     """c: probabilities of coins lie in [c, 1 - c].
 
     Coins of moves from 1/2 that are clipped to t lie in [1/2 - t, 1/2 + t] whatever the edge is, so c = 1/2 - t moves
-    none of them, and a server that checks coins' range needs to rely on nothing else.
+    none of them. Where others are "anywhere" it relies on them to keep to [c, 1 - c], so as much as on their clip.
     """
     table = config.privacy
     if table is not None and table.edge is not None:

@@ -126,7 +126,7 @@ def test_an_edge_of_coins_is_refused_where_they_are_of_the_mask():
 
 @pytest.mark.parametrize(("more", "without"), [((), ()), (SIGNS, ("mask",))], ids=["moves", "signs"])
 def test_a_secure_sum_of_coins_near_a_half_allows_the_clip_of_a_plain_one(more, without):
-    """Nobody is relied on to clip there, only to keep coins where a clip to linf_clip leaves them anyway."""
+    """Others are relied on there to keep to the edge, which is where a clip to linf_clip leaves their coins."""
     budget = ("privacy.epsilon=1", "privacy.clip_norm=", "privacy.linf_clip=0.15", *more)
     kinds = [tables(*budget, f"aggregation.kind={kind}", without=without) for kind in ("plain", "masked")]
     plain, masked = (build(parse(kind, source="test")).goal for kind in kinds)
