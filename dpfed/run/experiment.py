@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -37,6 +36,7 @@ from dpfed.round import Method
 from dpfed.run.evaluate import Objective
 from dpfed.run.objective import objective_of, with_own_loss
 from dpfed.run.own import Own
+from dpfed.run.protection import not_protected
 from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
 from dpfed.seeds import Seeds
 from dpfed.server.adaptive import AdaptiveRule, Kind
@@ -51,10 +51,6 @@ from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
 from dpfed.stages.soundness import of_ones_own, require_forgetful, require_form, require_sound
-
-ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
-ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
-"""What is not protected by a secure sum in one process; an engine on several machines says something else."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -333,64 +329,8 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
     return start, Masked(network=network, recipe=recipe, how=table.readout)
 
 
-def _of_secure_sums(config: Config) -> str:
-    """What a secure sum in one process does not do."""
-    if config.privacy is None:
-        return ALONE_WITHOUT_NOISE
-    own = config.privacy.placement == "clients" or config.privacy.noise == "coins" or method(config.method.name).coins
-    notes = [
-        "" if own else "the noise is the server's, which sees the sum without it; ",
-        ALONE,
-        " The server knows who took part: epsilon with sampling is against those who see the models but not the "
-        "cohorts",
-    ]
-    if own:
-        notes.append(". Clients must add their noise: nobody sees whether they do")
-    elif config.federation.sampling != "all":
-        notes.append(
-            ". Under masks nothing bounds an upload: clients that send what this code would not can show in a sum who "
-            "took part, and then hostile_clients_epsilon holds"
-        )
-    return "".join(notes)
-
-
 def _taken_at_its_word(stages: Stages) -> str:
     return (
         f"against errors in code of your own: {', '.join(of_ones_own(stages))} bounds updates or makes them private, "
         "and epsilon holds if it does what it says (`dpfed audit upload` with --load tests it)"
     )
-
-
-def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
-    """What a stated epsilon does not cover, in words: notes on samples (`public_samples`, `validation_samples`), then
-    what the configuration says."""
-    notes = list(of_samples)
-    if decodes_first:
-        notes.append(
-            "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "
-            "(privacy.release = 'uploads' needs no such trust)"
-        )
-    if method(config.method.name).dithered:
-        notes.append(
-            "uploads, from the server that sums: it decodes each one and knows the noise on it, so it must be trusted, "
-            "and the clients must draw their noise (dp-fedavg with aggregation.kind = 'protocol' needs no such trust)"
-        )
-    if config.aggregation.kind != "plain":
-        notes.append(_of_secure_sums(config))
-    if config.privacy is not None and config.run.randomness == "simulated":
-        notes.append("noise and cohorts come from the seed (run.randomness = 'simulated'): do not release this model")
-    if config.privacy is not None and config.data.partition == "resampled":
-        notes.append(
-            "single samples of the pool: clients draw theirs from it (data.partition = 'resampled'), one may be with "
-            "many of them, and the unit is a client"
-        )
-    if config.local.record is not None:
-        notes.append(
-            "the unit is a record: all of a client's data together, its number of records and who took part are not "
-            "protected"
-        )
-        if config.run.randomness == "simulated":
-            notes.append(
-                "noise and batches come from the seed (run.randomness = 'simulated'): do not release this model"
-            )
-    return tuple(notes)

@@ -240,7 +240,7 @@ def in_ring(total: Tensor, bits: int | None) -> Tensor:
 
 def check_edge(edge: float) -> None:
     if not 0 <= edge < 0.5:
-        raise ConfigError(f"mask.edge={edge}: must be in [0, 1/2).")
+        raise ConfigError(f"edge {edge} of coins (mask.edge, privacy.edge): must be in [0, 1/2).")
 
 
 def _sum(reference: Tensor, row: Tensor | None) -> Tensor:

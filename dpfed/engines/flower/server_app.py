@@ -22,8 +22,9 @@ from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.engines.flower.strategy import PrivateStrategy
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
-from dpfed.run.experiment import ALONE, ALONE_WITHOUT_NOISE, Experiment, build
+from dpfed.run.experiment import Experiment, build
 from dpfed.run.loop import OnRound, Outcome, Run
+from dpfed.run.protection import ALONE, ALONE_WITHOUT_NOISE
 
 _APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
 _APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"

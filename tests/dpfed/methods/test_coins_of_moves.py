@@ -162,6 +162,21 @@ def test_the_edge_is_as_narrow_as_moves_are_and_no_narrower(settings, edge):
     assert built(*settings).method.stages.private.edge == pytest.approx(edge)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("privacy.linf_clip=0.15",), "of probabilities in [0.35, 0.65]"),
+        (("privacy.linf_clip=0.15", "privacy.edge=0.1"), "of probabilities in [0.1, 0.9]"),
+        (("privacy.linf_clip=0.15", "privacy.others=near-reference"), "of probabilities within linf_clip"),
+    ],
+)
+def test_a_secure_sum_of_coins_says_what_it_relies_on_of_others(settings, words):
+    [said] = [one for one in built("aggregation.kind=masked", *settings).not_protected if "other clients" in one]
+    assert words in said
+    assert any("must draw their coins" in one for one in built("aggregation.kind=masked", *settings).not_protected)
+    assert not any("other clients" in one for one in built(*settings).not_protected)  # this process clips them all
+
+
 WAYS = {
     "drawn": ("method.keep=0.3",),
     "ranked": ("method.keep=0.3", "data.public=137"),
