@@ -128,15 +128,18 @@ def table(lines: list[dict[str, Any]]) -> str:
     def safely(value: str) -> str:
         return upwards(float(value)) if str(value) else ""
 
-    head = "| | p | seed | rounds | last | best | published | noise | epsilon, the paper's way | epsilon that holds |"
+    head = (
+        "| | p | seed | rounds | last | best | published | noise | epsilon, the paper's way | epsilon that holds "
+        "| audit |"
+    )
     rows = [
         f"| {line['row']} | {line['x']} | {line['seed']} | {line['rounds']} | {number(line['test_accuracy'], 2)} | "
         f"{number(line['best_test_accuracy'], 2)} | {number(line['published_best'], 2)} | "
         f"{safely(line['noise_multiplier'])} | {safely(line['epsilon_in_the_papers_way'])} | "
-        f"{safely(line['epsilon'])} |"
+        f"{safely(line['epsilon'])} | {line.get('audit') or ''} |"
         for line in lines
     ]
-    return "\n".join([head, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|", *rows])
+    return "\n".join([head, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|", *rows])
 
 
 def main() -> None:
