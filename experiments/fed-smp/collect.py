@@ -49,7 +49,7 @@ def row_of(config: dict[str, Any]) -> str:
         return f"{name}, as published"
     if privacy.get("noise_multiplier") == 1.4:
         return f"{name}, Poisson"
-    return f"{name}, {'tight' if privacy['epsilon'] == 1.01 else 'epsilon 3.49'}"
+    return f"{name}, {'tight' if privacy['epsilon'] == 1.01 else 'epsilon 3.24'}"
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -4,7 +4,7 @@ import pytest
 
 from dpfed.report.figures.looks import looks_for, looks_of
 
-BLOCKS = ["as published", "Poisson", "tight", "epsilon 3.49"]
+BLOCKS = ["as published", "Poisson", "tight", "epsilon 3.24"]
 FED_SMP = ["FedAvg", *(f"{method}, {block}" for block in BLOCKS for method in ("DP-FedAvg", "top-k", "rand-k"))]
 
 
