@@ -7,6 +7,7 @@ coordinates, which start from the seed's model, are chosen again.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from dpfed.audit.verdict import rounds_in_words
 from dpfed.config.tables import Config
 from dpfed.data.samples import public_samples, validation_samples, whole_data
 from dpfed.errors import DpfedError
+from dpfed.methods.settings import public_period
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.shared_mask import fingerprint, shown, top_indices
@@ -81,7 +83,8 @@ def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) ->
     except DpfedError as error:
         raise Unavailable(f"the run cannot be built again here ({error}).") from None
     local, start, at = experiment.method.clients, experiment.start, experiment.device
-    update = local.train_on(
+    server = replace(local, epochs=None, steps=public_period(files.config, local, len(labels)))
+    update = server.train_on(
         inputs.to(at), labels.to(at), start.broadcast, number=0, seeds=experiment.seeds, purpose="public.shuffle"
     )
     again = shown(top_indices(update[None], chosen.kept)[0], len(update))

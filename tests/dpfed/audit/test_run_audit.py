@@ -49,6 +49,9 @@ WAYS = {
     "uploads-of-nobody": ("privacy.release=uploads", "federation.cohort=1", "federation.rounds=5"),
     "decoded-first": ("method.name=qsgd",),
     "shared-mask": ("method.name=fed-smp-randk", "method.keep=0.2"),
+    "top-k-of-unequal-clients": (
+        "method.name=fed-smp-topk", "method.keep=0.1", "data.public=137", "data.partition=dirichlet", "data.alpha=1.0",
+    ),
     "discrete-gaussian": ("privacy.noise=discrete-gaussian",),
     "discrete-gaussian-shares": ("privacy.noise=discrete-gaussian", *INTEGERS),
     "skellam-shares": ("privacy.noise=skellam", *INTEGERS),
