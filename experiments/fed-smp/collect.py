@@ -49,7 +49,8 @@ def row_of(config: dict[str, Any]) -> str:
         return f"{name}, as published"
     if privacy.get("noise_multiplier") == 1.4:
         return f"{name}, Poisson"
-    return f"{name}, {'tight' if privacy['epsilon'] == 1.01 else 'epsilon 3.24'}"
+    epsilon = privacy["epsilon"]
+    return f"{name}, {'tight' if epsilon == 1.01 else f'epsilon {epsilon:g}'}"
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
