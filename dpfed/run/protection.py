@@ -63,8 +63,8 @@ def _of_secure_sums(config: Config) -> str:
         "cohorts",
     ]
     if own:
-        own_part = "draw their coins" if coins else "add their noise"
-        notes.append(f". Clients must {own_part}: nobody sees whether they do")
+        randomness = "draw their coins" if coins else "add their noise"
+        notes.append(f". Clients must {randomness}, which the server cannot check")
     elif config.federation.sampling != "all":
         notes.append(
             ". Under masks nothing bounds an upload: clients that send what this code would not can show in a sum who "
@@ -81,7 +81,7 @@ def _of_other_coins(config: Config) -> list[str]:
     kept = f"in [{edge:.6g}, {1 - edge:.6g}]"
     if others_of(config) == "near-reference":
         kept = "within linf_clip of the round's (privacy.others)"
-    return [f"against other clients who draw unlike this code: a client relies on their coins, of probabilities {kept}"]
+    return [f"against other clients that deviate: epsilon relies on their coins, of probabilities {kept}"]
 
 
 def _by_coins(config: Config) -> bool:
