@@ -50,7 +50,7 @@ def row_of(config: dict[str, Any]) -> str:
     if privacy.get("noise_multiplier") == 1.4:
         return f"{name}, Poisson"
     epsilon = privacy["epsilon"]
-    return f"{name}, {'tight' if epsilon == 1.01 else f'epsilon {epsilon:g}'}"
+    return f"{name}, {'tight' if epsilon == 1.01 else f'epsilon {upwards(epsilon)}'}"
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
