@@ -47,7 +47,7 @@ def run(
     Parameters
     ----------
     config
-        A TOML file, or the name of a preset.
+        A TOML file, or the name of a preset; with --resume, the configuration in --out by default.
     settings
         table.key=value on top of the configuration; may be given again.
     out
@@ -78,11 +78,12 @@ def run(
     if list_presets:
         print_json(presets.names()) if json else _list_presets(presets.names())
         return
-    if config is None:
-        raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
-    checked, name = read_configuration(config, settings or [])
+    given = out if config is None and resume else config
+    if given is None:
+        raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
+    checked, name = read_configuration(given, settings or [])
     from dpfed.aggregation import ranks
     from dpfed.run import loop as federation
     from dpfed.run.experiment import build
@@ -158,20 +159,24 @@ def _measured(names: list[str]) -> Table:
     return table
 
 
-def read_configuration(given: str, settings: list[str]) -> tuple[Config, str]:
-    """The checked configuration of a TOML file or a preset, and its name."""
-    from dpfed.config.tables import override, parse, read_toml
+def read_configuration(given: str | Path, settings: list[str]) -> tuple[Config, str]:
+    """The checked configuration of a TOML file, a preset or a run's folder, and its name."""
+    from dpfed.config.tables import override, parse, parse_written, read_toml
     from dpfed.methods import presets
+    from dpfed.run.folder import configuration_in
 
-    if given.endswith(".toml"):
+    if isinstance(given, Path):
+        written = parse_written(configuration_in(given), source=str(given / "config.toml"))
+        tables, name = written.to_dict(), given.name
+    elif given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem
     else:
         tables, name = presets.tables(given), given
-    return parse(override(tables, settings), source=given), name
+    return parse(override(tables, settings), source=str(given)), name
 
 
 def _command(
-    config: str,
+    config: str | None,
     out: Path,
     *,
     settings: Sequence[str],
@@ -183,7 +188,8 @@ def _command(
 ) -> str:
     """What a person types to go on with the run."""
     start = ["dpfed"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "dpfed"]
-    words = [*start, "run", config, *(word for one in settings for word in ("--set", one)), "--out", str(out)]
+    words = [*start, "run", *([] if config is None else [config])]
+    words += [*(word for one in settings for word in ("--set", one)), "--out", str(out)]
     words += [] if ledger is None else ["--ledger", str(ledger)]
     words += [] if engine == "in-process" else ["--engine", engine]
     words += [word for file in load for word in ("--load", str(file))]

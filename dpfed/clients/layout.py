@@ -1,4 +1,4 @@
-"""How images lie in memory while a client trains on a CPU."""
+"""How images lie in memory on a CPU, while clients train and while a model is evaluated."""
 
 from __future__ import annotations
 

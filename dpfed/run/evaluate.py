@@ -51,14 +51,13 @@ def evaluate(
     labels: Tensor,
     *,
     objective: Objective = CLASSIFICATION,
-    batch: int | None = None,
 ) -> TestResult:
     """Test result of weights [d] on inputs [n, ...] and labels, or other targets, [n, ...].
 
-    batch: rows at a time; default: 1000, or 100 images on a CPU, whose cache holds what their layers make.
+    1000 rows at a time, or 100 images on a CPU, whose cache holds what their layers make.
     """
     turned = takes_channels_last(model, inputs)
-    batch = batch or (100 if turned else 1000)
+    batch = 100 if turned else 1000
     correct = loss = 0.0
     outputs: list[Tensor] = []
     for start in range(0, len(labels), batch):

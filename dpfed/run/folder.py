@@ -95,10 +95,7 @@ class RunFolder:
 
         Of a setting that its version did not have yet, see `parse_written`.
         """
-        try:
-            before = tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
-        except (OSError, ValueError, RecursionError) as error:
-            raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
+        before = configuration_in(path)
         written = parse_written(before, source=str(path / "config.toml")).to_dict()
         changed = differences(written, dict(config))
         if changed and not prolonged(written, config):
@@ -264,6 +261,14 @@ class RunFolder:
             return lines
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+
+
+def configuration_in(path: Path) -> dict[str, Any]:
+    """The tables of the configuration that a run wrote into its folder, unchecked; RunError if there are none."""
+    try:
+        return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
 
 
 def own_code_in(path: Path) -> tuple[OwnFile, ...]:

@@ -83,6 +83,24 @@ def test_the_printed_command_goes_on(tmp_path, capsys, monkeypatch):
     assert json.loads((out / "summary.json").read_text())["rounds"] == 6
 
 
+def test_a_run_goes_on_by_its_folder_alone(tmp_path, monkeypatch):
+    """By the configuration that it wrote, to the same bytes as a run that was not interrupted."""
+    words = [word for one in SETTINGS for word in ("--set", one)]
+    assert status(["run", "dp-fedavg-digits", "--out", str(tmp_path / "whole"), *words]) == 0
+    command = importlib.import_module("dpfed.cli.run")
+    monkeypatch.setattr(command, "asked_by_signals", lambda say: contextlib.nullcontext(asked_after(2)))
+    assert status(["run", "dp-fedavg-digits", "--out", str(tmp_path / "run"), *words]) == 1
+    monkeypatch.undo()
+    assert status(["run", "--resume", "--out", str(tmp_path / "run")]) == 0
+    for name in ("config.toml", "model.safetensors", "ledger.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_folder_without_a_run_has_nothing_to_go_on_with(tmp_path, capsys):
+    assert status(["run", "--resume", "--out", str(tmp_path)]) == 1
+    assert "holds no run to resume" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_ctrl_c_finishes_the_round(tmp_path):
     first = started(tmp_path / "run")
