@@ -168,8 +168,20 @@ def ledger_follows_configuration(files: RunFiles) -> Finding:
         return False, f"{rounds_in_words(sorted(wrong))}: {wrong[first]} (round {first})."
     return True, (
         "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those that config.toml "
-        "gives, worked out anew."
+        f"gives, worked out anew{more_noise(files)}."
     )
+
+
+def more_noise(files: RunFiles) -> str:
+    """Of a run that an account of its day calibrated, and that today's would give less noise."""
+    goal, promised = files.promise.goal, files.promised_today.goal
+    if goal.noise_multiplier != promised.noise_multiplier and goal.noise_multiplier and promised.noise_multiplier:
+        found, enough = upwards(goal.noise_multiplier), upwards(promised.noise_multiplier)
+        return f", with the noise multiplier that the run was calibrated to: {found}, where {enough} is enough today"
+    if goal.clip_norm != promised.clip_norm:
+        found, allowed = downwards(goal.clip_norm), downwards(promised.clip_norm)
+        return f", with the clip norm that the run was calibrated to: {found}, where {allowed} is allowed today"
+    return ""
 
 
 def _difference(files: RunFiles, number: int) -> str | None:

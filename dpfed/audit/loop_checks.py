@@ -6,7 +6,7 @@ import math
 
 from accounting.ledger import Aborted, Release
 from accounting.rounding import downwards, upwards
-from dpfed.audit.conformance import same
+from dpfed.audit.conformance import more_noise, same
 from dpfed.audit.loop_files import LoopFiles
 from dpfed.audit.verdict import rounds_in_words
 
@@ -69,7 +69,10 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
         )
     if wrong:
         return False, f"{rounds_in_words(sorted(wrong))}: {wrong[min(wrong)]}."
-    return True, "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those of the plan."
+    return True, (
+        "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those of the plan"
+        f"{more_noise(files)}."
+    )
 
 
 def _difference(files: LoopFiles, line: Release) -> str | None:

@@ -4,6 +4,7 @@ diagnostics beside it, which only the operator has."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from accounting import require
 from accounting.errors import AccountingError, InvalidParameter
 from accounting.ledger import Aborted, Ledger, kept_head
+from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import PublishedLine, RoundLine, Unavailable, round_from
 from dpfed.errors import ConfigError
@@ -43,6 +45,17 @@ class LoopFiles(RunFiles):
     def stated(self, key: str) -> float:
         """delta; and, as epsilon, the one that follows from the ledger: a loop states no other."""
         return self.guarantee.epsilon if key == "epsilon" else float(self.summary[key])
+
+    @property
+    def _noise(self) -> float | None:
+        """As the first release is charged; in integers it is as many steps as whole shares of the variance are."""
+        first, goal = next(iter(self.released.values()), None), self.promised_today.goal
+        if first is None or goal.schedule is not None:
+            return None
+        noise = unsampled(first.mechanism)
+        if goal.integers is not None and isinstance(noise, NoisyIntegers):
+            return math.sqrt(noise.share_variance * noise.shares) / goal.integers.scale
+        return noise.noise_multiplier if isinstance(noise, Gaussian) else None
 
     @cached_property
     def published(self) -> tuple[PublishedLine, ...]:

@@ -67,6 +67,25 @@ class Promise:
         )
 
 
+def with_more_noise(config: Config, goal: PrivacyGoal, *, noise: float | None, clip: float | None) -> Config | None:
+    """The configuration with the noise multiplier, or for coins the clip norm, that a run states, if both were left to
+    the account and today's needs less noise; None otherwise.
+
+    Claim: an audit by it passes no run that today's account would not. More noise than the configured epsilon needs
+    comes from an account that was less tight when the run began; less noise is not taken over, so that it is found.
+    """
+    table = config.privacy
+    assert table is not None
+    if goal.noise_multiplier is None:
+        changed = {"clip_norm": clip} if table.clip_norm is None and clip and clip < goal.clip_norm else {}
+    else:
+        given = table.noise_multiplier is not None
+        changed = {"noise_multiplier": noise} if not given and noise and noise > goal.noise_multiplier else {}
+    if not changed:
+        return None
+    return config.model_copy(update={"privacy": table.model_copy(update=changed)})
+
+
 def promise_of(config: Config, sent: int) -> Promise:
     """Through the functions that runs are built with. ConfigError or AccountingError where no run can have had
     this configuration."""

@@ -14,7 +14,7 @@ from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
 from accounting.ledger import Aborted, Entry, Ledger, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
-from dpfed.audit.promise import Promise, promise_of
+from dpfed.audit.promise import Promise, promise_of, with_more_noise
 from dpfed.audit.run_lines import (
     LARGEST,
     CanaryLine,
@@ -30,7 +30,7 @@ from dpfed.audit.run_lines import (
 from dpfed.audit.saved import Saved, saved_in
 from dpfed.config.own_code import OwnFile
 from dpfed.config.tables import Config, parse
-from dpfed.errors import ConfigError, RunError
+from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.run.folder import own_code_in
 
 Line = TypeVar("Line", RoundLine, PublishedLine)
@@ -134,13 +134,39 @@ class RunFiles:
         return None if mechanism is None else second_opinion(mechanism, delta=self.stated("delta"))
 
     @cached_property
-    def promise(self) -> Promise:
-        """What the configuration of a client-level run promises, for uploads as long as the ledger says."""
+    def promised_today(self) -> Promise:
+        """What the configuration of a client-level run promises, for uploads as long as the ledger says; what it leaves
+        to be calibrated, by today's account."""
         lengths = {str(release.detail.get("dimension")) for release in self.released.values()}
         length = lengths.pop() if len(lengths) == 1 else ""
         if not length.isdecimal() or not 0 < int(length[:20]) <= _LONGEST:
             raise Unavailable("ledger.jsonl: its lines name no length of uploads, or several.")
         return promise_of(self.config, int(length))
+
+    @cached_property
+    def promise(self) -> Promise:
+        """The same, with the noise that the run states where that is more."""
+        today = self.promised_today
+        more = with_more_noise(self.config, today.goal, noise=self._noise, clip=self._clip)
+        try:
+            return today if more is None else promise_of(more, today.sent)
+        except (DpfedError, AccountingError):  # no run has had so much
+            return today
+
+    @property
+    def _noise(self) -> float | None:
+        """The noise multiplier that is stated; None where there is none to be read."""
+        return self._stated_or_none("noise_multiplier")
+
+    @property
+    def _clip(self) -> float | None:
+        return self._stated_or_none("clip_norm")
+
+    def _stated_or_none(self, key: str) -> float | None:
+        try:
+            return JsonValues(self.summary, "summary.json").size(key)
+        except (Unavailable, InvalidParameter):
+            return None
 
     def stated(self, key: str) -> float:
         """A number of summary.json."""

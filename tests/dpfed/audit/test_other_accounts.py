@@ -1,0 +1,89 @@
+"""Runs that another account calibrated: one that was less tight gave more noise, which `dpfed audit run` lets pass."""
+
+import pytest
+
+from accounting import budget
+from accounting.rounding import upwards
+from dpfed.audit.run import audit_run
+
+from . import loop_folders, run_folders
+from .run_folders import SURE
+from .test_run_audit import ALL_CLIENTS, INTEGERS
+
+CHECK = "ledger follows the configuration"
+TARGET = ("privacy.noise_multiplier=", "privacy.epsilon=2.0")
+WAYS = {
+    "gaussian": TARGET,
+    "in-two-phases": (*TARGET, "privacy.noise_schedule=[1.2, 0.9]"),
+    "shares-charged": (*ALL_CLIENTS, *TARGET, "aggregation.dropout=0.2", "privacy.missing_shares=charged"),
+    "discrete-gaussian-shares": ("privacy.noise=discrete-gaussian", *INTEGERS, *TARGET),
+    "dithered": ("method.name=dp-dithered", *TARGET),
+    "coins": (
+        "method.name=fedpm", "mask.edge=0.2", "privacy.noise_multiplier=", "privacy.clip_norm=", "privacy.epsilon=2.0",
+        "privacy.slots=30", "privacy.adjacency=zero-out",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def calibrated_with(monkeypatch):
+    """Makes runs of so many times the noise that their epsilon needs."""
+    noise, clip = budget.noise_multiplier, budget.clip_norm
+
+    def patched(factor):
+        monkeypatch.setattr(budget, "noise_multiplier", lambda *given, **named: factor * noise(*given, **named))
+        monkeypatch.setattr(budget, "clip_norm", lambda *given, **named: clip(*given, **named) / factor)
+
+    yield patched
+    monkeypatch.undo()
+
+
+def checks_of(found):
+    return {one.name: (one.passed, one.detail) for one in found.checks}
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize("way", WAYS)
+def test_more_noise_than_todays_account_needs_passes_and_is_said(tmp_path, monkeypatch, calibrated_with, way):
+    calibrated_with(1.04)
+    folder = run_folders.run(tmp_path / "run", *WAYS[way])
+    monkeypatch.undo()
+    found = audit_run(folder, confidence=SURE)
+    assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
+    passed, detail = checks_of(found)[CHECK]
+    assert passed
+    goal, today = found.files.promise.goal, found.files.promised_today.goal
+    if way == "coins":
+        assert goal.clip_norm == pytest.approx(today.clip_norm / 1.04, rel=1e-6)
+        assert "the clip norm that the run was calibrated to" in detail
+    else:
+        assert goal.noise_multiplier == pytest.approx(1.04 * today.noise_multiplier, rel=1e-6)
+        assert f"{upwards(goal.noise_multiplier)}, where {upwards(today.noise_multiplier)} is enough today" in detail
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize("way", WAYS)
+def test_less_noise_than_todays_account_needs_is_found(tmp_path, monkeypatch, calibrated_with, way):
+    """As of a wrong account. Its own budget does not stop such a run before the first round."""
+    calibrated_with(0.96)
+    folder = run_folders.run(tmp_path / "run", *WAYS[way])
+    monkeypatch.undo()
+    assert CHECK in run_folders.failed(folder, confidence=SURE)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])
+def test_a_loop_of_ones_own_with_more_noise_passes(tmp_path, monkeypatch, calibrated_with, noise):
+    calibrated_with(1.04)
+    loop_folders.ran(tmp_path, noise_multiplier=None, epsilon=2.0, noise=noise, randomness="simulated")
+    monkeypatch.undo()
+    found = audit_run(tmp_path, confidence=SURE)
+    assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
+    assert "is enough today" in checks_of(found)["ledger follows the plan"][1]
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])
+def test_a_loop_of_ones_own_with_less_noise_is_found(tmp_path, monkeypatch, calibrated_with, noise):
+    calibrated_with(0.96)
+    loop_folders.ran(tmp_path, noise_multiplier=None, epsilon=2.0, noise=noise, randomness="simulated")
+    monkeypatch.undo()
+    assert "ledger follows the plan" in loop_folders.failed(tmp_path)
