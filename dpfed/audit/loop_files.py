@@ -48,12 +48,15 @@ class LoopFiles(RunFiles):
 
     @property
     def _noise(self) -> float | None:
-        """As the first release is charged; in integers it is as many steps as whole shares of the variance are."""
+        """As the first release is charged. None where its noise in integers is today's: its variance is rounded up to a
+        whole number, so that the multiplier that it stands for is larger than the one that was calibrated."""
         first, goal = next(iter(self.released.values()), None), self.promised_today.goal
         if first is None or goal.schedule is not None:
             return None
         noise = unsampled(first.mechanism)
         if goal.integers is not None and isinstance(noise, NoisyIntegers):
+            if noise.share_variance == goal.integers.share_variance:
+                return None
             return math.sqrt(noise.share_variance * noise.shares) / goal.integers.scale
         return noise.noise_multiplier if isinstance(noise, Gaussian) else None
 

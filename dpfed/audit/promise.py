@@ -26,6 +26,9 @@ from dpfed.stages.integers import Integers
 from dpfed.stages.send_all import Identity
 from dpfed.stages.stage import Private, Round
 
+_ROUNDING = 1e-9
+"""Relative: by so much a calibration may differ from machine to machine."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Promise:
@@ -68,20 +71,21 @@ class Promise:
 
 
 def with_more_noise(config: Config, goal: PrivacyGoal, *, noise: float | None, clip: float | None) -> Config | None:
-    """The configuration with the noise multiplier, or for coins the clip norm, that a run states, if both were left to
-    the account and today's needs less noise; None otherwise.
+    """The configuration with the noise multiplier, or for coins the clip norm, that a run states, if it was left to the
+    account and today's needs less noise; None otherwise, and where they differ by rounding.
 
-    Claim: an audit by it passes no run that today's account would not. More noise than the configured epsilon needs
-    comes from an account that was less tight when the run began; less noise is not taken over, so that it is found.
+    Claim: a run that passes by it has epsilon within its budget by today's account, too. More noise than the budget
+    needs comes from an account that was less tight when the run began; less is not taken over, so that it is found.
     """
     table = config.privacy
     assert table is not None
     if goal.noise_multiplier is None:
-        changed = {"clip_norm": clip} if table.clip_norm is None and clip and clip < goal.clip_norm else {}
+        more = table.clip_norm is None and clip and clip * (1 + _ROUNDING) < goal.clip_norm
+        changed = {"clip_norm": clip}
     else:
-        given = table.noise_multiplier is not None
-        changed = {"noise_multiplier": noise} if not given and noise and noise > goal.noise_multiplier else {}
-    if not changed:
+        more = table.noise_multiplier is None and noise and noise > goal.noise_multiplier * (1 + _ROUNDING)
+        changed = {"noise_multiplier": noise}
+    if not more:
         return None
     return config.model_copy(update={"privacy": table.model_copy(update=changed)})
 

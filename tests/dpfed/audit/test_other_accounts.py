@@ -1,5 +1,8 @@
 """Runs that another account calibrated: one that was less tight gave more noise, which `dpfed audit run` lets pass."""
 
+from contextlib import contextmanager
+from unittest.mock import patch
+
 import pytest
 
 from accounting import budget
@@ -25,17 +28,15 @@ WAYS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def calibrated_with(monkeypatch):
-    """Makes runs of so many times the noise that their epsilon needs."""
+@contextmanager
+def calibrated_with(factor):
+    """In it runs get so many times the noise that their epsilon needs."""
     noise, clip = budget.noise_multiplier, budget.clip_norm
-
-    def patched(factor):
-        monkeypatch.setattr(budget, "noise_multiplier", lambda *given, **named: factor * noise(*given, **named))
-        monkeypatch.setattr(budget, "clip_norm", lambda *given, **named: clip(*given, **named) / factor)
-
-    yield patched
-    monkeypatch.undo()
+    with (
+        patch.object(budget, "noise_multiplier", lambda *given, **named: factor * noise(*given, **named)),
+        patch.object(budget, "clip_norm", lambda *given, **named: clip(*given, **named) / factor),
+    ):
+        yield
 
 
 def checks_of(found):
@@ -44,10 +45,9 @@ def checks_of(found):
 
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("way", WAYS)
-def test_more_noise_than_todays_account_needs_passes_and_is_said(tmp_path, monkeypatch, calibrated_with, way):
-    calibrated_with(1.04)
-    folder = run_folders.run(tmp_path / "run", *WAYS[way])
-    monkeypatch.undo()
+def test_more_noise_than_todays_account_needs_passes_and_is_said(tmp_path, way):
+    with calibrated_with(1.04):
+        folder = run_folders.run(tmp_path / "run", *WAYS[way])
     found = audit_run(folder, confidence=SURE)
     assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
     passed, detail = checks_of(found)[CHECK]
@@ -63,27 +63,42 @@ def test_more_noise_than_todays_account_needs_passes_and_is_said(tmp_path, monke
 
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("way", WAYS)
-def test_less_noise_than_todays_account_needs_is_found(tmp_path, monkeypatch, calibrated_with, way):
+def test_noise_that_differs_by_rounding_is_todays(tmp_path, way):
+    """Calibrated on another machine, say."""
+    with calibrated_with(1 + 1e-12):
+        folder = run_folders.run(tmp_path / "run", *WAYS[way])
+    found = audit_run(folder, confidence=SURE)
+    assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
+    assert "today" not in checks_of(found)[CHECK][1]
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize("way", WAYS)
+def test_less_noise_than_todays_account_needs_is_found(tmp_path, way):
     """As of a wrong account. Its own budget does not stop such a run before the first round."""
-    calibrated_with(0.96)
-    folder = run_folders.run(tmp_path / "run", *WAYS[way])
-    monkeypatch.undo()
+    with calibrated_with(0.96):
+        folder = run_folders.run(tmp_path / "run", *WAYS[way])
     assert CHECK in run_folders.failed(folder, confidence=SURE)
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])
-def test_a_loop_of_ones_own_with_more_noise_passes(tmp_path, monkeypatch, calibrated_with, noise):
-    calibrated_with(1.04)
-    loop_folders.ran(tmp_path, noise_multiplier=None, epsilon=2.0, noise=noise, randomness="simulated")
-    monkeypatch.undo()
+def test_a_loop_of_ones_own_with_more_noise_passes(tmp_path, noise):
+    with calibrated_with(1.04):
+        loop_folders.ran(tmp_path, noise_multiplier=None, epsilon=2.0, noise=noise, randomness="simulated")
     found = audit_run(tmp_path, confidence=SURE)
     assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
     assert "is enough today" in checks_of(found)["ledger follows the plan"][1]
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])
-def test_a_loop_of_ones_own_with_less_noise_is_found(tmp_path, monkeypatch, calibrated_with, noise):
-    calibrated_with(0.96)
-    loop_folders.ran(tmp_path, noise_multiplier=None, epsilon=2.0, noise=noise, randomness="simulated")
-    monkeypatch.undo()
+def test_a_loop_of_ones_own_with_less_noise_is_found(tmp_path, noise):
+    with calibrated_with(0.96):
+        loop_folders.ran(tmp_path, noise_multiplier=None, epsilon=2.0, noise=noise, randomness="simulated")
     assert "ledger follows the plan" in loop_folders.failed(tmp_path)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])
+def test_a_loop_of_ones_own_as_todays_account_calibrates_it(tmp_path, noise):
+    """Noise in integers is rounded up to a whole variance, which is no other account."""
+    loop_folders.ran(tmp_path, noise_multiplier=None, epsilon=2.0, noise=noise, randomness="simulated")
+    assert "today" not in checks_of(audit_run(tmp_path, confidence=SURE))["ledger follows the plan"][1]
