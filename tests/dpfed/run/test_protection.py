@@ -32,5 +32,5 @@ def test_sums_of_coins_from_other_machines_say_what_they_rely_on(elsewhere):
     assert note.endswith("of probabilities within linf_clip of the round's (privacy.others)")
 
 
-def test_uploads_that_are_seen_one_by_one_rely_on_nobody():
+def test_released_uploads_rely_on_no_other_client():
     assert of_coins(partition="nodes", release="uploads") == []
