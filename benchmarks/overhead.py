@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 import dpfed.run.loop
-import dpfed.run.watch
+import dpfed.diagnostics.watch
 from dpfed import data
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
@@ -157,7 +157,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
     found: list[tuple[str, Any, str]] = [
         ("train", LocalTraining, "train"),
         ("map", type(method.stages.project.choice), "for_round"),
-        ("noise", dpfed.run.watch, "noise_facts"),
+        ("noise", dpfed.diagnostics.watch, "noise_facts"),
         *((PART_OF.get(type(stage).__name__, "encode"), type(stage), "client") for stage in method.stages),
         *((PART_OF.get(type(stage).__name__, "decode"), type(stage), "server") for stage in method.stages),
         ("sum", type(total), "add"),

@@ -1,7 +1,7 @@
 """What a plan's epsilon, noise multiplier and rounds come to: two of them given, the third is the answer."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -113,9 +113,12 @@ class _How:
 
     def epsilon(self, plan: Plan, noise_multiplier: float | None, rounds: int) -> float:
         """Only the number, for solvers."""
+        return self.epsilon_of(plan.run(noise_multiplier, rounds), float(plan.delta or 0))
+
+    def epsilon_of(self, run: Composed, delta: float) -> float:
         return accountants.guarantee(
-            plan.run(noise_multiplier, rounds),
-            delta=float(plan.delta or 0),
+            run,
+            delta=delta,
             accountant=self.accountant,
             conversion=self.conversion,
             with_lower_bound=False,
@@ -124,9 +127,12 @@ class _How:
 
     def quick(self, plan: Plan, noise_multiplier: float | None, rounds: int) -> float | None:
         """Nearly the same where it takes long; None where it does not."""
+        return self.quick_of(plan.run(noise_multiplier, rounds), float(plan.delta or 0))
+
+    def quick_of(self, run: Composed, delta: float) -> float | None:
         if self.accountant not in ("best", "adaptive"):
             return None
-        return accountants.quick_epsilon(plan.run(noise_multiplier, rounds), delta=float(plan.delta or 0))
+        return accountants.quick_epsilon(run, delta=delta)
 
     def noise_multiplier(self, plan: Plan, target: float, rounds: int) -> float:
         require.positive(epsilon=target)
@@ -137,19 +143,13 @@ class _How:
                 "Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
             )
 
-        @cache
-        def cost(z: float) -> float:
-            return self.epsilon(plan, z, rounds)
-
-        @cache
-        def nearly(z: float) -> float:
-            found = self.quick(plan, z, rounds)
-            return cost(z) if found is None else found
-
-        start = _guess(plan, target, rounds)
-        if self.quick(plan, start, rounds) is None:
-            return calibrate.smallest(cost, target, name="noise multiplier", start=start)
-        return calibrate.certified(cost, nearly, target, name="noise multiplier", start=start)
+        return smallest_multiplier(
+            lambda z: plan.run(z, rounds),
+            epsilon=target,
+            delta=float(plan.delta or 0),
+            how=self,
+            start=_guess(plan, target, rounds),
+        )
 
     def rounds(self, plan: Plan, target: float, noise_multiplier: float | None) -> int:
         require.positive(epsilon=target)
@@ -187,6 +187,41 @@ class _How:
                 )
             )
         return count
+
+
+def smallest_multiplier(
+    run: Callable[[float], Composed], *, epsilon: float, delta: float, how: _How, start: float
+) -> float:
+    """The smallest noise multiplier z for which all rounds, `run(z)`, stay within epsilon: of whatever mechanism."""
+
+    @cache
+    def cost(z: float) -> float:
+        return how.epsilon_of(run(z), delta)
+
+    @cache
+    def nearly(z: float) -> float:
+        found = how.quick_of(run(z), delta)
+        return cost(z) if found is None else found
+
+    if how.quick_of(run(start), delta) is None:
+        return calibrate.smallest(cost, epsilon, name="noise multiplier", start=start)
+    return calibrate.certified(cost, nearly, epsilon, name="noise multiplier", start=start)
+
+
+def multiplier_for(
+    run: Callable[[float], Composed],
+    *,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    shift: float,
+    probability: float,
+    accountant: Accountant = "best",
+) -> float:
+    """`smallest_multiplier`, from the central limit of rounds that move a sum by `shift` clip norms at most."""
+    how = _How(accountant=accountant, conversion="improved")
+    start = near(epsilon, delta, rounds=rounds, shift=shift, probability=probability)
+    return smallest_multiplier(run, epsilon=epsilon, delta=delta, how=how, start=start)
 
 
 def solve(
@@ -293,10 +328,23 @@ def _spent_before(plan: Plan) -> float | None:
 
 def _guess(plan: Plan, target: float, rounds: int) -> float:
     """A noise multiplier near the answer, from the central limit: mu = q sqrt(T (e^(s^2/z^2) - 1)). Speed only."""
-    from accounting.gaussian import noise_std
-
-    wanted = 1 / noise_std(target, float(plan.delta or 0), l2_sensitivity=1.0)
     assert plan.adjacency is not None
     shift = 2.0 if plan.sampling == "fixed" else plan.adjacency.sensitivity_in_clips
-    per_round = math.log1p((wanted / plan.sampler.probability) ** 2 / rounds)
-    return min(max(shift / math.sqrt(per_round) / math.sqrt(plan.noise_kept), 1e-3), 1e6)
+    return near(
+        target,
+        float(plan.delta or 0),
+        rounds=rounds,
+        shift=shift,
+        probability=plan.sampler.probability,
+        kept=plan.noise_kept,
+    )
+
+
+def near(
+    epsilon: float, delta: float, *, rounds: int, shift: float, probability: float, kept: float = 1.0
+) -> float:
+    from accounting.gaussian import noise_std
+
+    wanted = 1 / noise_std(epsilon, delta, l2_sensitivity=1.0)
+    per_round = math.log1p((wanted / probability) ** 2 / rounds)
+    return min(max(shift / math.sqrt(per_round) / math.sqrt(kept), 1e-3), 1e6)

@@ -179,6 +179,27 @@ class CorrelatedPlan:
         return (f"{words}, by independent noise of this epsilon {upwards(same)} C",)
 
 
+def stream_of_noise(
+    *,
+    bands: int | None,
+    buffers: int | None,
+    root: bool,
+    momentum: float,
+    rounds: int,
+    separation: int,
+    stream: str,
+) -> CorrelatedRounds:
+    """The matrix that is best for so many rounds of clients that come `separation` rounds apart, publicly."""
+    from accounting.factorisation.workload import Workload
+
+    workload = Workload(rounds=rounds, momentum=momentum, decay=1.0)
+    if buffers is not None:
+        weights, decays = _buffers(buffers, workload, separation, None)
+        return CorrelatedRounds(separation=separation, weights=weights, decays=decays, stream=stream)
+    c = _banded(bands or 1, None if root else workload, separation, None)
+    return CorrelatedRounds(separation=separation, coefficients=c, stream=stream)
+
+
 @lru_cache(maxsize=256)
 def _banded(bands: int, workload: Workload | None, separation: int, participations: int | None) -> tuple[float, ...]:
     """The first column, cached: a search takes a second. workload None: the square root's, in closed form."""

@@ -41,7 +41,6 @@ def refuse(config: Config, facts: MethodFacts) -> None:
         _units(config),
         _sums(config, facts),
         noise_refusals.noise(config, facts),
-        noise_refusals.coins(config, facts),
         noise_refusals.dithered(config, facts),
         noise_refusals.randomness(config, facts),
         _schedules(config),

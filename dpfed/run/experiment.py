@@ -132,7 +132,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     stages = _chain(settings)
     goal = _charged(settings, stages)
     method = _method(settings, stages, goal, ranks)
-    beside = method.aggregation.overhead_bits(most_uploads(config, goal))
+    beside = method.aggregation.overhead_bits(most_uploads(config, filled_to(config, goal)))
     stated = goal or records
     broadcast, readout = _start(config, network, model, dataset, seeds)
     notes = [one.note for one in (public, validation) if one is not None]
@@ -220,7 +220,7 @@ def _charged(settings: Settings, stages: Stages) -> PrivacyGoal | None:
     require_forgetful(stages, settings.clients)
     _check_own_scheme(stages)
     assert stages.private is not None
-    return replace(goal, mechanism=stages.private.mechanism(goal.least))
+    return replace(goal, private=stages.private)
 
 
 def _check_own_scheme(stages: Stages) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from accounting.errors import LedgerError
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
+from ..rounds import watched_round
 
 
 class Book:

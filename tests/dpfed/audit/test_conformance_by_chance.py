@@ -15,7 +15,7 @@ from dpfed.audit.run_lines import SumNoise
 from dpfed.participation import members
 from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
-from dpfed.run.noise_facts import noise_facts
+from dpfed.diagnostics.noise_facts import noise_facts
 from dpfed.seeds import Seeds
 from dpfed.stages.integer_laws import SkellamLaw
 

@@ -17,7 +17,7 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS, every_method, method
-from dpfed.round import run_round
+from ...rounds import only_state as run_round
 from dpfed.run.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip

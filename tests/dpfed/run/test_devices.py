@@ -20,7 +20,7 @@ from dpfed.methods import presets
 from dpfed.randomness import Secure
 from dpfed.run.experiment import build
 from dpfed.run.loop import run
-from dpfed.run.watched import watched_round
+from ...rounds import watched_round
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import clip_rows
 

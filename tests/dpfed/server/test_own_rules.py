@@ -7,7 +7,7 @@ import torch
 
 from dpfed import server
 from dpfed.errors import ConfigError, RunInterrupted
-from dpfed.round import run_round
+from ...rounds import only_state as run_round
 from dpfed.run import loop
 from dpfed.run.experiment import build
 

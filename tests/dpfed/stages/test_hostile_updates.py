@@ -9,7 +9,7 @@ import torch
 from dpfed.config.tables import override, parse
 from dpfed.round import cohort_of
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
+from ...rounds import watched_round
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.integers import Integers

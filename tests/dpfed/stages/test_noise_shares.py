@@ -11,7 +11,7 @@ from accounting.compose import accountant
 from dpfed.errors import ConfigError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
+from ...rounds import watched_round
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers

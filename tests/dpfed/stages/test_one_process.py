@@ -12,7 +12,7 @@ from dpfed.compress.largest import largest_indices
 from dpfed.config.tables import override, parse
 from dpfed.data.dataset import Dataset
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
+from ...rounds import watched_round
 from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
 
 from ..announced import announced, arrive, decoded, messages, read

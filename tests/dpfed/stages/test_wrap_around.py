@@ -25,7 +25,7 @@ from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
+from ...rounds import watched_round
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages, server_halves
 from dpfed.stages.integer_noise import IntegerNoise
