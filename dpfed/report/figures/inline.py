@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, FAINT, RULE, figure
 
@@ -26,8 +27,11 @@ _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(COLOURS)
     RULE: "var(--rule)",
     "#ffffff": "var(--paper)",
 }
-_PLAIN = {"svg.fonttype": "none", "svg.hashsalt": "dpfed"}
+_PLAIN: Any = {"svg.fonttype": "none", "svg.hashsalt": "dpfed"}
 _NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
+
+
+Numbers = Sequence[float] | NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +60,7 @@ class ChartGroup:
     files: str = ""
 
 
-def tooltips(axes: Any, x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> None:
+def tooltips(axes: Any, x: Numbers, y: Numbers, words: Sequence[str]) -> None:
     """Show `words` where a reader of a page points at (x, y); nothing in print. At most 301 marks, with the last."""
     if not len(x):
         return
@@ -137,9 +141,9 @@ def _svg(drawing: Any, said: str, words: dict[str, Sequence[str]], css: str = ""
     assert box is not None  # matplotlib writes one
     text = text[text.index("<g ") : text.rindex("</svg>")]
     for name, notes in words.items():
-        text = re.sub(
-            rf'<g id="{name}">.*?</g>\s*</g>', lambda found, notes=notes: _noted(found[0], notes), text, flags=re.S
-        )
+        marks = re.search(rf'<g id="{name}">.*?</g>\s*</g>', text, flags=re.S)
+        assert marks is not None  # the line of `tooltips`
+        text = text.replace(marks[0], _noted(marks[0], notes))
     text = re.sub(r' id="(?!m|p[0-9a-f]{6})[^"]*"| id="matplotlib[^"]*"| transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(
         r"font(-family)?: ((?:[\d.]+px)?)[^;\"]*'[^;\"]*",
