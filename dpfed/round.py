@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
+from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.plain import PlainSum
 from dpfed.aggregation.ranks import Alone, Ranks, Task
 from dpfed.aggregation.summed import Closing, Collecting, Opened, OpenSum, Sums
@@ -47,6 +48,7 @@ class Method:
     slots:   the most uploads that a sum may hold: if more are drawn, a uniformly random part of them is left out
     fill:    clients that take part in every sum: who was not drawn sends a row of zeros, noised and masked like any
              other, so that the number of uploads tells nothing
+    dropouts: which clients drop out of a round in a simulation; None: none does
     canaries: take part beside the clients, for audits
     ranks:   the processes that share a round's clients
     """
@@ -61,6 +63,7 @@ class Method:
     divisor: float | None
     slots: int | None = None
     fill: int | None = None
+    dropouts: Dropouts | None = None
     canaries: Canaries | None = None
     ranks: Ranks = field(default_factory=Alone)
 
@@ -156,7 +159,8 @@ def begin_round(
     participants = cohort
     if method.fill is not None:
         participants = with_others(cohort, method.fill, method.sampler.clients, method.randomness, state.round)
-    now = method.announce(Task(state=state, cohort=cohort, participants=participants), seeds)
+    gone = {} if method.dropouts is None else method.dropouts.draw(participants, state.round)
+    now = method.announce(Task(state=state, cohort=cohort, participants=participants, dropouts=gone), seeds)
     _record(ledger, method.release_of_uploads(now))
     return now
 
@@ -188,6 +192,7 @@ def open_round(
     """An empty sum of `sums`."""
     total = sums.open(
         now.task.participants,
+        dropouts=now.task.dropouts,
         size=method.stages.width,
         dtype=method.stages.summed_as,
         device=now.broadcast.device,

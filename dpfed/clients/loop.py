@@ -88,7 +88,7 @@ class _PlainStep:
     def take(self, client: int, number: int, batch: Tensor) -> None:
         task, walk = self._task, self._walk
         with torch.enable_grad():
-            drawn = task.own_randomness(np.array([client]), number, side_by_side=False)
+            drawn = task.own_randomness(np.array([client]), number)
             with forward_pass(task.precision, batch.device), drawn:
                 outputs = self._module(task.images(batch))
             loss = task.loss.mean(outputs.float(), task.labels[batch])
@@ -120,9 +120,9 @@ def _private_slope(
     """[n], of the batch's records clipped one by one, with noise."""
     assert task.record is not None
     assert task.schedule.expected is not None
-    drawn = task.own_randomness(np.array([client]), step, side_by_side=False)
 
     def slopes(rows: Tensor) -> Tensor:
+        drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())
         return walk.slope(1, records(task.inputs[rows], task.labels[rows], drawn))
 
     return task.record.slope(

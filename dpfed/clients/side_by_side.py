@@ -58,7 +58,7 @@ def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradient
         width = int(widths[:active, step].max())  # real samples come first in a batch
         walk.place(active, step)
         batch, real = samples[:active, step, :width], shares[:active, step, :width]
-        with task.own_randomness(places[:active], step, side_by_side=True):
+        with task.own_randomness(places[:active], step):
             gradient = gradients(task, walk.room[:active], batch, real)
         walk.step(active, step, walk.slope(active, gradient))
     return walk.finish()

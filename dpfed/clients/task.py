@@ -93,14 +93,20 @@ class LocalTask:
     precision: Precision = "float32"
 
     def own_randomness(
-        self, places: NDArray[np.int64], step: int, *, side_by_side: bool
+        self, places: NDArray[np.int64], step: int, *, records: NDArray[np.int64] | None = None
     ) -> AbstractContextManager[object]:
-        """For a forward pass of the clients in these places of the schedule."""
+        """For a forward pass of the clients in these places of the schedule, or of one client's `records`, each of
+        which then has draws of its own."""
         if self.random is None:
             return _NOTHING
         clients, number = self.clients[places].tolist(), self.round
         return OwnRandomness(
-            self.seeds, self.random, number=number, clients=clients, step=step, side_by_side=side_by_side
+            self.seeds,
+            self.random,
+            number=number,
+            clients=clients,
+            step=step,
+            records=records,
         )
 
     def images(self, rows: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from dpfed.methods.records import RecordGoal, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.schemes import sparsity_schedule
 from dpfed.methods.settings import Settings
-from dpfed.methods.sums import filled_to, most_uploads, sums_of
+from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.models.mask_file import Recipe
@@ -251,6 +251,7 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
         divisor=settings.sampler.expected if goal else None,
         slots=slots_of(goal) if goal else None,
         fill=filled_to(config, goal),
+        dropouts=dropouts_of(config, settings.randomness),
         canaries=settings.canaries(goal),
         ranks=ranks,
     )

@@ -95,8 +95,7 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
         def draw(self, participants, number):
             return {client: ProtocolStep.UPLOAD} if client in participants else {}
 
-    sums = replace(experiment.method.aggregation, dropouts=Lost())
-    lost = replace(experiment, method=replace(experiment.method, aggregation=sums))
+    lost = replace(experiment, method=replace(experiment.method, dropouts=Lost()))
     federation.run(lost, tmp_path / "here")
     outcome = serve(grid(chosen, faults={client: FAULTS[case]}), chosen, tmp_path / "there")
     rounds = [lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")]
