@@ -55,11 +55,13 @@ def smallest_of_others(
     count: int, but: NDArray[np.int64], clients: int, randomness: Randomness, purpose: str, number: int
 ) -> NDArray[np.int64]:
     """Return the `count` ids of 0 .. clients - 1 outside `but` with the smallest values of `uniforms_by_id`."""
-    ids, values = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+    ids, values, bound = np.zeros(0, dtype=np.int64), np.zeros(0), 1.0
     for first, drawn in uniforms_by_id(clients, randomness, purpose, number):
-        free = np.setdiff1d(np.arange(len(drawn)), but - first)
-        if count < len(free):
-            free = free[np.argpartition(drawn[free], count)[:count]]
-        ids.append(first + free)
-        values.append(drawn[free])
-    return np.concatenate(ids)[np.argsort(np.concatenate(values), kind="stable")[:count]]
+        low = np.flatnonzero(drawn < bound)
+        low = low[~np.isin(low, but - first)]
+        ids, values = np.concatenate([ids, first + low]), np.concatenate([values, drawn[low]])
+        if len(ids) > count:
+            kept = np.argpartition(values, count)[:count]
+            ids, values = ids[kept], values[kept]
+            bound = float(values.max(initial=0.0))
+    return ids

@@ -208,7 +208,9 @@ def test_what_the_number_of_aborts_would_have_told():
 def one_round(experiment, cohort, number=0):
     book = Book()
     state = replace(experiment.start, round=number)
-    after, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort, dtype=int))
+    after, facts = watched_round(
+        state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort, dtype=int)
+    )
     return after, facts, book.releases
 
 
