@@ -40,7 +40,8 @@ class RecordLevel:
     Claim: under add-remove of one record of one client each h is a Poisson-sampled Gaussian mechanism of noise
     multiplier z and probability q; whatever the client makes of them (momentum, Adam, its update, the upload) is
     post-processing. q, q n and the number of steps are parameters that do not change with the record: sizes of
-    clients are public. A slope that is not finite counts as zero.
+    clients are public. A slope that is not finite counts as zero. What dropout layers draw for a record, from public
+    seeds, does not depend on the other records of the batch (`dpfed.clients.network_randomness`).
     """
 
     clip_norm: float

@@ -23,7 +23,7 @@ class Aggregation(Table):
     Bonawitz et al. 2017."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability that a client drops out of a round; which ones comes from run.seed."""
+    """Probability that a client drops out of a round, each by a draw of the run's secret randomness."""
 
     dropout_at: Literal["any", "advertise", "share", "upload", "unmask", "late"] = "any"
     """The step at which clients drop out; any: a random one."""
@@ -114,4 +114,5 @@ class RunTable(Table):
     targets that are no classes; default: mae and r2 for them. Labels have their accuracy anyhow."""
 
     randomness: Literal["simulated", "secure"] = "simulated"
-    """Cohorts and noise from the seed, for experiments; or from the operating system, for a model that is released."""
+    """Cohorts, dropouts and noise from the seed, for experiments; or from the operating system, for a model that is
+    released."""
