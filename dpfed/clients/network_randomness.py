@@ -70,7 +70,7 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         """Float32, of this shape."""
         self._draws += 1
         made = torch.empty(tuple(shape), device=device)
-        paths = [(self._number, client, self._step, self._draws) for client in self._clients]
+        paths: list[tuple[int, ...]] = [(self._number, client, self._step, self._draws) for client in self._clients]
         if self._records is not None:
             if tuple(shape[:1]) != self._records.shape:
                 raise TrainingFailed(
