@@ -57,8 +57,9 @@ def smallest_of_others(
     """Return the `count` ids of 0 .. clients - 1 outside `but` with the smallest values of `uniforms_by_id`."""
     ids, values, bound = np.zeros(0, dtype=np.int64), np.zeros(0), 1.0
     for first, drawn in uniforms_by_id(clients, randomness, purpose, number):
-        low = np.flatnonzero(drawn < bound)
-        low = low[~np.isin(low, but - first)]
+        free = drawn < bound
+        free[but[(but >= first) & (but < first + len(drawn))] - first] = False
+        low = np.flatnonzero(free)
         ids, values = np.concatenate([ids, first + low]), np.concatenate([values, drawn[low]])
         if len(ids) > count:
             kept = np.argpartition(values, count)[:count]
