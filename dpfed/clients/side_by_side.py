@@ -35,6 +35,8 @@ def train_side_by_side(task: LocalTask, chunk: Chunk, gradients: Gradients) -> T
 
     def train(start: int, stop: int) -> None:
         places = order[start:stop]
+        if task.start is not None:
+            task.start.restore()
         moves[torch.from_numpy(places).to(moves.device)] = _train_group(task, places, gradients)
 
     with one_thread():

@@ -16,6 +16,7 @@ from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.network_randomness import OwnRandomness
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import Schedule
+from dpfed.clients.start import Start
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
@@ -75,6 +76,7 @@ class LocalTask:
 
     random: the purpose that names what the network draws (`dpfed.clients.network_randomness`); None: it draws nothing
     channels_last: whether batches of images may lie so in memory (`dpfed.clients.layout`)
+    start: state of network and loss that each client begins with; None: training leaves it as it is
     """
 
     model: FlatModel
@@ -91,6 +93,7 @@ class LocalTask:
     random: str | None = None
     channels_last: bool = False
     precision: Precision = "float32"
+    start: Start | None = None
 
     def own_randomness(
         self, places: NDArray[np.int64], step: int, *, side_by_side: bool
