@@ -136,7 +136,7 @@ def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
 
 
 def _tried(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
-    start = State({"local.loss": loss.each})
+    start = State(("local.loss", loss.each))
     try:
         with torch.enable_grad():
             return function(outputs, targets)

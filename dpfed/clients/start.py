@@ -21,7 +21,7 @@ class Start:
     """
 
     def __init__(self, model: FlatModel, loss: Loss, device: torch.device) -> None:
-        self._state = State({**model.modules(device), "local.loss": loss.each})
+        self._state = State(*(("model", one) for one in model.shared(device)), ("local.loss", loss.each))
         self.moved: Moved | None = None
         self.alone: bool = True
 
@@ -48,8 +48,8 @@ class Held:
 
     def __init__(self, start: Start | None, model: FlatModel, module: nn.Module, loss: Loss) -> None:
         self._start = start
-        roots = {"model": module, "local.loss": loss.each}
-        self._state = None if start is None else State(roots, trained=model.trained(module))
+        roots = ("model", module), ("local.loss", loss.each)
+        self._state = None if start is None else State(*roots, trained=model.trained(module))
 
     def restore(self) -> None:
         if self._state is not None and self._start is not None:

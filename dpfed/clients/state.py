@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -42,7 +42,7 @@ class Moved:
 
 
 class State:
-    """Contents of every mutable object that `roots` (by name) lead to, as they are when this object is made.
+    """Contents of every mutable object that `roots` (name, object) lead to, as they are when this object is made.
 
     Followed are attributes and slots, lists, dictionaries, sets, deques, tensors, arrays, and what functions (hooks,
     losses) hold in closures, defaults and attributes. The globals that a user's function names, and the attributes of
@@ -51,12 +51,12 @@ class State:
     trained: tensors whose numbers belong to a client and are left alone
     """
 
-    def __init__(self, roots: Mapping[str, object], *, trained: Iterable[Tensor] = ()) -> None:
+    def __init__(self, *roots: tuple[str, object], trained: Iterable[Tensor] = ()) -> None:
         self._trained = {id(tensor) for tensor in trained}
         self._reached: dict[int, object] = {}
         self._kept: list[_Kept] = []
         self._outside: deque[tuple[str, object]] = deque()
-        self._follow(deque(roots.items()), outside=False)
+        self._follow(deque(roots), outside=False)
         self._follow(self._outside, outside=True)
 
     def holds(self, objects: Iterable[int]) -> bool:
@@ -251,9 +251,10 @@ def _fill(cell: CellType, saved: object) -> None:
         cell.cell_contents = saved
 
 
-@cache
 def _slots(cls: type) -> tuple[str, ...]:
     """Names of the slots that a user's classes declare."""
+    if not hasattr(cls, "__slots__"):
+        return ()
     named = [vars(one).get("__slots__", ()) for one in cls.__mro__ if not _of_library(one)]
     slots = [name for names in named for name in ((names,) if isinstance(names, str) else names)]
     return tuple(name for name in slots if name not in ("__dict__", "__weakref__"))

@@ -29,7 +29,7 @@ from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 
 SECONDS = 0.25
-"""Time for the calls before an update is compared, for each of two sets of clients."""
+"""Processor time for the calls before an update is compared, for each of two sets of clients."""
 _BATCH = 8
 _ROWS = 256
 _SEEDS = Seeds(root=0)
@@ -69,10 +69,13 @@ def tried(
     Raises ConfigError with what was found. The global generators are as before then, too.
     """
     training, moved = replace(training, start=start), Moved()
-    strategy = training.plan.strategy
+    strategy = _strategy(training)
     with one_thread(), _global_generators(training.inputs.device):
         problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).problem(start, moved)
-        if problem is not None and strategy != "loop" and training.strategy == "auto":
+        together = strategy != "loop" and training.strategy == "auto"
+        if together and problem is None and moved.names:
+            problem = f"training keeps {_some(moved.names)} from one step to the next"
+        if together and problem is not None:
             training, moved = replace(training, not_together=f"{_NOT_TOGETHER}: {problem}"), Moved()
             start.restore()
             problem = _Trial(training, broadcast, samples, strategy="loop", cohort=cohort).problem(start, moved)
@@ -87,7 +90,7 @@ def tried_together(
     training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: Start
 ) -> LocalTraining:
     """Local training without privacy: with strategy "auto" in a loop if synthetic clients cannot train side by side."""
-    strategy = training.plan.strategy
+    strategy = _strategy(training)
     if training.strategy != "auto" or strategy == "loop":
         return training
     with one_thread(), _global_generators(training.inputs.device):
@@ -96,8 +99,21 @@ def tried_together(
     return training if problem is None else replace(training, not_together=f"{_NOT_TOGETHER}: {problem}")
 
 
+def _strategy(training: LocalTraining) -> Literal["loop", "vmap", "graphs"]:
+    """The planned strategy. ConfigError where the network fails on what a plan is made from."""
+    try:
+        return training.plan.strategy
+    except DpfedError:
+        raise
+    except Exception as error:  # the network is the user's, and may raise anything
+        raise ConfigError(
+            f"model: fails on a batch of one sample, all zeros ({words_of(error)}). Networks must take any batch size."
+        ) from error
+
+
 class _Trial:
-    """Synthetic clients C, A (`many` of them), B and P, with falling numbers of batches, under one strategy.
+    """Synthetic clients C, A (`many` of them), B and P under one strategy. B has one batch less than C and A, so that
+    it is trained last.
 
     All fill their batches, but other A's do not in their last; P has two batches, and the second is short.
     """
@@ -178,29 +194,34 @@ class _Trial:
 
     def _lengths(self) -> tuple[int, int]:
         """Batches of B, and A's, that `SECONDS` have room for."""
-        world = self._world(2, 1, others=False)
-        self._train(world, [2])
-        began = time.perf_counter()
-        self._train(world, [2])
-        room = 2 * SECONDS / (time.perf_counter() - began)
-        return max(2, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
+        self._train(self._world(1, 1, others=False), [2])
+        steps, room = 1, 0.0
+        while steps <= self._wanted:
+            began = time.process_time()
+            self._train(self._world(steps, 1, others=False), [2])
+            room = SECONDS * steps / max(time.process_time() - began, 1e-6)
+            if 8 * steps > room:
+                break
+            steps *= 4
+        return max(1, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
 
     def _world(self, steps: int, many: int, *, others: bool) -> LocalTraining:
         """Clients of these numbers of batches; `others` gives the A's samples that are alike, and one batch short."""
         inputs = self._base.inputs
         order = np.argsort(inputs.flatten(1).double().norm(dim=1).cpu().numpy(), kind="stable")
         small, middle = order[: 1 + len(order) // 3], order[len(order) // 3 :]
-        a = np.resize(order[-1:] if others else small, (steps + 1) * self._batch - (self._short if others else 0))
-        sizes = (steps + 2) * self._batch, steps * self._batch, 2 * self._batch - self._short
+        full = (steps + 1) * self._batch
+        a = np.resize(order[-1:] if others else small, full - self._short if others else full)
+        sizes = full, steps * self._batch, 2 * self._batch - self._short
         c, b, p = (np.resize(middle, size) for size in sizes)
         return replace(self._base, partition=_partition([c, *[a] * many, b, p]))
 
     def _often(self, world: LocalTraining, clients: list[int], calls: int) -> Tensor:
         """The last updates of as many calls as a round makes, or of `SECONDS`."""
-        began, left = time.perf_counter(), self._cohort * self._wanted
+        began, left = time.process_time(), self._cohort * self._wanted
         while True:
             moves, left = self._train(world, clients), left - calls
-            if left <= 0 or time.perf_counter() - began > SECONDS:
+            if left <= 0 or time.process_time() - began > SECONDS:
                 return moves
 
     def _train(self, world: LocalTraining, clients: list[int], changed: Collection[_Generator] = ()) -> Tensor:

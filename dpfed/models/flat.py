@@ -155,10 +155,10 @@ class FlatModel:
         for block in self.layout:
             state[block.name].data = weights[block.start : block.stop].view(block.shape)
 
-    def modules(self, device: torch.device) -> dict[str, object]:
-        """Modules and tensors that all clients share, by the name of what they are in messages."""
-        shared = {"model": self._module, "model in training": self._training, "model step by step": self._stepwise}
-        return shared | ({} if device.type == "cpu" else {"model": self._fixed_on(device)})
+    def shared(self, device: torch.device) -> list[object]:
+        """Modules and fixed tensors that all clients share."""
+        modules: list[object] = [self._module, self._training, self._stepwise]
+        return modules if device.type == "cpu" else [*modules, self._fixed_on(device)]
 
     def trained(self, module: nn.Module) -> list[Tensor]:
         """Tensors of a module from `bind` that are views of a client's weights, and BatchNorm's counts of batches."""

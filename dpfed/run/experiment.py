@@ -119,7 +119,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     division = Seeds(root=config.data.partition_seed)
     dataset, public, validation = _samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
-    unused = State(model.modules(device)) if is_custom(config, own) else None
+    unused = State(*(("model", one) for one in model.shared(device))) if is_custom(config, own) else None
     objective = objective_of(config, dataset, model, own.loss, own.metrics)
     if unused is not None:
         unused.restore()
