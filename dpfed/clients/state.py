@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "opacus", "dpfed", "accounting"}
+_INSTALLED = "-packages"
+"""In the paths of site-packages and dist-packages."""
 _EMPTY = object()
 """The content of a closure's cell that holds nothing, and the value of a missing entry."""
 OUTSIDE = ("global ", "class ")
@@ -188,7 +190,11 @@ def _plain(value: object) -> object:
 
 
 def _of_library(thing: object) -> bool:
-    return str(getattr(thing, "__module__", None) or "builtins").partition(".")[0] in _LIBRARIES
+    """True if a function or a class comes from an installed package, whose globals lead far."""
+    name = str(getattr(thing, "__module__", None) or "builtins")
+    if name.partition(".")[0] in _LIBRARIES:
+        return True
+    return _INSTALLED in str(getattr(sys.modules.get(name), "__file__", None) or "")
 
 
 def _entry(name: str, key: object) -> str:

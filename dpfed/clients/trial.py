@@ -167,7 +167,7 @@ class _Trial:
         world = self._world(2, 1, others=False)
         try:
             self._train(world, [0, 1, 2])
-        except RuntimeError as error:
+        except Exception as error:  # the network and the loss are the user's, and may raise anything
             return f"training fails ({words_of(error)})"
         return None
 

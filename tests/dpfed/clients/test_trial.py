@@ -10,12 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from custom_networks import (
+    ClassCounts,
+    FittedOnFirstBatch,
+    FixedParameterWritten,
+    HiddenState,
+    LateBuffer,
+    NumpyNoise,
+    Plain,
+    Queue,
+    RunningMeanInHook,
+)
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, dropout, one_hot
+from torch.nn.functional import cross_entropy, dropout
 from torch.utils.checkpoint import checkpoint
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.losses import own_loss
+from dpfed.clients.masks import MaskTraining
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.start import Start
 from dpfed.clients.state import Moved, State
@@ -25,106 +37,15 @@ from dpfed.errors import ConfigError
 from dpfed.models import MODELS, build
 from dpfed.models.char_lstm import LstmLayer
 from dpfed.models.flat import FlatModel
+from dpfed.models.frozen import freeze
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 
 SEEDS = Seeds(root=5)
 SIZES = [12, 24, 7]
+RECORD = RecordLevel(clip_norm=1.0, noise_multiplier=1.0, randomness=Simulated(seeds=SEEDS))
 SEEN: dict[str, Any] = {}
 """Global of this module that networks below write to."""
-
-
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.o = nn.Linear(6, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.o(torch.relu(self.a(x)))
-        return logits
-
-
-class HiddenState(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.l, self.o = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 3)
-        self.h: tuple[Tensor, ...] | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.h
-        start = None if h is None else tuple(t.mean(1, keepdim=True).expand(-1, len(x), -1).contiguous() for t in h)
-        y, after = self.l(x[:, None, :], start)
-        self.h = tuple(10 * t.detach() for t in after)
-        logits: Tensor = self.o(y[:, -1])
-        return logits
-
-
-class FittedOnFirstBatch(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.mean: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.mean is None and self.training:
-            self.mean = x.detach().mean(0)
-        return super().forward(x if self.mean is None else x - self.mean)
-
-
-class RunningMeanInHook(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        kept: dict[str, Tensor] = {}
-
-        def hook(module: nn.Module, args: object, out: Tensor) -> Tensor:
-            now = out.detach().mean(0)
-            kept["m"] = now if "m" not in kept else 0.5 * kept["m"] + 0.5 * now
-            return out - kept["m"]
-
-        self.a.register_forward_hook(hook)
-
-
-class FixedParameterWritten(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.m = nn.Parameter(torch.zeros(6), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.m.mul_(0.5).add_(x.mean(0), alpha=0.5)
-        return super().forward(x - self.m)
-
-
-class LateBuffer(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        if not hasattr(self, "seen"):
-            self.register_buffer("seen", torch.zeros(6), persistent=False)
-        self.seen += x.detach().mean(0)
-        return super().forward(x - self.seen)
-
-
-class Queue(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last: deque[float] = deque(maxlen=3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.last.append(float(x.detach().mean()))
-        return super().forward(x - self.last[0])
-
-
-class ClassCounts:
-    """Plain for its first 12 calls, then weights by the class counts that it has seen."""
-
-    def __init__(self) -> None:
-        self.calls, self.counts = 0, torch.ones(3)
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        rows = cross_entropy(outputs, targets, reduction="none")
-        self.calls += 1
-        if self.calls <= 12:
-            return rows
-        self.counts = self.counts + one_hot(targets, 3).float().reshape(-1, 3).sum(0)
-        return rows * (self.counts.sum() / self.counts)[targets]
 
 
 KEEPS: list[Callable[[], nn.Module]] = [
@@ -185,6 +106,20 @@ def test_a_client_starts_afresh(network: Callable[[], nn.Module]) -> None:
     assert torch.equal(updates(training, [2, 1])[0], updates(training, [1, 2, 0], shift=-30.0)[1])
 
 
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_a_client_with_masks_starts_afresh(strategy: str) -> None:
+    """Weights that a mask chooses among are written before every batch; what else the network keeps is put back."""
+    model = FlatModel(Positions if strategy == "vmap" else FittedOnFirstBatch)
+    network, samples = freeze(model, SEEDS), points(model)
+    training = trainer(model, samples, course=MaskTraining(network=network, learning_rate=0.1), strategy=strategy)
+    start = Start(model, training.loss, torch.device("cpu"))
+    training = tried(training, network.initial, samples, start, cohort=5)
+    assert training.start is not None
+    alone = training.train(network.initial, np.array([1]), number=0, seeds=SEEDS)[0]
+    beside = training.train(network.initial, np.array([0, 2, 1]), number=0, seeds=SEEDS)[2]
+    assert torch.equal(beside, alone) if strategy == "loop" else torch.allclose(beside, alone, atol=1e-5)
+
+
 def test_a_client_starts_afresh_with_the_loss() -> None:
     training = after_trial(Plain, loss=own_loss(ClassCounts()), batch_size=2)
     alone = updates(training, [2])[0]
@@ -194,6 +129,8 @@ def test_a_client_starts_afresh_with_the_loss() -> None:
 
 def test_nothing_is_put_back_where_nothing_changes() -> None:
     assert after_trial(Plain).start is None
+    assert after_trial(Plain, strategy="vmap").start is None
+    assert after_trial(Plain, record=RECORD).start is None
     assert after_trial(lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))).start is None
 
 
@@ -225,17 +162,11 @@ class Noted(Plain):
 
 
 def test_private_records_leave_no_state_to_later_batches() -> None:
-    record = RecordLevel(clip_norm=1.0, noise_multiplier=1.0, randomness=Simulated(seeds=SEEDS))
-    training = after_trial(Noted, record=record)
+    training = after_trial(Noted, record=RECORD)
     SEEN.clear()
     updates(training, [0, 1])
     assert len(SEEN["state"]) > 10
     assert not any(SEEN["state"])
-
-
-class NumpyNoise(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x + float(np.random.standard_normal()) if self.training else x)  # noqa: NPY002
 
 
 class PythonNoise(Plain):
