@@ -96,7 +96,11 @@ def test_noise_of_numpy_is_refused_before_a_folder_is_made(tmp_path: Path) -> No
 def test_without_privacy_nothing_is_put_back(tmp_path: Path) -> None:
     tables = {"data": {"name": "digits"}, "model": {"name": "mlp"}, "method": {"name": "fedavg"}}
     config = dpfed.config.tables.parse(
-        tables | {"federation": {"clients": 20, "cohort": 5, "rounds": 1}, "local": {"epochs": 1, "batch_size": 5}},
+        tables
+        | {
+            "federation": {"clients": 20, "cohort": 5, "rounds": 1},
+            "local": {"learning_rate": 0.1, "epochs": 1, "batch_size": 5},
+        },
         source="test",
     )
     data = dpfed.data.from_clients(PAIRS, test=TEST, classes=3)

@@ -58,6 +58,11 @@ KEEPS: list[Callable[[], nn.Module]] = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _in_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpfed.clients.trial.SECONDS", 0.1)
+
+
 def points(model: FlatModel, shape: tuple[int, ...] = (6,), classes: int = 3, *, letters: bool = False) -> Any:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(60, *shape, generator=generator)
@@ -254,7 +259,7 @@ REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
 
 
 @pytest.mark.parametrize(("network", "said"), REFUSED)
-@pytest.mark.parametrize("strategy", ["loop", "auto"])
+@pytest.mark.parametrize("strategy", ["loop", pytest.param("auto", marks=pytest.mark.slow)])
 def test_what_still_passes_between_clients_is_refused(
     network: Callable[[], nn.Module], said: str, strategy: str
 ) -> None:
