@@ -40,6 +40,7 @@ from dpfed.run.objective import objective_of, with_own_loss
 from dpfed.run.own import Own
 from dpfed.run.protection import not_protected
 from dpfed.run.training import (
+    TRIAL_LIMITS,
     after_trial,
     course,
     frozen_network,
@@ -155,6 +156,8 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     notes = [one.note for one in (public, validation) if one is not None]
     if goal is not None and of_ones_own(stages):
         notes.append(_taken_at_its_word(stages))
+    if start is not None and stated is not None:
+        notes.append(TRIAL_LIMITS)
     return Experiment(
         config=config,
         facts=facts,

@@ -18,7 +18,7 @@ from dpfed.clients.sgd import Sgd
 from dpfed.clients.start import Start
 from dpfed.clients.task import Course
 from dpfed.clients.training import LocalTraining
-from dpfed.clients.trial import tried, tried_together
+from dpfed.clients.trial import SECONDS, tried, tried_together
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
@@ -31,6 +31,13 @@ from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.run.own import Maker, Own
 from dpfed.seeds import Seeds
+
+
+TRIAL_LIMITS = (
+    f"against what the trial of the custom network or loss before round 1 ({SECONDS} s of processor time for each group of "
+    "synthetic clients) cannot find: state that passes between clients later, or for certain samples only"
+)
+"""Limitation of the guarantee where a network or a loss does not come with dpfed."""
 
 
 def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None = None) -> FlatModel:
