@@ -105,7 +105,8 @@ class RecordGradients:
             trained = any(one.requires_grad for one in part.parameters(recurse=False))
             part.training |= trained
             if trained and not hasattr(part, "activations"):
-                part.activations = []  # Opacus would add the list in the first batch, as if the network kept a state
+                # Opacus would add the list in the first batch, as if the network kept a state.
+                part.activations = []  # type: ignore[assignment]
         self._loss = loss
 
     def __call__(self, inputs: Tensor, labels: Tensor, within: AbstractContextManager[object] | None = None) -> Tensor:

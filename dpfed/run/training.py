@@ -32,10 +32,9 @@ from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.run.own import Maker, Own
 from dpfed.seeds import Seeds
 
-
 TRIAL_LIMITS = (
-    f"against what the trial of the custom network or loss before round 1 ({SECONDS} s of processor time for each group of "
-    "synthetic clients) cannot find: state that passes between clients later, or for certain samples only"
+    f"against what the trial of the custom network or loss before round 1 ({SECONDS} s of processor time for each group "
+    "of synthetic clients) cannot find: state that passes between clients later, or for certain samples only"
 )
 """Limitation of the guarantee where a network or a loss does not come with dpfed."""
 
