@@ -143,7 +143,7 @@ def _kinds(thing: object, *, numbers: bool) -> Iterator[_Kind]:
 
 
 def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
-    """What an object leads to, with names."""
+    """Objects that an object leads to, with names."""
     if isinstance(thing, dict):
         yield from ((_entry(name, key), value) for key, value in thing.items())
     elif isinstance(thing, list | tuple | deque | set | frozenset):
@@ -166,7 +166,7 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
 
 
 def _beside(thing: object) -> Iterator[tuple[str, object]]:
-    """What a user's object leads to outside itself: its classes, and the globals that a function names."""
+    """Objects outside of a user's object that it leads to: its classes, and the globals that a function names."""
     if isinstance(thing, FunctionType):
         if not _of_library(thing):
             known = thing.__globals__
@@ -297,7 +297,7 @@ def _same_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> bool:
 
 
 def _set_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> None:
-    """First what lies at the tensor's old place in memory, of which others may be views; then the place."""
+    # Other tensors may be views of the memory that the tensor had: numbers go there, then the tensor does.
     saved[0].copy_(saved[1])
     tensor.data = saved[0]
 

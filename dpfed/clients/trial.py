@@ -147,7 +147,7 @@ class _Trial:
         self._drawn: dict[_Generator, None] = {}
 
     def problem(self, start: Start, moved: Moved) -> str | None:
-        """What passes from client to client; None if nothing does."""
+        """Return a description of what passes from client to client, or None."""
         start.moved = moved
         try:
             found = self._effect(moved)
@@ -163,7 +163,7 @@ class _Trial:
         return found
 
     def failure(self) -> str | None:
-        """How training side by side fails; None if it does not."""
+        """Return a description of how training side by side fails, or None."""
         world = self._world(2, 1, others=False)
         try:
             self._train(world, [0, 1, 2])

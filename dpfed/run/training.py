@@ -33,8 +33,8 @@ from dpfed.run.own import Maker, Own
 from dpfed.seeds import Seeds
 
 TRIAL_LIMITS = (
-    f"against what the trial of the custom network or loss before round 1 ({SECONDS} s of processor time for each group "
-    "of synthetic clients) cannot find: state that passes between clients later, or for certain samples only"
+    "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
+    f"({SECONDS} s of processor time for each group of synthetic clients) does not find: later, or for certain samples"
 )
 """Limitation of the guarantee where a network or a loss does not come with dpfed."""
 
