@@ -58,6 +58,7 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
     for client in clients:
         walk = task.begin(np.array([client]))
         if step is None:
+            task.put_back()
             step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
         step.enter(walk)
         for number, batch in enumerate(_batches(task, client)):

@@ -35,8 +35,6 @@ def train_side_by_side(task: LocalTask, chunk: Chunk, gradients: Gradients) -> T
 
     def train(start: int, stop: int) -> None:
         places = order[start:stop]
-        if task.start is not None:
-            task.start.restore()
         moves[torch.from_numpy(places).to(moves.device)] = _train_group(task, places, gradients)
 
     with one_thread():
@@ -51,6 +49,7 @@ def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
 
 def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradients) -> Tensor:
     """Moves [c, n] of the clients in `places`, sorted by falling steps: those still training come first."""
+    task.put_back()
     group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
     shares = torch.from_numpy(_shares(group.real)).to(walk.room.device)

@@ -106,6 +106,11 @@ class LocalTask:
             self.seeds, self.random, number=number, clients=clients, step=step, side_by_side=side_by_side
         )
 
+    def put_back(self) -> None:
+        """Put the state that all copies of the model share back to the start."""
+        if self.start is not None:
+            self.start.restore()
+
     def images(self, rows: Tensor) -> Tensor:
         """The inputs of a batch, laid out as its model is fastest."""
         inputs = self.inputs[rows]
