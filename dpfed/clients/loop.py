@@ -13,6 +13,7 @@ from torch import Tensor
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import RecordGradients
 from dpfed.clients.side_by_side import out_of_memory, room_for_moves
+from dpfed.clients.start import Held
 from dpfed.clients.task import LocalTask, Walk, forward_pass
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
@@ -44,9 +45,10 @@ def train_in_turn(task: LocalTask) -> Tensor:
 def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
     """As `_train_clients`; whichever core is done takes the next client."""
     waiting = iter(clients)
+    alone = task.start is not None and task.start.alone
     # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
     with one_thread() as cores, ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for done in [pool.submit(_train_clients, task, waiting, moves) for _ in range(cores)]:
+        for done in [pool.submit(_train_clients, task, waiting, moves) for _ in range(1 if alone else cores)]:
             done.result()
 
 
@@ -56,6 +58,7 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
     for client in clients:
         walk = task.begin(np.array([client]))
         if step is None:
+            task.put_back()
             step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
         step.enter(walk)
         for number, batch in enumerate(_batches(task, client)):
@@ -80,9 +83,11 @@ class _PlainStep:
         self._module = task.model.bind(walk.room[0])
         self._gradients = BatchGradients(task.model, self._module, factors=task.precision != "bf16")
         self._room = walk.room.new_empty(task.model.size)
+        self._held = Held(task.start, task.model, self._module, task.loss)
 
     def enter(self, walk: Walk) -> None:
         self._walk = walk
+        self._held.restore()
         self._task.model.rebind(self._module, walk.room[0])
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
@@ -104,24 +109,27 @@ class _PrivateStep:
         self._task, self._walk = task, walk
         self._module = task.model.bind(walk.room[0])
         self._records = RecordGradients(self._module, loss=task.loss)
+        self._held = Held(task.start, task.model, self._module, task.loss)
 
     def enter(self, walk: Walk) -> None:
         self._walk = walk
+        self._held.restore()
         self._task.model.rebind(self._module, walk.room[0])
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
-        slope = _private_slope(self._task, self._walk, self._records, batch, client, number)
+        slope = _private_slope(self._task, self._walk, self._records, self._held, batch, client, number)
         self._walk.step(1, number, slope[None])
 
 
 def _private_slope(
-    task: LocalTask, walk: Walk, records: RecordGradients, batch: Tensor, client: int, step: int
+    task: LocalTask, walk: Walk, records: RecordGradients, held: Held, batch: Tensor, client: int, step: int
 ) -> Tensor:
-    """[n], of the batch's records clipped one by one, with noise."""
+    """[n], of the batch's records clipped one by one, with noise. No record bears on later ones through a state."""
     assert task.record is not None
     assert task.schedule.expected is not None
 
     def slopes(rows: Tensor) -> Tensor:
+        held.restore()
         drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())
         return walk.slope(1, records(task.inputs[rows], task.labels[rows], drawn))
 

@@ -103,7 +103,11 @@ class RecordGradients:
         self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         for part in module.modules():  # Opacus passes over layers in eval(); layers that it knows have one mode only
-            part.training |= any(one.requires_grad for one in part.parameters(recurse=False))
+            trained = any(one.requires_grad for one in part.parameters(recurse=False))
+            part.training |= trained
+            if trained and not hasattr(part, "activations"):
+                # Opacus would add the list in the first batch, as if the network kept a state.
+                part.activations = []  # type: ignore[assignment]
         self._loss = loss
 
     def __call__(self, inputs: Tensor, labels: Tensor, within: AbstractContextManager[object] | None = None) -> Tensor:

@@ -49,6 +49,7 @@ def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
 
 def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradients) -> Tensor:
     """Moves [c, n] of the clients in `places`, sorted by falling steps: those still training come first."""
+    task.put_back()
     group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
     shares = torch.from_numpy(_shares(group.real)).to(walk.room.device)

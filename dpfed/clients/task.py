@@ -16,6 +16,7 @@ from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.network_randomness import OwnRandomness
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import Schedule
+from dpfed.clients.start import Start
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
@@ -75,6 +76,7 @@ class LocalTask:
 
     random: the purpose that names what the network draws (`dpfed.clients.network_randomness`); None: it draws nothing
     channels_last: whether batches of images may lie so in memory (`dpfed.clients.layout`)
+    start: state of network and loss that each client begins with; None: training leaves it as it is
     """
 
     model: FlatModel
@@ -91,6 +93,7 @@ class LocalTask:
     random: str | None = None
     channels_last: bool = False
     precision: Precision = "float32"
+    start: Start | None = None
 
     def own_randomness(
         self, places: NDArray[np.int64], step: int, *, records: NDArray[np.int64] | None = None
@@ -108,6 +111,11 @@ class LocalTask:
             step=step,
             records=records,
         )
+
+    def put_back(self) -> None:
+        """Put the state that all copies of the model share back to the start."""
+        if self.start is not None:
+            self.start.restore()
 
     def images(self, rows: Tensor) -> Tensor:
         """The inputs of a batch, laid out as its model is fastest."""

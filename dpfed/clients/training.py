@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,6 +23,7 @@ from dpfed.clients.plan import Strategy, TrainingPlan, cheapest, cost_of
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.clients.side_by_side import Chunk, Gradients, in_one_pass, train_side_by_side
+from dpfed.clients.start import Start
 from dpfed.clients.task import Course, LocalTask, Precision, matrix_products
 from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
@@ -50,6 +52,10 @@ class LocalTraining:
     record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes clipped record
                     by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
 
+    start:          state of network and loss that each client begins with (`dpfed.clients.trial`); None: nothing is
+                    put back between clients
+    not_together:   why clients cannot be trained side by side, for "auto"; None: they can
+
     What a network draws (dropout layers) is each client's own, from the seeds (`dpfed.clients.network_randomness`).
 
     With BatchNorm each client follows its own running statistics, under both strategies and in short batches as torch
@@ -73,6 +79,8 @@ class LocalTraining:
     at_once: int = 100
     precision: Precision = "float32"
     record: RecordLevel | None = None
+    start: Start | None = None
+    not_together: str | None = None
 
     def __post_init__(self) -> None:
         check_training(self)
@@ -161,8 +169,10 @@ class LocalTraining:
             random=f"{purpose}.network" if self._random else None,
             channels_last=self._channels_last,
             precision=self.precision,
+            start=self.start,
         )
-        with matrix_products(self.precision, self.inputs.device):
+        kept = nullcontext() if self.start is None else self.start.kept()
+        with matrix_products(self.precision, self.inputs.device), kept:
             if self._chunk is None:
                 return train_in_turn(task)
             return train_side_by_side(task, self._chunk, self._gradients)
@@ -193,6 +203,8 @@ class LocalTraining:
         """Depends on the configuration and the machine's memory only: a resumed run goes on as it began."""
         if self.strategy == "loop":
             return TrainingPlan(strategy="loop", chunk=None, why="as local.strategy says")
+        if self.strategy == "auto" and self.not_together is not None:
+            return TrainingPlan(strategy="loop", chunk=None, why=self.not_together)
         if self.record is not None:
             return TrainingPlan(strategy="loop", chunk=None, why="private records are trained client by client")
         if self.precision == "bf16" and self.model.has_statistics:

@@ -155,6 +155,17 @@ class FlatModel:
         for block in self.layout:
             state[block.name].data = weights[block.start : block.stop].view(block.shape)
 
+    def shared(self, device: torch.device) -> list[object]:
+        """Modules and fixed tensors that all clients share."""
+        modules: list[object] = [self._module, self._training, self._stepwise]
+        return modules if device.type == "cpu" else [*modules, self._fixed_on(device)]
+
+    def trained(self, module: nn.Module) -> list[Tensor]:
+        """Tensors of a module from `bind` that are views of a client's weights, and BatchNorm's counts of batches."""
+        names = {block.name for block in self.layout}
+        state = dict([*module.named_parameters(), *module.named_buffers()])
+        return [one for name, one in state.items() if name in names or name.endswith("num_batches_tracked")]
+
     def trains_on_one(self, sample: Tensor) -> bool:
         """Whether a batch of this one sample [1, ...] can be trained on: BatchNorm needs two values a channel."""
         if not self.has_statistics:

@@ -11,6 +11,8 @@ import torch
 from accounting.errors import AccountingError
 from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
+from dpfed.clients.start import Start
+from dpfed.clients.state import State
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
 from dpfed.config.tables import Config
@@ -37,7 +39,17 @@ from dpfed.run.evaluate import Objective
 from dpfed.run.objective import objective_of, with_own_loss
 from dpfed.run.own import Own
 from dpfed.run.protection import not_protected
-from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
+from dpfed.run.training import (
+    TRIAL_LIMITS,
+    after_trial,
+    course,
+    frozen_network,
+    group_of,
+    is_custom,
+    local_training,
+    model_options,
+    network_of,
+)
 from dpfed.seeds import Seeds
 from dpfed.server.adaptive import AdaptiveRule, Kind
 from dpfed.server.averaging import Averaging
@@ -108,7 +120,11 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     division = Seeds(root=config.data.partition_seed)
     dataset, public, validation = _samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
+    unused = State(*(("model", one) for one in model.shared(device))) if is_custom(config, own) else None
     objective = objective_of(config, dataset, model, own.loss, own.metrics)
+    if unused is not None:
+        unused.restore()
+    start = None if unused is None else Start(model, objective.loss, device)
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
     randomness = randomness_of(config.run.randomness, seeds)
@@ -118,6 +134,9 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     records: RecordGoal | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
+    broadcast, readout = _start(config, network, model, dataset, seeds)
+    if start is not None:
+        clients = after_trial(config, clients, broadcast.to(device), dataset, start)
     settings = Settings(
         config=config,
         facts=facts,
@@ -134,10 +153,11 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     method = _method(settings, stages, goal, ranks)
     beside = method.aggregation.overhead_bits(most_uploads(config, goal))
     stated = goal or records
-    broadcast, readout = _start(config, network, model, dataset, seeds)
     notes = [one.note for one in (public, validation) if one is not None]
     if goal is not None and of_ones_own(stages):
         notes.append(_taken_at_its_word(stages))
+    if start is not None and stated is not None:
+        notes.append(TRIAL_LIMITS)
     return Experiment(
         config=config,
         facts=facts,
