@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -79,11 +80,14 @@ class _PlainStep:
         self._task, self._walk = task, walk
         self._module = task.model.bind(walk.room[0])
         self._gradients = BatchGradients(task.model, self._module, factors=task.precision != "bf16")
+        self._parameters = [one for one in self._module.parameters() if one.requires_grad]
         self._room = walk.room.new_empty(task.model.size)
+        self._views = [one.data for one in self._parameters]
 
     def enter(self, walk: Walk) -> None:
         self._walk = walk
         self._task.model.rebind(self._module, walk.room[0])
+        self._views = [one.data for one in self._parameters]
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
         task, walk = self._task, self._walk
@@ -91,6 +95,7 @@ class _PlainStep:
             drawn = task.own_randomness(np.array([client]), number, side_by_side=False)
             with forward_pass(task.precision, batch.device), drawn:
                 outputs = self._module(task.images(batch))
+            self._keep_replaced()
             loss = task.loss.mean(outputs.float(), task.labels[batch])
         if walk.rate is not None:
             self._gradients.descend(loss, walk.rate)
@@ -98,40 +103,51 @@ class _PlainStep:
         self._gradients.write(loss, self._room)
         walk.step(1, number, walk.slope(1, self._room[None]))
 
+    def _keep_replaced(self) -> None:
+        """Copy a parameter that the forward pass has given other memory (`weight.data = renorm(weight.data)`) back
+        into the client's own weights, where the step is taken and the update is read."""
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            if parameter.data_ptr() != view.data_ptr():
+                view.copy_(parameter.data)
+                parameter.data = view
+
 
 class _PrivateStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
-        self._module = task.model.bind(walk.room[0])
+        self._room = walk.room[0].clone()
+        self._module = task.model.bind(self._room)
         self._records = RecordGradients(self._module, loss=task.loss)
 
     def enter(self, walk: Walk) -> None:
         self._walk = walk
-        self._task.model.rebind(self._module, walk.room[0])
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
-        slope = _private_slope(self._task, self._walk, self._records, batch, client, number)
+        """Follow the slopes of the batch's records, clipped one by one, with noise."""
+        task = self._task
+        assert task.record is not None
+        assert task.schedule.expected is not None
+        drawn = task.own_randomness(np.array([client]), number, side_by_side=False)
+
+        def slopes(rows: Tensor) -> Tensor:
+            return self._walk.slope(1, self._gradients(rows, drawn))
+
+        slope = task.record.slope(
+            slopes,
+            batch,
+            size=task.course.size,
+            expected=int(task.schedule.expected[client]),
+            path=(task.round, int(task.clients[client]), number),
+        )
         self._walk.step(1, number, slope[None])
 
-
-def _private_slope(
-    task: LocalTask, walk: Walk, records: RecordGradients, batch: Tensor, client: int, step: int
-) -> Tensor:
-    """[n], of the batch's records clipped one by one, with noise."""
-    assert task.record is not None
-    assert task.schedule.expected is not None
-    drawn = task.own_randomness(np.array([client]), step, side_by_side=False)
-
-    def slopes(rows: Tensor) -> Tensor:
-        return walk.slope(1, records(task.inputs[rows], task.labels[rows], drawn))
-
-    return task.record.slope(
-        slopes,
-        batch,
-        size=task.course.size,
-        expected=int(task.schedule.expected[client]),
-        path=(task.round, int(task.clients[client]), step),
-    )
+    def _gradients(self, rows: Tensor, drawn: AbstractContextManager[object]) -> Tensor:
+        """Per-record gradients [b, d], at a copy of the client's weights: what a forward pass writes to its parameters
+        is bounded by no clipping, so it must not reach the next batch or the update."""
+        task = self._task
+        self._room.copy_(self._walk.room[0])
+        task.model.rebind(self._module, self._room)
+        return self._records(task.inputs[rows], task.labels[rows], drawn)
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:
