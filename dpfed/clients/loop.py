@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import RecordGradients
-from dpfed.clients.side_by_side import out_of_memory, room_for_moves
-from dpfed.clients.task import LocalTask, Walk, forward_pass
+from dpfed.clients.side_by_side import room_for_moves
+from dpfed.clients.task import LocalTask, Walk, forward_pass, out_of_memory
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 
@@ -52,17 +52,26 @@ def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
 
 
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
-    """Fill the rows `clients` of moves."""
+    """Fill the rows `clients` of moves. A client whose exception is forgiven has NaN in its row, and the next one a
+    new module: what the exception left in the old one is nobody's."""
     step: _BatchStep | None = None
     for client in clients:
-        walk = task.begin(np.array([client]))
-        if step is None:
-            step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
-        step.enter(walk)
-        for number, batch in enumerate(_batches(task, client)):
-            walk.place(1, number)
-            step.take(client, number, batch)
-        moves[client] = walk.finish()[0]
+        try:
+            walk = task.begin(np.array([client]))
+            if step is None:
+                step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
+            step.enter(walk)
+            for number, batch in enumerate(_batches(task, client)):
+                walk.place(1, number)
+                step.take(client, number, batch)
+            moves[client] = walk.finish()[0]
+        except BaseException as error:
+            if not task.forgives(error):
+                raise
+            assert task.failed is not None
+            task.failed.add((client,))
+            moves[client] = torch.nan
+            step = None
 
 
 class _BatchStep(Protocol):
@@ -116,8 +125,11 @@ class _PrivateStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
         self._room = walk.room[0].clone()
-        self._module = task.model.bind(self._room)
-        self._records = RecordGradients(self._module, loss=task.loss)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._module = self._task.model.bind(self._room)
+        self._records = RecordGradients(self._module, loss=self._task.loss)
 
     def enter(self, walk: Walk) -> None:
         self._walk = walk
@@ -130,7 +142,7 @@ class _PrivateStep:
         drawn = task.own_randomness(np.array([client]), number, side_by_side=False)
 
         def slopes(rows: Tensor) -> Tensor:
-            return self._walk.slope(1, self._gradients(rows, drawn))
+            return self._walk.slope(1, self._gradients(client, number, rows, drawn))
 
         slope = task.record.slope(
             slopes,
@@ -141,13 +153,24 @@ class _PrivateStep:
         )
         self._walk.step(1, number, slope[None])
 
-    def _gradients(self, rows: Tensor, drawn: AbstractContextManager[object]) -> Tensor:
+    def _gradients(self, client: int, step: int, rows: Tensor, drawn: AbstractContextManager[object]) -> Tensor:
         """Per-record gradients [b, d], at a copy of the client's weights: what a forward pass writes to its parameters
-        is bounded by no clipping, so it must not reach the next batch or the update."""
+        is bounded by no clipping, so it must not reach the next batch or the update. A batch in which an exception is
+        forgiven is taken apart; a record that raises alone has the gradient 0, like one that is not finite."""
         task = self._task
         self._room.copy_(self._walk.room[0])
         task.model.rebind(self._module, self._room)
-        return self._records(task.inputs[rows], task.labels[rows], drawn)
+        try:
+            return self._records(task.inputs[rows], task.labels[rows], drawn)
+        except BaseException as error:
+            if not task.forgives(error):
+                raise
+        self._prepare()
+        if len(rows) == 1:
+            assert task.failed is not None
+            task.failed.add((client, step, int(rows[0])))
+            return self._room.new_zeros(1, len(self._room))
+        return torch.cat([self._gradients(client, step, row[None], drawn) for row in rows])
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.clients.schedule import Schedule
-from dpfed.clients.task import LocalTask, forward_pass
+from dpfed.clients.task import LocalTask, forward_pass, out_of_memory
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 
@@ -35,7 +35,7 @@ def train_side_by_side(task: LocalTask, chunk: Chunk, gradients: Gradients) -> T
 
     def train(start: int, stop: int) -> None:
         places = order[start:stop]
-        moves[torch.from_numpy(places).to(moves.device)] = _train_group(task, places, gradients)
+        moves[torch.from_numpy(places).to(moves.device)] = _train_apart(task, places, gradients)
 
     with one_thread():
         chunk.go_through(len(order), train)
@@ -45,6 +45,22 @@ def train_side_by_side(task: LocalTask, chunk: Chunk, gradients: Gradients) -> T
 def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
     """Places of clients, most steps first, and among them most samples first: little is padded in a chunk then."""
     return np.lexsort((-schedule.real.sum(axis=(1, 2)), -schedule.steps))
+
+
+def _train_apart(task: LocalTask, places: NDArray[np.int64], gradients: Gradients) -> Tensor:
+    """As `_train_group`; a group in which an exception may be forgiven is halved until it is one client's, whose move
+    is NaN then."""
+    try:
+        return _train_group(task, places, gradients)
+    except BaseException as error:
+        if not task.forgives(error):
+            raise
+    if len(places) == 1:
+        assert task.failed is not None
+        task.failed.add((int(places[0]),))
+        return torch.full((1, task.course.size), torch.nan, device=task.broadcast.device)
+    halves = np.array_split(places, 2)
+    return torch.cat([_train_apart(task, half, gradients) for half in halves])
 
 
 def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradients) -> Tensor:
@@ -145,9 +161,3 @@ def room_for_moves(clients: int, size: int, device: torch.device) -> Tensor:
             f"local training: the moves of {clients} clients, {size:,} numbers each, do not fit into memory. Choose a "
             "smaller run.group."
         ) from error
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether a tensor found no room: on a GPU, in torch's CPU allocator, or in Python itself."""
-    words = ("can't allocate memory", "not enough memory")  # Linux and macOS; Windows
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)

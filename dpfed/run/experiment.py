@@ -11,6 +11,7 @@ import torch
 from accounting.errors import AccountingError
 from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
+from dpfed.clients.records_apart import require_records_apart
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
 from dpfed.config.tables import Config
@@ -20,6 +21,7 @@ from dpfed.data.letters import check_letters
 from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data, with_features
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
+from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
 from dpfed.methods.records import RecordGoal, private_records
@@ -118,6 +120,14 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     records: RecordGoal | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
+        require_records_apart(
+            model,
+            objective.loss,
+            torch.from_numpy(dataset.test_inputs),
+            torch.from_numpy(dataset.test_labels),
+            batch_size=config.local.batch_size,
+            seeds=seeds,
+        )
     settings = Settings(
         config=config,
         facts=facts,
@@ -253,6 +263,7 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
         fill=filled_to(config, goal),
         canaries=settings.canaries(goal),
         ranks=ranks,
+        counts_errors=counts_errors(config),
     )
 
 
