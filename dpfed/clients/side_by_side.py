@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from dpfed.clients.schedule import Schedule
 from dpfed.clients.task import LocalTask, forward_pass, out_of_memory
@@ -83,7 +84,7 @@ def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradient
 def in_one_pass(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) -> Tensor:
     """`Gradients` by torch.vmap: clients share no weights, so the gradient of one sum has them all."""
     model, leaf = task.model, weights.detach().requires_grad_()
-    with torch.enable_grad():
+    with torch.enable_grad(), WithinBounds():
         with forward_pass(task.precision, weights.device):
             random = task.random is not None
             outputs, statistics = model.train_clients(leaf, task.inputs[rows], shares, random=random)
@@ -93,6 +94,35 @@ def in_one_pass(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) 
     if model.has_statistics:
         weights[:, model.parameters_size :] = statistics
     return gradients
+
+
+class WithinBounds(TorchFunctionMode):
+    """Raises IndexError for an index out of bounds under torch.vmap, as torch does without it.
+
+    For some operations torch.vmap lays the tensors of all clients behind each other and checks bounds of the whole
+    only. A client's index out of bounds, a word beyond its embedding or -1, would read and train another client's
+    weights.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _INDEXING:
+            rows, index, *dim = _INDEXING[func]
+            given = {**dict(enumerate(args)), **(kwargs or {})}
+            found = [next(given[key] for key in keys if key in given) for keys in (rows, index, *dim)]
+            # index_select checks its bounds under torch.vmap, too.
+            found[0].detach().index_select(found[2] if dim else 0, found[1].reshape(-1))
+        return func(*args, **(kwargs or {}))
+
+
+_FILLING = ((0, "input", "self"), (2, "index"), (1, "dim"))
+_INDEXING: dict[Any, tuple[tuple[int | str, ...], ...]] = {
+    torch.nn.functional.embedding: ((1, "weight"), (0, "input")),
+    torch.embedding: ((0, "weight"), (1, "indices")),
+    torch.index_fill: _FILLING,
+    Tensor.index_fill: _FILLING,
+    Tensor.index_fill_: _FILLING,
+}
+"""Operations without such checks (torch 2.13): where their rows, indices and dimension are among the arguments."""
 
 
 def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -75,8 +75,8 @@ class LocalTask:
 
     random: the purpose that names what the network draws (`dpfed.clients.network_randomness`); None: it draws nothing
     channels_last: whether batches of images may lie so in memory (`dpfed.clients.layout`)
-    failed: None: an exception of the network or the loss ends training. Else it is noted here, as (place of the client,)
-            or (place, step, row) of a private record, and the client's move is NaN, the record's slope 0
+    failed: None: an exception of the network or the loss ends training. Else it is noted here, as (place of the
+            client,) or (place, step, row) of a private record, and the client's move is NaN, the record's slope 0
     """
 
     model: FlatModel

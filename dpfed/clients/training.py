@@ -113,8 +113,10 @@ class LocalTraining:
         """Moves [c, n], float32, of `clients` [c] from broadcast [n].
 
         failed: if given, an exception of the network or the loss is noted here and ends nothing (`LocalTask.failed`),
-        and no warning is shown meanwhile. A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the
-        call, up to float rounding under vmap and exactly in a loop.
+        and no warning is shown meanwhile.
+
+        A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the call, up to
+        float rounding under vmap and exactly in a loop.
         """
         return self._train(broadcast, clients, number=number, seeds=seeds, purpose="local.shuffle", failed=failed)
 
