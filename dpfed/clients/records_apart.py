@@ -239,8 +239,8 @@ def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -
     if any(outputs) or all(gradients):
         what, i = ("output", outputs.index(True)) if any(outputs) else ("gradient", 0)
         raise ConfigError(
-            f"[local.record]: {_named(trial, _mixing(*pairs[i]))} gives a record another {what} {when}: {_CAUSE[when]}, "
-            f"and clipping each record does not bound what one of them changes. {_ADVICE}"
+            f"[local.record]: {_named(trial, _mixing(*pairs[i]))} gives a record another {what} {when}: "
+            f"{_CAUSE[when]}, and clipping each record does not bound what one of them changes. {_ADVICE}"
         )
 
 

@@ -116,6 +116,17 @@ class FlatModel:
         with torch.no_grad():
             return self._evaluated(inputs)
 
+    def takes(self, inputs: Tensor) -> bool:
+        """True if a forward pass of these inputs [b, ...] raises nothing, in evaluation and in training."""
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                module = self.bind(self.initial(0))
+                module(inputs)
+                module.eval()(inputs)
+        except Exception:  # the network may be the user's, and raise anything
+            return False
+        return True
+
     def forward_clients(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Logits [c, b, classes] of inputs [c, b, ...], client i under its own weights[i] of [c, d]."""
         logits: Tensor = self._forward_clients(weights, inputs)

@@ -1,4 +1,4 @@
-"""A user's network that raises on one client's samples: it ends an experiment, and shows nowhere in a run for release."""
+"""A user's network that raises on one client's samples: it ends an experiment, and a run for release shows nothing."""
 
 import json
 import logging
