@@ -134,8 +134,8 @@ def exact_floats(integers: NDArray[Any], where: str) -> NDArray[np.float32]:
     if not floats_hold(integers):
         raise DataError(
             f"{where}: has integers beyond {_WHOLE_FLOATS:,} that must become float32, beside fractions or for a "
-            "network of floats; some would become other numbers. Use a network that takes integers (torch.nn.Embedding) "
-            "and integers in every part of the data, or scale them to fractions."
+            "network of floats; some would become other numbers. Use a network that takes integers "
+            "(torch.nn.Embedding) and integers in every part of the data, or scale them to fractions."
         )
     return integers.astype(np.float32)
 
