@@ -111,7 +111,10 @@ class _Seen:
     calls: list[tuple[str, Tensor | None, Tensor | None]] = field(default_factory=list)
 
     def row(self, i: int) -> _Seen:
-        calls = [(name, *(None if one is None else one[i : i + 1] for one in both)) for name, *both in self.calls]
+        calls = [
+            (name, None if given is None else given[i : i + 1], None if made is None else made[i : i + 1])
+            for name, given, made in self.calls
+        ]
         gradients = None if self.gradients is None else self.gradients[i : i + 1]
         return _Seen(outputs=self.outputs[i : i + 1], gradients=gradients, calls=calls)
 
@@ -205,7 +208,7 @@ class _Trial:
         return kind(self._seeds, "records.trial", number=0, clients=[0], step=0, side_by_side=False)
 
 
-class _EqualDraws(OwnRandomness):
+class _EqualDraws(OwnRandomness):  # type: ignore[no-untyped-call]  # torch's has no types
     """Uniform numbers that are all 0: batches of two sizes draw alike."""
 
     def _uniforms(self, shape: Sequence[int], device: torch.device) -> Tensor:

@@ -112,7 +112,8 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     model = network_of(config, dataset, seeds, own.model)
     if dataset.has_integers and not model.takes(torch.from_numpy(dataset.test_inputs[:2])):
         dataset = dataset.as_floats()
-        public, validation = (one and replace(one, inputs=one.inputs.float()) for one in (public, validation))
+        public = public and replace(public, inputs=public.inputs.float())
+        validation = validation and replace(validation, inputs=validation.inputs.float())
     objective = objective_of(config, dataset, model, own.loss, own.metrics)
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
