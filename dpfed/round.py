@@ -51,6 +51,7 @@ class Method:
     dropouts: which clients drop out of a round in a simulation; None: none does
     canaries: take part beside the clients, for audits
     ranks:   the processes that share a round's clients
+    counts_errors: an exception in a client's training is counted, and its row not finite; else it ends the round
     """
 
     stages: Stages
@@ -66,6 +67,7 @@ class Method:
     dropouts: Dropouts | None = None
     canaries: Canaries | None = None
     ranks: Ranks = field(default_factory=Alone)
+    counts_errors: bool = False
 
     def announce(self, task: Task, seeds: Seeds) -> Round:
         """The round's public map and reference point, before any client trains."""
@@ -104,7 +106,9 @@ class Method:
         """Clients and what they have learnt, rows [c, d]: trained in groups, and passed on `at_once` numbers at a
         time (None: whole groups)."""
         for group in groups(ids, self.group):
-            moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds)
+            failed: set[tuple[int, ...]] | None = set() if self.counts_errors else None
+            moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed)
+            now.tally.failed += len(failed or ())
             height = len(group) if at_once is None else max(1, at_once // moves.shape[1])
             for start in range(0, len(group), height):
                 yield group[start : start + height], moves[start : start + height]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +71,7 @@ def _public(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
     return public.inputs, public.labels, beyond
 
 
-def _rows(inputs: NDArray[np.float32]) -> Counter[bytes]:
+def _rows(inputs: NDArray[Any]) -> Counter[bytes]:
     return Counter(np.ascontiguousarray(row).tobytes() for row in inputs)
 
 
@@ -85,7 +86,12 @@ def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) ->
     local, start, at = experiment.method.clients, experiment.start, experiment.device
     server = replace(local, epochs=None, steps=public_period(files.config, local, len(labels)))
     update = server.train_on(
-        inputs.to(at), labels.to(at), start.broadcast, number=0, seeds=experiment.seeds, purpose="public.shuffle"
+        inputs.to(at, local.inputs.dtype),
+        labels.to(at),
+        start.broadcast,
+        number=0,
+        seeds=experiment.seeds,
+        purpose="public.shuffle",
     )
     again = shown(top_indices(update[None], chosen.kept)[0], len(update))
     try:

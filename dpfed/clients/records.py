@@ -113,15 +113,18 @@ class RecordGradients:
     def __call__(self, inputs: Tensor, labels: Tensor, within: AbstractContextManager[object] | None = None) -> Tensor:
         """[b, d] for inputs [b, ...], b at least 1; the forward pass is made `within`."""
         # Opacus works in hooks that run when the gradient of a layer's input is taken: the first layer's, too.
-        wanted = inputs.detach().requires_grad_()
+        wanted = inputs.detach()
+        if wanted.is_floating_point():
+            wanted.requires_grad_()
         with torch.enable_grad():
             with within or nullcontext():
                 outputs = self._module(wanted)
             loss = self._loss.of_records(outputs, labels).sum()
-        *totals, _ = torch.autograd.grad(loss, [*self._parameters, wanted], allow_unused=True)
+        sought = [*self._parameters, wanted] if wanted.requires_grad else self._parameters
+        totals = torch.autograd.grad(loss, sought, allow_unused=True)
         rows = [
             self._taken(parameter, total, len(labels))
-            for parameter, total in zip(self._parameters, totals, strict=True)
+            for parameter, total in zip(self._parameters, totals, strict=False)
         ]
         return torch.cat(rows, dim=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,7 +39,7 @@ class LocalTraining:
     Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A
     client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
 
-    inputs, labels: float32 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on the
+    inputs, labels: float32 or int64 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on the
                     device to train on
     strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "graphs" records
                     the steps of clients side by side as CUDA graphs, "auto" takes what should be faster (`plan`). All
@@ -107,13 +108,24 @@ class LocalTraining:
         sizes = np.array([self.partition.sizes.max()])
         return int(count_steps(sizes, batch_size=self.batch_size, epochs=self.epochs, steps=None)[0])
 
-    def train(self, broadcast: Tensor, clients: NDArray[np.int64], *, number: int, seeds: Seeds) -> Tensor:
+    def train(
+        self,
+        broadcast: Tensor,
+        clients: NDArray[np.int64],
+        *,
+        number: int,
+        seeds: Seeds,
+        failed: set[tuple[int, ...]] | None = None,
+    ) -> Tensor:
         """Moves [c, n], float32, of `clients` [c] from broadcast [n].
 
-        A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the
-        call, up to float rounding under vmap and exactly in a loop.
+        failed: if given, an exception of the network or the loss is noted here and ends nothing (`LocalTask.failed`),
+        and no warning is shown meanwhile.
+
+        A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the call, up to
+        float rounding under vmap and exactly in a loop.
         """
-        return self._train(broadcast, clients, number=number, seeds=seeds, purpose="local.shuffle")
+        return self._train(broadcast, clients, number=number, seeds=seeds, purpose="local.shuffle", failed=failed)
 
     def train_on(
         self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
@@ -138,7 +150,14 @@ class LocalTraining:
         return trainer._train(broadcast, np.zeros(1, dtype=np.int64), number=number, seeds=seeds, purpose=purpose)[0]
 
     def _train(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, number: int, seeds: Seeds, purpose: str
+        self,
+        broadcast: Tensor,
+        clients: NDArray[np.int64],
+        *,
+        number: int,
+        seeds: Seeds,
+        purpose: str,
+        failed: set[tuple[int, ...]] | None = None,
     ) -> Tensor:
         _check_call(self, broadcast, clients)
         if self.record is not None:
@@ -170,9 +189,11 @@ class LocalTraining:
             channels_last=self._channels_last,
             precision=self.precision,
             start=self.start,
+            failed=failed,
         )
         kept = nullcontext() if self.start is None else self.start.kept()
-        with matrix_products(self.precision, self.inputs.device), kept:
+        silence = nullcontext() if failed is None else warnings.catch_warnings(action="ignore")
+        with matrix_products(self.precision, self.inputs.device), silence, kept:
             if self._chunk is None:
                 return train_in_turn(task)
             return train_side_by_side(task, self._chunk, self._gradients)

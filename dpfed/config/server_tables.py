@@ -116,3 +116,8 @@ class RunTable(Table):
     randomness: Literal["simulated", "secure"] = "simulated"
     """Cohorts, dropouts and noise from the seed, for experiments; or from the operating system, for a model that is
     released."""
+
+    on_error: Literal["raise", "count"] | None = None
+    """An exception of the network or the loss while a client trains. raise: it ends the run. count: the client's update
+    counts as one that is not finite, zero, and diagnostics.jsonl counts it. Default: count where a model is for release
+    (randomness = "secure" with [privacy]) and on Flower's nodes, else raise."""

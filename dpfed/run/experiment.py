@@ -11,6 +11,7 @@ import torch
 from accounting.errors import AccountingError
 from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
+from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.start import Start
 from dpfed.clients.state import State
 from dpfed.config import registered
@@ -22,6 +23,7 @@ from dpfed.data.letters import check_letters
 from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data, with_features
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
+from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
 from dpfed.methods.records import RecordGoal, private_records
@@ -121,6 +123,10 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     dataset, public, validation = _samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
     unused = State(*(("model", one) for one in model.shared(device))) if is_custom(config, own) else None
+    if dataset.has_integers and not model.takes(torch.from_numpy(dataset.test_inputs[:2])):
+        dataset = dataset.as_floats()
+        public = public and replace(public, inputs=public.inputs.float())
+        validation = validation and replace(validation, inputs=validation.inputs.float())
     objective = objective_of(config, dataset, model, own.loss, own.metrics)
     if unused is not None:
         unused.restore()
@@ -134,6 +140,14 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     records: RecordGoal | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
+        require_records_apart(
+            model,
+            objective.loss,
+            torch.from_numpy(dataset.test_inputs),
+            torch.from_numpy(dataset.test_labels),
+            batch_size=config.local.batch_size,
+            seeds=seeds,
+        )
     broadcast, readout = _start(config, network, model, dataset, seeds)
     if start is not None:
         clients = after_trial(config, clients, broadcast.to(device), dataset, start)
@@ -274,6 +288,7 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
         dropouts=dropouts_of(config, settings.randomness),
         canaries=settings.canaries(goal),
         ranks=ranks,
+        counts_errors=counts_errors(config),
     )
 
 

@@ -73,6 +73,7 @@ class RoundFacts:
 
     cohort, members:       clients that were drawn, canaries not counted, and which (`dpfed.participation.members`)
     counted:               of the cohort's rows; None where clients do not say which were inside the bound
+    failed:                clients (records, where these are private) whose training raised, and ended nothing
     participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
     aborted:               why the round has no result, if it has none; others get no more than `NO_RESULT`
     release:               what was charged
@@ -91,6 +92,7 @@ class RoundFacts:
     participants: int
     arrived: int
     largest_norm: float | None
+    failed: int = 0
     typical_norm: float | None = None
     aborted: str | None = None
     release: Release | LocalRelease | None = None
@@ -114,6 +116,7 @@ def facts_of(ended: EndedRound, watch: Watch, method: Method) -> RoundFacts:
         counted=tally.counted if watch.clipping_known else None,
         clipped=tally.counted - tally.inside if watch.clipping_known else None,
         not_finite=tally.not_finite,
+        failed=tally.failed,
         uplink_bytes=tally.uplink_bytes,
         participants=len(now.task.participants),
         arrived=0,
@@ -165,6 +168,7 @@ def facts_record(state: ServerState, facts: RoundFacts, seconds: float) -> dict[
         "counted": facts.counted,
         "clipped": facts.clipped,
         "not_finite": facts.not_finite,
+        "failed": facts.failed,
         "uplink_bytes": facts.uplink_bytes,
         "participants": facts.participants,
         "arrived": facts.arrived,

@@ -30,12 +30,14 @@ class Tally:
 
     trained:    clients that were trained; not_finite: of these, rows that held NaN or infinity and count as zero
     inside:     rows that were within the clip norm already
+    failed:     clients, or private records, whose training raised; clients among them are in not_finite, too
     uplink_bytes: of the uploads; None where the length of an upload is fixed beforehand
     """
 
     trained: int = 0
     inside: int = 0
     not_finite: int = 0
+    failed: int = 0
     uplink_bytes: int | None = None
 
     @property
@@ -45,9 +47,9 @@ class Tally:
 
     def gather(self, ranks: Ranks) -> None:
         """What every rank has counted, added up: an adaptive clip norm follows the whole cohort's."""
-        counts = torch.tensor([self.trained, self.inside, self.not_finite, self.uplink_bytes or 0])
+        counts = torch.tensor([self.trained, self.inside, self.not_finite, self.failed, self.uplink_bytes or 0])
         measured = ranks.largest(float(self.uplink_bytes is not None)) > 0
-        self.trained, self.inside, self.not_finite, uplink = ranks.total(counts).tolist()
+        self.trained, self.inside, self.not_finite, self.failed, uplink = ranks.total(counts).tolist()
         self.uplink_bytes = uplink if measured else None
 
 

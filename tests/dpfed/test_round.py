@@ -27,7 +27,7 @@ def with_updates(experiment, updates):
     class Given:
         labels = experiment.method.clients.labels
 
-        def train(self, weights, clients, *, number, seeds):
+        def train(self, weights, clients, *, number, seeds, failed=None):
             return updates[clients].clone()
 
         def release(self, clients, *, number):

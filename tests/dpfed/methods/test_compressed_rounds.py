@@ -86,7 +86,7 @@ def _sum(experiment, cohort):
     class Huge:
         labels = experiment.method.clients.labels
 
-        def train(self, broadcast, clients, *, number, seeds):
+        def train(self, broadcast, clients, *, number, seeds, failed=None):
             generator = torch.Generator().manual_seed(4)
             rows = torch.randn(60, len(broadcast), generator=generator)[clients]
             rows[clients == 4] *= 1e6
@@ -279,7 +279,7 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
     class Given:
         labels = experiment.method.clients.labels
 
-        def train(self, broadcast, clients, *, number, seeds):
+        def train(self, broadcast, clients, *, number, seeds, failed=None):
             return updates[clients].clone()
 
         def release(self, clients, *, number):

@@ -180,7 +180,7 @@ def test_a_gpu_that_is_lost_in_a_round_is_one_error_and_the_run_goes_on(tmp_path
     federation.run(experiment, tmp_path / "whole")
     real = type(experiment.method.clients).train
 
-    def train(self, broadcast, clients, *, number, seeds):
+    def train(self, broadcast, clients, *, number, seeds, failed=None):
         if number == 1:
             raise error
         return real(self, broadcast, clients, number=number, seeds=seeds)
