@@ -39,8 +39,8 @@ class LocalTraining:
     Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A
     client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
 
-    inputs, labels: float32 or int64 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on the
-                    device to train on
+    inputs, labels: float32 or int64 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on
+                    the device to train on
     strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "graphs" records
                     the steps of clients side by side as CUDA graphs, "auto" takes what should be faster (`plan`). All
                     give the same up to float rounding.
