@@ -5,7 +5,7 @@ import math
 from accounting.rounding import upwards
 
 LARGE_EPSILON = 20.0
-"""Above it an outcome may be e^20, 485 million, times as likely under one neighbour as under the other."""
+"""Above it, an event of probability p under one neighbour may have e^20 p, 485 million times p, under the other."""
 ALMOST_ANYTHING = "almost anything"
 """What such an epsilon allows; the note that says so ends in it."""
 

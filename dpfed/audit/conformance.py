@@ -44,6 +44,7 @@ def ledger_intact(files: RunFiles) -> Finding:
 def epsilon_follows(files: RunFiles) -> Finding:
     """What the summary states is the epsilon of the ledger's releases, and so is the last epsilon in metrics.jsonl."""
     stated, found = files.stated("epsilon"), files.guarantee
+    files.compared.add("epsilon")
     detail = (
         f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}, summary.json states "
         f"{upwards(stated, digits=6)}."
@@ -88,6 +89,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         if not same(files.summary.get(key), value)
     ]
     unprotected = protection_problem(files)
+    files.compared |= {*expected, "not_protected"}
     if wrong or unprotected is not None:
         return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
     return True, (

@@ -21,7 +21,6 @@ from dpfed.config.tables import Config
 from dpfed.data.samples import public_samples, validation_samples, whole_data
 from dpfed.errors import DpfedError
 from dpfed.methods.settings import public_period
-from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.shared_mask import fingerprint, shown, top_indices
 
@@ -79,10 +78,7 @@ def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) ->
     """The part of the coordinates of round 1 that are chosen again."""
     chosen = files.rounds[0].chosen
     assert chosen is not None
-    try:
-        experiment = build(files.config)
-    except DpfedError as error:
-        raise Unavailable(f"the run cannot be built again here ({error}).") from None
+    experiment = files.experiment
     local, start, at = experiment.method.clients, experiment.start, experiment.device
     server = replace(local, epochs=None, steps=public_period(files.config, local, len(labels)))
     update = server.train_on(

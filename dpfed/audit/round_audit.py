@@ -22,11 +22,18 @@ from dpfed.audit.one_stream import OneStream
 from dpfed.audit.power import LIKELY, MOVES, MOVES_OF_COINS, NOISES, NOTHING, Power, Region, power_of
 from dpfed.audit.public_map_check import public_map_check
 from dpfed.audit.rejection import ClaimTest, reject_claim
-from dpfed.audit.round_checks import distance_check, empty_round_check, floor_check, linear_check, seeds_check, sum_check
+from dpfed.audit.round_checks import (
+    distance_check,
+    empty_round_check,
+    floor_check,
+    linear_check,
+    seeds_check,
+    sum_check,
+)
 from dpfed.audit.state_checks import ledger_check, state_check
 from dpfed.audit.thresholds import Cuts, Thresholds, coins
 from dpfed.audit.two_worlds import Trials, TwoWorlds
-from dpfed.audit.verdict import Check
+from dpfed.audit.verdict import Check, in_full
 from dpfed.audit.whole_scores import WholeScores
 from dpfed.audit.window_check import window_check
 from dpfed.compress.dense import Dense
@@ -140,6 +147,11 @@ class UploadAudit:
             return "fail"
         return "pass" if self.score_gap >= ENOUGH and self.power.enough else "inconclusive"
 
+    @property
+    def verdict_in_full(self) -> str:
+        """The verdict with its scope."""
+        return in_full(self.verdict)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of `dpfed audit upload --json`."""
         gaussian = max((one.lower_bound_gdp for one in self.tests), default=0.0) if self.claim.is_gaussian else None
@@ -157,6 +169,7 @@ class UploadAudit:
             "rejected": any(one.rejected for one in self.tests),
             "checks": [check.to_dict() for check in self.checks],
             "verdict": self.verdict,
+            "verdict_in_full": self.verdict_in_full,
             "adjacency": str(self.claim.mechanism.adjacency),
             "seen": self.claim.seen,
             "sampling": self.claim.sampling.name,
@@ -232,9 +245,7 @@ def audit_round(
             *checks,
         ),
         not_tried=tuple(
-            one.pair.name
-            for one in worlds
-            if not one.pair.screened and all(one is not share.world for share in shares)
+            one.pair.name for one in worlds if not one.pair.screened and all(one is not share.world for share in shares)
         ),
         only_measured=tuple(
             one.pair.name for one in worlds if one.pair.screened and all(one is not share.world for share in shares)

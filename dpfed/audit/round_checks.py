@@ -131,8 +131,8 @@ def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> 
     return Check(
         name="distance",
         passed=farthest.gap <= 1 + room,
-        detail=f"without noise, one client moves the release at most {farthest.gap:.6f} of the claimed sensitivity, over "
-        f"{len(worlds)} pairs of neighbours (“{farthest.pair.name}”)",
+        detail=f"without noise, one client moves the release by {farthest.gap:.6f} of the claimed sensitivity at most, "
+        f"over {len(worlds)} pairs of neighbours (“{farthest.pair.name}”)",
     )
 
 

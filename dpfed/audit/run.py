@@ -17,11 +17,12 @@ from dpfed.audit.loop import checks_of_loop, notes_of_loop
 from dpfed.audit.loop_files import LoopFiles, ledger_of
 from dpfed.audit.mask_evidence import chosen_by_public_data
 from dpfed.audit.model_evidence import model_is_the_runs
-from dpfed.audit.own_code_evidence import own_code_is_what_ran, require_own_code
+from dpfed.audit.own_code_evidence import loaded_here, own_code_is_what_ran, require_own_code
 from dpfed.audit.release_checks import checks_of_releases
 from dpfed.audit.rounds_evidence import rounds_agree
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.verdict import Check, Verdict, check, verdict
+from dpfed.audit.summary_figures import figures_follow, not_checked
+from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 
@@ -32,7 +33,8 @@ counts, canaries. Each has this part of alpha, whether it can be made or not."""
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunAudit:
-    """Outcome of `audit_run`. `claimed_epsilon`: of summary.json; `recomputed_epsilon`: from the ledger alone."""
+    """Outcome of `audit_run`. `claimed_epsilon`: of summary.json; `recomputed_epsilon`: from the ledger alone.
+    `not_checked`: keys of summary.json that no check has compared with anything."""
 
     files: RunFiles
     confidence: float
@@ -42,6 +44,7 @@ class RunAudit:
     checks: tuple[Check, ...]
     canaries: CanaryResult | None
     notes: tuple[str, ...]
+    not_checked: tuple[str, ...] = ()
 
     @property
     def alpha_each(self) -> float:
@@ -51,6 +54,11 @@ class RunAudit:
     @property
     def verdict(self) -> Verdict:
         return verdict(self.checks)
+
+    @property
+    def verdict_in_full(self) -> str:
+        """The verdict with its scope."""
+        return in_full(self.verdict, "on these files")
 
     @cached_property
     def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
@@ -80,8 +88,10 @@ class RunAudit:
             "score_gap": found.score_gap if found else None,
             "checks": [one.to_dict() for one in self.checks],
             "verdict": self.verdict,
+            "verdict_in_full": self.verdict_in_full,
             "canaries": found.to_dict() if found else None,
             "notes": [*self.notes, *remarks],
+            "not_checked": list(self.not_checked),
         }
 
 
@@ -116,6 +126,7 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
         checks=tuple(checks),
         canaries=canaries[0] if canaries else None,
         notes=_notes(files),
+        not_checked=not_checked(files),
     )
 
 
@@ -146,6 +157,7 @@ def _of_claims(files: RunFiles) -> list[Check]:
         check("ledger follows the configuration", lambda: conformance.ledger_follows_configuration(files)),
         check("all files are of one run", lambda: files_are_of_one_run(files)),
         check("model is the run's", lambda: model_is_the_runs(files)),
+        check("other figures follow", lambda: figures_follow(files)),
     ]
 
 
@@ -161,7 +173,8 @@ def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks.append(check("counts are noised", lambda: counts_are_noised(files, alpha=alpha)))
     if files.own_code:
-        checks.append(check("own code is what ran", lambda: own_code_is_what_ran(files)))
+        rests = not loaded_here(files)  # on the other checks, which say what of it they could not make
+        checks.append(check("own code is what ran", lambda: own_code_is_what_ran(files), smoke=rests))
     if files.config.method.name == "fed-smp-topk":
         checks.append(check("coordinates are chosen by public data", lambda: chosen_by_public_data(files)))
     return checks
@@ -203,6 +216,12 @@ def _notes(files: RunFiles) -> tuple[str, ...]:
         "The files are the run's own account: hashes find accidents and careless edits, not a forger who writes "
         "everything anew.",
     ]
+    if files.config.privacy is not None:
+        loads = "".join(f" --load {one.path}" for one in files.own_code)
+        notes.append(
+            "Not looked at: whether a stage of the method mixes clients' rows, or keeps a state from one client or round "
+            f"to the next. `dpfed audit upload {files.config.method.name}{loads}` tests that."
+        )
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
     if files.config.local.record is not None:

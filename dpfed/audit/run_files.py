@@ -29,8 +29,9 @@ from dpfed.audit.run_lines import (
 )
 from dpfed.audit.saved import Saved, saved_in
 from dpfed.config.own_code import OwnFile
-from dpfed.config.tables import Config, parse
+from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError, DpfedError, RunError
+from dpfed.run.experiment import Experiment, build
 from dpfed.run.folder import own_code_in
 
 Line = TypeVar("Line", RoundLine, PublishedLine)
@@ -48,6 +49,7 @@ class RunFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.compared: set[str] = set()  # keys of summary.json that a check has compared with something else
         try:
             text = read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION)
             tables = self.tables = tomllib.loads(text)
@@ -65,6 +67,14 @@ class RunFiles:
             return own_code_in(self.path)
         except RunError:
             return ()
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The run built again from its configuration, on the CPU. Unavailable where data or code are not here."""
+        try:
+            return build(parse(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml")))
+        except (DpfedError, AccountingError) as error:
+            raise Unavailable(f"the run cannot be built again here ({error}).") from None
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:

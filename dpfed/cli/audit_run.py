@@ -69,7 +69,7 @@ def run(
 def _show(found: RunAudit, page: Path) -> None:
     out = console()
     words = {True: "yes", False: "NO", None: "could not tell"}
-    table = Table(title=f"{found.files.path}: {found.verdict}", show_lines=False)
+    table = Table(title=f"{found.files.path}: {found.verdict_in_full}", show_lines=False)
     for heading in ("check", "holds", "detail"):
         table.add_column(heading, overflow="fold")
     for one in found.checks:
@@ -83,4 +83,6 @@ def _show(found: RunAudit, page: Path) -> None:
         out.print(remark)
     for note in found.notes:
         out.print(f"note: {note}")
+    if found.not_checked:
+        out.print(f"not checked in summary.json: {', '.join(found.not_checked)}")
     out.print(f"report, with plots: {page}")

@@ -46,9 +46,9 @@ def _rendered(found: RunAudit, group: ChartGroup) -> str:
         checks.append({"name": one.name, "holds": holds, "colour": colour, "detail": one.detail})
     return rendered(
         "audit_run.html",
-        title=f"Audit: {found.verdict}",
+        title=f"Audit: {found.verdict_in_full}",
         folder=found.files.path.name or str(found.files.path),
-        verdict=found.verdict,
+        verdict=found.verdict_in_full,
         colour=_COLOURS[found.verdict],
         meaning=_MEANING[found.verdict],
         claimed=_shown(found.claimed_epsilon),
@@ -58,6 +58,7 @@ def _rendered(found: RunAudit, group: ChartGroup) -> str:
         group=group,
         checks=checks,
         notes=found.notes,
+        not_checked=found.not_checked,
         remarks=[remark[:1].upper() + remark[1:] for remark in found.second_opinion[1]],
     )
 

@@ -36,7 +36,7 @@ def summary_of(
         **scores,
         **_privacy(experiment, state, book, ledger),
         "aborted_rounds": sum("aborted" in record for record in metrics),
-        **_bytes(experiment, state, metrics),
+        **bytes_of(experiment, state.round, metrics[-1]["uplink_megabytes"] if metrics else 0.0),
         "seconds": seconds,
         "device": str(experiment.device),
         "processes": experiment.method.ranks.count,
@@ -101,9 +101,9 @@ def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledg
     }
 
 
-def _bytes(experiment: Experiment, state: ServerState, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
-    uploads = uploads_of_a_round(experiment) * state.round
+def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:
+    """Bytes and bits of what clients send and get; megabytes: of all uploads of so many rounds."""
+    uploads = uploads_of_a_round(experiment) * rounds
     upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
     return {
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,

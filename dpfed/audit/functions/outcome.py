@@ -13,7 +13,7 @@ from dpfed.audit.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.functions.claim import FunctionClaim
 from dpfed.audit.power import LIKELY
 from dpfed.audit.rejection import ClaimTest
-from dpfed.audit.verdict import Check
+from dpfed.audit.verdict import Check, in_full
 
 ENOUGH = 0.9
 """A pair reaches the claimed separation if it shows this part of it; what is shown is an estimate."""
@@ -158,6 +158,11 @@ class FunctionAudit:
     def _shown(self, one: FunctionTest) -> float:
         return max(one.lower_bound, one.lower_bound_gdp if self.claim.gaussian else 0.0)
 
+    @property
+    def verdict_in_full(self) -> str:
+        """The verdict with its scope."""
+        return in_full(self.verdict)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of `dpfed audit upload --json`."""
         gaussian = max(one.lower_bound_gdp for one in self.tests)
@@ -178,6 +183,7 @@ class FunctionAudit:
             },
             "checks": [check.to_dict() for check in self.checks],
             "verdict": self.verdict,
+            "verdict_in_full": self.verdict_in_full,
             "words": self.in_words(),
             "adjacency": str(self.claim.adjacency),
             "pairs": [one.to_dict() for one in self.tests],

@@ -24,10 +24,7 @@ from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.run.experiment import Experiment, build
 from dpfed.run.loop import OnRound, Outcome, Run
-from dpfed.run.protection import ALONE, ALONE_WITHOUT_NOISE
-
-_APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
-_APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"
+from dpfed.run.protection import on_nodes
 
 TIMEOUT = 3600.0
 """Seconds that a round waits for its clients."""
@@ -84,7 +81,7 @@ def serve(
     check_engine(config)
     experiment = equal_weights(experiment)
     if isinstance(experiment.method.aggregation, SecureSums):
-        experiment = replace(experiment, not_protected=tuple(_on_nodes(note) for note in experiment.not_protected))
+        experiment = replace(experiment, not_protected=tuple(on_nodes(note) for note in experiment.not_protected))
     if resume and config.method.error_feedback:
         raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")
     print_ = fingerprint(config)
@@ -99,7 +96,3 @@ def serve(
         return run.close()
     finally:
         run.release()
-
-
-def _on_nodes(note: str) -> str:
-    return note.replace(ALONE, _APART).replace(ALONE_WITHOUT_NOISE, _APART_WITHOUT_NOISE)
