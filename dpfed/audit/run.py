@@ -219,8 +219,8 @@ def _notes(files: RunFiles) -> tuple[str, ...]:
     if files.config.privacy is not None:
         loads = "".join(f" --load {one.path}" for one in files.own_code)
         notes.append(
-            "Not looked at: whether a stage of the method mixes clients' rows, or keeps a state from one client or round "
-            f"to the next. `dpfed audit upload {files.config.method.name}{loads}` tests that."
+            "Not looked at: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
+            f"round to the next. `dpfed audit upload {files.config.method.name}{loads}` tests that."
         )
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
