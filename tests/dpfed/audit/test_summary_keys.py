@@ -4,9 +4,12 @@ import json
 
 import pytest
 
-from dpfed.audit.run import _of_claims
+from dpfed.audit.run import _of_claims, audit_run
 from dpfed.audit.run_files import RunFiles
+from dpfed.audit.run_lines import Probes
+from dpfed.audit.step_evidence import _same_sum
 from dpfed.audit.summary_figures import not_checked
+from dpfed.run.protection import on_nodes
 
 from .run_folders import run
 
@@ -79,3 +82,31 @@ def test_figures_are_listed_where_the_data_are_others(tmp_path):
     assert not failed
     assert {"test_accuracy", "best_test_accuracy", "uplink_bits_per_parameter"} <= listed
     assert "lower_bound" not in listed
+
+
+def test_notes_of_a_run_on_nodes_are_those_of_its_secure_sum(tmp_path):
+    """A run whose clients are an engine's nodes says where its secure sum hides uploads. Planted: it says nothing."""
+    folder = run(tmp_path / "run", *WAYS["secure-sums"])
+    summary = json.loads((folder / "summary.json").read_text())
+    notes = [on_nodes(note) for note in summary["not_protected"]]
+    assert notes != summary["not_protected"]
+    failed, _, experiment = judged(folder, {**summary, "not_protected": notes}, RunFiles(folder).experiment)
+    assert not failed
+    lacking = {**summary, "not_protected": [note for note in notes if "secure sum" not in note]}
+    assert judged(folder, lacking, experiment)[0] == {"summary names what ran"}
+
+
+def test_counts_that_a_ring_cannot_hold_are_the_sum_of_their_rows_up_to_the_ring():
+    """Rows of counts are floats, a masked sum of them is a whole number modulo 2^5. Planted: one count more."""
+    of_sum = {"bits": 5, "filled": 0.0, "released": 0.0, "moved": 0.0, "before": 0.0, "before_norm": 0.0, "after": 0.0}
+    assert _same_sum(Probes(added=-1587.0, summed=269, **of_sum), None, 90.0)
+    assert not _same_sum(Probes(added=-1587.0, summed=270, **of_sum), None, 90.0)
+    assert not _same_sum(Probes(added=-1587.5, summed=269, **of_sum), None, 90.0)
+
+
+def test_what_an_audit_of_files_does_not_look_at_is_said_with_the_command(tmp_path):
+    found = audit_run(run(tmp_path / "run"))
+    (note,) = [one for one in found.notes if "mixes clients' rows" in one]
+    assert "`dpfed audit upload dp-fedavg` tests that" in note
+    assert found.to_dict()["not_checked"] == sorted(UNCHECKED)
+    assert found.to_dict()["verdict_in_full"] in ("pass on these files", "inconclusive")
