@@ -81,7 +81,7 @@ def audit_function(
     layout:    sizes of the layers of the updates
     worlds:    pairs of inputs of one's own in place of updates, of any kind: records, a state and a batch
     trials:    calls that are counted, over both worlds and all pairs. A pilot takes more: of 6,000 trials 450
-               a pair where noise follows the seed (9,620 calls in all), 2,650 where it does not (27,220)
+               a pair where noise follows the seed (11,940 calls in all at most), 2,650 where it does not (30,940)
     batched:   f(updates [t, clients, dimension], seeds [t]) gives t outputs
     arrays:    "torch" or "numpy": what f is given
     time_limit: seconds, for all calls, in a process of its own

@@ -181,7 +181,7 @@ dpfed.models.register("one-layer", one_layer)
 def test_a_run_whose_code_is_not_loaded_is_audited_without_it(tmp_path, capsys):
     file, out = tmp_path / "network.py", str(tmp_path / "run")
     file.write_text(NETWORK)
-    own = ["--set", "model={name='one-layer'}"]
+    own = ["--set", "model.name=one-layer", "--set", "model.hidden="]
     assert status(["run", "dp-fedavg-digits", "--load", str(file), *own, *SMALL, *PRIVATE, "--out", out]) == 0
     capsys.readouterr()
     assert status(["audit", "run", out, "--confidence", "0.999999", "--json"]) == 0
