@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -55,12 +56,13 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     dominating one, so the bound meets the upper bound up to the grids, as it does for fixed-size sampling nearly.
     """
     target = require.open_probability(delta=delta)
+    whole: Any = with_whole_noise(mechanism)  # hashable, as all mechanisms are
     lost = math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
     if lost:
-        most = _epsilon(with_whole_noise(mechanism), target)
+        most = _epsilon(whole, target)
         target += (1 + math.exp(min(most, 700.0))) * lost * (1 + 1e-12)
-        return _epsilon(with_whole_noise(mechanism), target) if target < 1 else 0.0
-    return _epsilon(with_whole_noise(mechanism), target)
+        return _epsilon(whole, target) if target < 1 else 0.0
+    return _epsilon(whole, target)
 
 
 @lru_cache(maxsize=32)  # an audit asks for the same bound several times

@@ -31,7 +31,8 @@ _OF_SCORES = 1e-3
 def figures_follow(files: RunFiles) -> Finding:
     """Claim checked: lower bound and delta for failures follow from the ledger; and, where the run's own data can be
     loaded here, scores follow from the saved model, and bits and bytes from the method."""
-    expected, rooms, words = _of_ledger(files), {}, ""
+    expected, words = _of_ledger(files), ""
+    rooms: dict[str, tuple[float, float]] = {}
     try:
         found, rooms = _of_model(files)
         expected |= found
