@@ -119,8 +119,9 @@ UNEVEN = {
 }
 
 
-@pytest.mark.parametrize("fault", UNEVEN)
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("seeded", [True, False])
+@pytest.mark.parametrize("fault", UNEVEN)
 def test_updates_of_uneven_entries_are_tried(fault, seeded):
     """Noise of 1 for a sensitivity above 1 that entries of equal size, or a single one, do not show."""
 
