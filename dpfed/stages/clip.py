@@ -98,9 +98,10 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
 
     Claim: every returned row has Euclidean norm <= norm, in exact arithmetic, whatever came in, for k up to 10^10: the
     norm is taken in float64 (a client at 1e30 does not overflow) and a row holding NaN or infinity becomes zero. Such a
-    row counts as neither inside nor outside, and neither does a row of zeros. Rows are scaled to, and left alone up to, norm (1 - ROOM_FOR_ROUNDING), so that rounding
-    stays below the bound. This is the sensitivity of a sum of rows: norm under add-remove and zero-out, 2 norm under
-    replace-one. ConfigError for a norm that float32 does not hold (`accounting.require.SMALLEST_CLIP`).
+    row counts as neither inside nor outside, and neither does a row of zeros. Rows are scaled to, and left alone up to,
+    norm (1 - ROOM_FOR_ROUNDING), so that rounding stays below the bound. This is the sensitivity of a sum of rows: norm
+    under add-remove and zero-out, 2 norm under replace-one. ConfigError for a norm that float32 does not hold
+    (`accounting.require.SMALLEST_CLIP`).
     """
     if not SMALLEST_CLIP <= norm <= LARGEST_CLIP:
         raise ConfigError(f"a clip norm of {norm}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
