@@ -18,7 +18,7 @@ from accounting.compose.loss_law import CUT, LITTLE, LossLaw, composed, tilted_f
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised, rounded_down
 from accounting.factorisation.public import squares
-from accounting.gaussian import smallest_epsilon
+from accounting.gaussian import epsilon_from_below
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
     Composed,
@@ -74,10 +74,7 @@ def _epsilon(mechanism: Mechanism, target: float) -> float:
         and sampling_of(part).probability > 0
         and loss_grid.public_order(part) is None
     ]
-    plain = 0.0
-    if shift_squared:  # below by more than `smallest_epsilon` is rounded upwards
-        above = smallest_epsilon(target, mu=math.sqrt(shift_squared))
-        plain = max(0.0, above * (1 - 1e-11) - 1e-14 * (1 - math.log(target)))
+    plain = epsilon_from_below(target, mu=math.sqrt(shift_squared) * (1 - 1e-15)) if shift_squared else 0.0
     if not sampled:
         return plain
     shown = shown_epsilon(mechanism, delta=target)
