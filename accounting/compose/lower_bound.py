@@ -37,6 +37,8 @@ from accounting.mechanisms import (
 _NOTICED = 1e-4
 # Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
 _FINER = 16.0
+# Rounding of masses and of their sums, which counts where what is left of delta to 1 is as small.
+_ROUNDING = 1e-12
 # Rounds from which on the choice of neighbours by the loss so far shows more than the finer grid of a fixed pair.
 _MANY = 20
 
@@ -128,7 +130,7 @@ def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float
     steps = math.floor(offset)
     # The composition cuts its tails, which can wrap around.
     slack = composition_slack(sum(count for _, _, count, _ in parts)) + 2 * CUT
-    slack += sum(misplaced for _, _, _, misplaced in parts)
+    slack += sum(misplaced for _, _, _, misplaced in parts) + (_ROUNDING if delta > 0.5 else 0.0)
     if delta + slack >= 1:
         return 0.0
     laws = [(law, count) for law, _, count, _ in parts]
