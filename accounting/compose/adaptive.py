@@ -82,8 +82,8 @@ def _stream(found: Values, kernels: tuple[Kernels, Kernels | None], delta: float
 class Adding:
     """The account of releases that are added one after the other; each is the last so far.
 
-    typical, rounds, delta: what the grid is laid out for; anew for a release that is much louder, and where `typical`
-    is no round of fixed size, with the first one. One step of the program for a round more as long as all rounds of fixed
+    typical, rounds, delta: what the grid is laid out for; anew for a release that is much louder, and with the first
+    round of fixed size where `typical` is none. One step of the program for a round more as long as all rounds of fixed
     size are alike; where they are not, all of them again for every epsilon, up to MOST_AGAIN.
     """
 
