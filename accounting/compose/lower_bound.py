@@ -8,6 +8,7 @@ lower divergence; rounding their losses down lowers it further.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -64,6 +65,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     return _epsilon(with_whole_noise(mechanism), target)
 
 
+@lru_cache(maxsize=256)
 def _epsilon(mechanism: Mechanism, target: float) -> float:
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
