@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _epsilon(mechanism: Mechanism, target: float) -> float:
+def _epsilon(mechanism: Any, target: float) -> float:
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
     shift_squared += sum(_of_public_order(part, count) for part, _, count in parts)
