@@ -237,3 +237,12 @@ def test_near_delta_1_both_bounds_hold(z, left):
             low, high = (middle, high) if kept(middle) < 1 - mp.mpf(delta) else (low, middle)
         assert lower_bound.epsilon(mechanism, delta=delta) <= high
         assert low <= pld.epsilon(mechanism, delta=delta)
+
+
+@pytest.mark.parametrize("z", [1e-9, 1e-7, 1e-3])
+def test_next_to_no_noise_shows_the_rounds_that_a_client_is_drawn_in(z):
+    """Of three rounds a client is drawn in two with probability 0.104 and in all with 0.008, which is below delta."""
+    mechanism, delta = times(poisson(0.2, z), 3), 0.011
+    two_rounds = 2 / (2 * z * z)
+    shown = lower_bound.epsilon(mechanism, delta=delta)
+    assert two_rounds * (1 - 1e-3) <= shown <= pld.epsilon(mechanism, delta=delta) <= two_rounds * (1 + 1e-2)
