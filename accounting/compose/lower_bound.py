@@ -20,7 +20,7 @@ from accounting.compose.loss_law import CUT, LITTLE, LossLaw, composed, tilted_f
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised, rounded_down
 from accounting.factorisation.public import squares
-from accounting.gaussian import smallest_epsilon
+from accounting.gaussian import epsilon_from_below
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
     Composed,
@@ -39,6 +39,8 @@ from accounting.mechanisms import (
 _NOTICED = 1e-4
 # Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
 _FINER = 16.0
+# Rounding of masses and of their sums, which counts where what is left of delta to 1 is as small.
+_ROUNDING = 1e-12
 # Rounds from which on the choice of neighbours by the loss so far shows more than the finer grid of a fixed pair.
 _MANY = 20
 
@@ -65,8 +67,8 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     return _epsilon(whole, target)
 
 
-@lru_cache(maxsize=32)  # an audit asks for the same bound several times
-def _epsilon(mechanism: Mechanism, target: float) -> float:
+@lru_cache(maxsize=256)  # an audit asks for the same bound several times
+def _epsilon(mechanism: Any, target: float) -> float:
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
     shift_squared += sum(_of_public_order(part, count) for part, _, count in parts)
@@ -78,10 +80,7 @@ def _epsilon(mechanism: Mechanism, target: float) -> float:
         and sampling_of(part).probability > 0
         and loss_grid.public_order(part) is None
     ]
-    plain = 0.0
-    if shift_squared:  # below by more than `smallest_epsilon` is rounded upwards
-        above = smallest_epsilon(target, mu=math.sqrt(shift_squared))
-        plain = max(0.0, above * (1 - 1e-11) - 1e-14 * (1 - math.log(target)))
+    plain = epsilon_from_below(target, mu=math.sqrt(shift_squared) * (1 - 1e-15)) if shift_squared else 0.0
     if not sampled:
         return plain
     shown = shown_epsilon(mechanism, delta=target)
@@ -135,7 +134,7 @@ def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float
     steps = math.floor(offset)
     # The composition cuts its tails, which can wrap around.
     slack = composition_slack(sum(count for _, _, count, _ in parts)) + 2 * CUT
-    slack += sum(misplaced for _, _, _, misplaced in parts)
+    slack += sum(misplaced for _, _, _, misplaced in parts) + (_ROUNDING if delta > 0.5 else 0.0)
     if delta + slack >= 1:
         return 0.0
     laws = [(law, count) for law, _, count, _ in parts]

@@ -39,7 +39,7 @@ def run(
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
-) -> None:
+) -> int:
     """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
 
     Example: dpfed run fed-smp-randk-digits --set federation.rounds=10
@@ -77,7 +77,7 @@ def run(
     load_files(load or [])
     if list_presets:
         print_json(presets.names()) if json else _list_presets(presets.names())
-        return
+        return 0
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
     given = out if config is None and resume else config
@@ -95,7 +95,7 @@ def run(
         if among.index:
             with asked_by_signals(lambda words: None):  # the first process says when it is over
                 federation.follow(experiment)
-            return
+            return 0
         project = None if ledger is None else ProjectLedger.open(ledger)
         again = _command(
             config,
@@ -115,6 +115,7 @@ def run(
         print_json(outcome.summary)
     else:
         _show(outcome)
+    return 1 if outcome.summary["no_statement"] else 0
 
 
 def _list_presets(names: list[str]) -> None:
@@ -267,6 +268,8 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("holds for", f"one {summary['unit']}, {summary['adjacency']}, {_sampled(summary)}"),
             ("private by", f"{noise_words(summary)}; clip norm {downwards(summary['clip_norm'])}"),
         ]
+    elif summary["no_statement"]:
+        rows.append(("epsilon", f"no statement: {summary['no_statement']}"))
     else:
         rows.append(("epsilon", "none: not private"))
     if summary["aggregation"] != "plain":

@@ -106,7 +106,7 @@ class PrivacyTable(Table):
 
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
     """What neighbours are; default: replace-one under fixed; otherwise add-remove, or zero-out where the
-    number of participants shows."""
+    number of participants shows. Zero-out: one client's row and its count of an adaptive clip are 0."""
 
     accountant: Literal["best", "rdp", "pld"] = "best"
     """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from accounting import budget
 from accounting.budget import NoiseSchedule, Plan
 from accounting.budget.integers import IntegerRounds
-from accounting.compose.accountant import Accountant, overflow
+from accounting.compose.accountant import Accountant, guarantee, overflow
 from accounting.compose.over_rounds import epsilons
+from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers.fixed_point import NoiseLaw
 from accounting.mechanisms import (
     Composed,
@@ -90,6 +92,13 @@ class PrivacyGoal:
         if self.schedule is None:
             return Composed(parts=((self.mechanism, rounds),))
         return Composed.of([self.of_round(number) for number in range(rounds)])
+
+    def require_statement(self, rounds: int) -> None:
+        """Raise ContradictoryBounds if the planned rounds have a lower bound above their epsilon: none may be run."""
+        with suppress(
+            InvalidParameter, UnsupportedMechanism
+        ):  # more rounds than have an account, of which fewer are run
+            guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
 
 
 def goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:

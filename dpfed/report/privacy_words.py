@@ -13,6 +13,8 @@ _FACTORS = 8
 
 def statement(summary: Mapping[str, Any]) -> str:
     """The privacy of the run in one sentence, with everything that must be named; then what makes it unfit."""
+    if summary.get("no_statement"):
+        return f"No statement: nothing is claimed of this run's privacy. {summary['no_statement']}"
     if summary["epsilon"] is None:
         return "This run is not private: its weights may reveal anything about the clients' data."
     words = _statement(summary)

@@ -182,6 +182,8 @@ class Run:
         """In a new folder, or going on in the one of an interrupted run; nobody else can, until `release` or `close`
         (or the end of this process)."""
         _check_project(experiment, project)
+        if not resume and isinstance(experiment.goal, PrivacyGoal):
+            experiment.goal.require_statement(experiment.config.federation.rounds)
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from accounting.compose.accountant import overflow
+from accounting.errors import ContradictoryBounds
 from accounting.ledger import Ledger, Release
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
@@ -46,7 +47,7 @@ def summary_of(
         "ledger_entries": len(ledger.entries) if ledger else None,
         "stopped_by": stopped_by,
         "project_ledger": str(book.project.ledger.path) if book and book.project else None,
-        "project_epsilon": book.project.spent().epsilon if book and book.project else None,
+        "project_epsilon": _project_epsilon(book),
         "project_head": book.project.ledger.head if book and book.project else None,
     }
 
@@ -70,13 +71,17 @@ def _what_ran(experiment: Experiment, state: ServerState) -> dict[str, Any]:
 
 def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledger: Ledger | None) -> dict[str, Any]:
     config, goal = experiment.config, experiment.goal
-    stated = against_server = against_clients = None
+    stated = against_server = against_clients = contradiction = None
     if goal is not None and ledger is not None:
-        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
+        try:
+            stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
+        except ContradictoryBounds as error:  # the run is saved, and states nothing
+            contradiction = str(error)
         released = len(ledger.releases)
         against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
     return {
         "epsilon": stated.epsilon if stated else None,
+        "no_statement": contradiction,
         "lower_bound": stated.lower_bound if stated else None,
         "delta": goal.delta if goal else None,
         "delta_charged_for_failures": (delta_for_failures(ledger) if ledger else 0.0) if goal else None,
@@ -99,6 +104,15 @@ def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledg
         "not_protected": list(experiment.not_protected),
         "notes": list(stated.notes) if stated else [],
     }
+
+
+def _project_epsilon(book: Book | None) -> float | None:
+    if book is None or book.project is None:
+        return None
+    try:
+        return book.project.spent().epsilon
+    except ContradictoryBounds:
+        return None
 
 
 def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:

@@ -24,7 +24,7 @@ SAMPLERS: dict[str, str] = {
 NEIGHBOURS: dict[str, str] = {
     "": "as the sampling needs",
     "add-remove": "add-remove: one client more or less",
-    "zero-out": "zero-out: one client sends zeros",
+    "zero-out": "zero-out: one client sends zeros, as without samples",
     "replace-one": "replace-one: one client is another",
 }
 MECHANISM_WORDS: dict[str, str] = {

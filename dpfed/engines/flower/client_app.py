@@ -148,6 +148,7 @@ def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | 
         payload=payload,
         padding=padding_to(method.stages.fixed_bits, payload),
         inside=now.tally.inside > 0 if tells else None,
+        outside=now.tally.outside > 0 if tells else None,
         finite=now.tally.not_finite == 0 if tells else None,
     )
 

@@ -128,6 +128,8 @@ class ClientLevel:
         self._machine, self._goal = _planned(self._parts, stages)
         if self._goal is not None and noise_multiplier is not None:
             _require_one_round(self._goal, rounds)
+        if self._goal is not None:
+            self._goal.require_statement(rounds)
         self.rounds_planned, self.clip_norm = rounds, clip_norm
         self.delta = float(delta or count**-1.1)
         self.stopped_by: Literal["", "rounds", "budget"] = ""
@@ -269,6 +271,7 @@ class ClientLevel:
             if self._goal is None:
                 self._goal = self._machine.goal
                 _require_one_round(self._goal, self.rounds_planned)
+                self._goal.require_statement(self.rounds_planned)
         return self._machine
 
     def _opened_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, Any]]) -> LoopBook:
