@@ -298,5 +298,6 @@ def _guess(plan: Plan, target: float, rounds: int) -> float:
     wanted = 1 / noise_std(target, float(plan.delta or 0), l2_sensitivity=1.0)
     assert plan.adjacency is not None
     shift = 2.0 if plan.sampling == "fixed" else plan.adjacency.sensitivity_in_clips
-    per_round = math.log1p((wanted / plan.sampler.probability) ** 2 / rounds)
+    shift_of_all = min(max(wanted / plan.sampler.probability, 1e-100), 1e100)  # whose square is a number above 0
+    per_round = math.log1p(shift_of_all**2 / rounds)
     return min(max(shift / math.sqrt(per_round) / math.sqrt(plan.noise_kept), 1e-3), 1e6)

@@ -115,8 +115,9 @@ def _bracket(excess: Callable[[float], float], *, name: str, target: float, star
     """Two logarithms with the threshold between them: steps from `start` that grow from log 1.2 upwards."""
     x, step = start, math.log(1.2)
     falling = excess(x) <= 0
-    while math.log(1e-6) < x < math.log(1e9):
-        further = x - step if falling else x + step
+    least, most = math.log(1e-6), math.log(1e9) - 1e-12
+    while least < x < most:
+        further = max(x - step, least) if falling else min(x + step, most)
         if (excess(further) > 0) == falling:
             return min(x, further), max(x, further)
         x, step = further, step * 1.7

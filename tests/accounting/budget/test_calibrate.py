@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from accounting import budget
 from accounting.budget import Plan, calibrate
-from accounting.errors import CalibrationError
+from accounting.errors import AccountingError, CalibrationError
 
 
 @given(
@@ -150,3 +150,16 @@ def test_integer_noise_of_few_steps_is_calibrated(scale):
     z = budget.noise_multiplier(plan, epsilon=3, rounds=2)
     assert budget.epsilon(plan, noise_multiplier=z, rounds=2) <= 3
     assert budget.epsilon(plan, noise_multiplier=z * (1 - 3e-6), rounds=2) > 3
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-12, 1e-200), (1e-300, 1e-300), (50, 1 - 1e-13)])
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_targets_at_the_ends_of_their_domains_have_noise_or_an_error(epsilon, delta, sampling):
+    """The square of so small a shift is 0, which nothing may be divided by."""
+    plan = Plan(clients=1000, cohort=10, sampling=sampling, delta=delta)
+    try:
+        z = budget.noise_multiplier(plan, epsilon=epsilon, rounds=3)
+    except AccountingError as refusal:
+        assert "target" in str(refusal)
+    else:
+        assert budget.epsilon(plan, noise_multiplier=z, rounds=3) <= epsilon
