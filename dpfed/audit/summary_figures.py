@@ -76,6 +76,7 @@ def _of_ledger(files: RunFiles) -> dict[str, Any]:
         raise Unavailable(f"ledger.jsonl: no lower bound follows from it ({error}).") from None
     return {
         "lower_bound": found.lower_bound,
+        "no_statement": None,
         "delta_charged_for_failures": delta_for_failures(files.trusted_ledger),
     }
 
