@@ -5,7 +5,7 @@ a round released of its own records.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,14 +117,51 @@ class Aborted:
         return {"kind": "aborted", "round": self.round, "reason": self.reason}
 
 
-Entry = Release | LocalRelease | Aborted
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Purchase:
+    """Releases of other kinds than a project's unit, bought whole for `units` before the first of them.
+
+    round: the first round they are for. `detail`: the run and its population, as in the releases of a project.
+    """
+
+    round: int
+    units: int
+    plan: tuple[tuple[SingleRelease, int], ...]
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "purchase",
+            "round": self.round,
+            "units": self.units,
+            "plan": plan_to_list(self.plan),
+            "detail": dict(self.detail),
+        }
+
+
+Entry = Release | LocalRelease | Aborted | Purchase
 """A line after the header."""
+
+
+def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[Any]]:
+    """Return a plan as it is written: pairs of a mechanism and a count."""
+    return [[mechanism.to_dict(), count] for mechanism, count in plan]
+
+
+def plan_from(record: Any) -> tuple[tuple[SingleRelease, int], ...]:
+    """The plan that `plan_to_list` wrote. InvalidParameter for anything else."""
+    if not isinstance(record, list) or not record or any(not isinstance(one, list) or len(one) != 2 for one in record):
+        raise InvalidParameter("plan: must be a list of pairs of a mechanism and a count.")
+    parts = tuple((_single(mechanism), require.count(count=count)) for mechanism, count in record)
+    return Composed(parts=parts).parts
 
 
 def misplaced(header: Header, entry: Entry) -> str | None:
     """What is wrong with an entry in a ledger of this header, if anything."""
     if isinstance(entry, Aborted):
         return None
+    if isinstance(entry, Purchase):
+        return None if "project" in header.about else "a purchase has no place in the ledger of a run."
     if isinstance(entry, LocalRelease) != (header.unit == "record"):
         kind = "local release" if isinstance(entry, LocalRelease) else "release of all clients"
         return f"a {kind} has no place in a ledger of unit {header.unit!r}."
@@ -146,7 +183,7 @@ def short_of_noise(entry: Entry) -> str | None:
     shares its noise multiplier with a count states more), the root of what all shares add, in clip norms, for integers
     (in the steps of `detail`, where it states them), the noise on the probabilities for coins.
     """
-    if isinstance(entry, Aborted):
+    if isinstance(entry, Aborted | Purchase):
         return None
     charged = entry.steps if isinstance(entry, LocalRelease) else (entry,)
     least = max((_least_noise_std(part.mechanism, entry) for part in charged), default=0.0)
@@ -203,6 +240,9 @@ class Entries:
 def _entry_of_round_0(record: Mapping[str, Any]) -> Entry:
     if record["kind"] == "aborted":
         return Aborted(round=0, reason=_text(reason=record["reason"]))
+    if record["kind"] == "purchase":
+        units = require.count(units=record["units"])
+        return Purchase(round=0, units=units, plan=plan_from(record["plan"]), detail=_mapping(detail=record["detail"]))
     if record["kind"] not in ("release", "local-release"):
         raise InvalidParameter("not a release that this version knows (kind).")
     common: Any = {

@@ -31,6 +31,7 @@ from accounting.ledger.entries import (
     Entry,
     Header,
     LocalRelease,
+    Purchase,
     Release,
     header_from,
     misplaced,
@@ -40,7 +41,7 @@ from accounting.ledger.hash_chain import opened, sealed
 from accounting.ledger.regular_file import open_input
 from accounting.mechanisms import Composed
 
-__all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Release"]
+__all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Purchase", "Release"]
 
 _DIGEST = 32
 """Bytes of a hash."""
@@ -64,7 +65,7 @@ class Ledger:
     @property
     def releases(self) -> list[Release | LocalRelease]:
         """What was released, in order."""
-        return [entry for entry in self.entries if not isinstance(entry, Aborted)]
+        return [entry for entry in self.entries if not isinstance(entry, Aborted | Purchase)]
 
     @property
     def head(self) -> str:

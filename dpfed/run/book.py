@@ -11,6 +11,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import open_input
 from accounting.mechanisms import SingleRelease, schedule_of
 from dpfed.errors import RunError
+from dpfed.methods.goals import PrivacyGoal
 from dpfed.run.binding import PARTS, Heads
 
 
@@ -22,6 +23,7 @@ class Book:
 
     def __init__(self, ledger: Ledger, project: ProjectLedger | None = None) -> None:
         self.ledger, self.project = ledger, project
+        self.worst: SingleRelease | None = None
         self._repeatable = ledger.header.randomness == "simulated"
         self._written = {entry.round: entry for entry in ledger.entries}
         self._of_project = _lines_of(self.run, project)
@@ -123,7 +125,7 @@ class Book:
                 population = self.ledger.header.population
                 # A round of a schedule is never repeated: a line that the ledger has not got released nothing.
                 stands = self._repeatable or schedule_of(entry.mechanism) is not None
-                self.project.charge(entry, run=self.run, population=population, repeatable=stands)
+                self.project.charge(entry, run=self.run, population=population, repeatable=stands, worst=self.worst)
             self.ledger.record(entry)
         elif before != entry:
             raise RunError(
@@ -148,6 +150,17 @@ class Book:
                     f"{self.ledger.path}: run {name} of the project has a schedule that is drawn from "
                     f"{schedule.stream!r}, too. Give this run another run.seed."
                 )
+
+    def begin(self, goal: PrivacyGoal, *, first: int, rounds: int) -> None:
+        """Have the project pay for the rounds that it was not charged for yet. BudgetSpent where it does not.
+
+        Where a charge depends on the shares that arrive, a round costs what the fewest of them would.
+        """
+        self.worst = goal.mechanism if goal.varies else None
+        if self.project is not None:
+            left = [goal.of_round(number) for number in range(first, rounds) if number not in self._of_project]
+            population = self.ledger.header.population
+            self.project.begin(left, run=self.run, first=first, population=population)
 
     @property
     def heads(self) -> Heads:

@@ -46,7 +46,7 @@ def summary_of(
         "ledger_entries": len(ledger.entries) if ledger else None,
         "stopped_by": stopped_by,
         "project_ledger": str(book.project.ledger.path) if book and book.project else None,
-        "project_epsilon": book.project.spent().epsilon if book and book.project else None,
+        "project_epsilon": book.project.terms.epsilon if book and book.project else None,
         "project_head": book.project.ledger.head if book and book.project else None,
     }
 
