@@ -40,6 +40,8 @@ SMALLEST_DELTA = 1e-8
 """Below this the slack of a purchase is not large against the rounding of a comparison: only units can be charged."""
 MOST_UNITS = 10**6
 _PLANNED = 1000
+_LOOSE = 1.05
+"""Times more units by the best account than by the Gaussian above a release from which on prices are given up."""
 _SHARE = 0.1
 """Of what is left of the reserve, the slack of one purchase: so the reserve never runs out."""
 
@@ -85,16 +87,21 @@ def currency(unit: Composed, declared: Composed | None, *, epsilon: float, delta
 
     unit: one release, or an epoch or run of a schedule as a whole. reserve: the part of delta, absolute, that
     purchases may use. Without a reserve, below SMALLEST_DELTA and for units without a loss distribution nothing can be
-    bought, and the units are counted by the best account of N adaptive rounds. Direction of error: fewer units.
+    bought; in the last two cases the units are counted by the best account of N adaptive rounds. Direction of error:
+    fewer units.
     """
-    if reserve > 0 and delta >= SMALLEST_DELTA:
+    found: _Pairs | _FixedSize | None = None
+    if delta >= SMALLEST_DELTA:
         try:
             pairs = _Pairs.of(unit, declared, epsilon=epsilon, delta=delta, reserve=reserve)
             game = _FixedSize.of(unit, declared, epsilon=epsilon, target=delta - reserve, pairs=pairs)
-            return pairs if game is None or game.units <= pairs.units else game
+            found = pairs if game is None or game.units <= pairs.units else game
         except UnsupportedMechanism:
             pass
-    return _Counted(units=_most(lambda count: _together(unit, count, declared, delta) <= epsilon))
+    if found is not None and not found.is_loose:
+        return found
+    counted = _Counted(units=_most(lambda count: _together(unit, count, declared, delta) <= epsilon))
+    return counted if found is None or counted.units > found.units * _LOOSE else found
 
 
 def is_quieter(release: SingleRelease, unit: SingleRelease) -> bool:
@@ -181,8 +188,6 @@ class _Pairs:
     linear between grid points, so (P) for all gamma is (P) at the grid points.
     """
 
-    has_prices = True
-
     def __init__(self, unit: Composed, declared: Composed | None, rounds: int, *, delta: float) -> None:
         scheduled = any(schedule_of(part) is not None for part, _ in unit.parts)
         times = (
@@ -202,13 +207,14 @@ class _Pairs:
         self.declared = None if declared is None else _Near.of(declared, self.interval, _SHARE**2 * delta)
         self._delta = delta
         self._powers: dict[int, list[LossLaw]] = {}
-        self.units = 0
+        self.units, self.has_prices, self.is_loose = 0, True, near.pairwise
 
     @classmethod
     def of(cls, unit: Composed, declared: Composed | None, *, epsilon: float, delta: float, reserve: float) -> "_Pairs":
         rounds = _PLANNED
         while True:
             made = cls(unit, declared, rounds, delta=delta)
+            made.has_prices = reserve > 0
             limit = min(4 * rounds, MOST_UNITS)
             made.units = _most(made._within(epsilon, delta, reserve), limit=limit)
             if made.units < limit or limit == MOST_UNITS:
@@ -325,10 +331,9 @@ class _FixedSize:
     so the inequality at the grid points is enough (docs/theory-projects.md).
     """
 
-    has_prices = True
-
-    def __init__(self, pairs: _Pairs, values: list[Values], units: int) -> None:
-        self._pairs, self._values, self.units = pairs, values, units
+    def __init__(self, pairs: _Pairs, values: list[Values]) -> None:
+        self._pairs, self._values = pairs, values
+        self.units, self.has_prices, self.is_loose = len(values) - 1, pairs.has_prices, False
 
     @classmethod
     def of(
@@ -350,7 +355,7 @@ class _FixedSize:
             if after.worse_epsilon(target) > epsilon:
                 break
             values.append(after)
-        return cls(pairs, values, len(values) - 1)
+        return cls(pairs, values)
 
     def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
         low, high = 0, left

@@ -9,7 +9,9 @@ from accounting import Ledger
 from accounting.errors import BudgetSpent, LedgerError
 from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
+from dpfed.config.tables import parse
 from dpfed.errors import RunError
+from dpfed.methods import presets
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 
@@ -140,6 +142,22 @@ def test_runs_on_other_clients_or_without_privacy_are_refused(tiny_config, tmp_p
     with pytest.raises(RunError, match="only runs with"):
         federation.run(not_private, tmp_path / "b", project=project)
     assert not Ledger.read(project.ledger.path).releases
+
+
+def test_a_project_is_made_for_a_plan(tmp_path, capsys):
+    path = str(tmp_path / "p.jsonl")
+    plan = ["--plan", "dp-fedavg-digits", "--plan", "fed-smp-randk-digits"]
+    assert status(["ledger", "create", path, "--clients", "650", "--epsilon", "6", *plan, "--reserve", "0.02"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    project = ProjectLedger.open(path)
+    assert f"which is {project.units[0]} units (poisson" in said
+    assert project.terms.reserve == 0.02
+    ((_, rounds),) = project.terms.declared
+    assert rounds == build(parse(presets.tables("fed-smp-randk-digits"), source="")).config.federation.rounds
+    assert status(["ledger", "create", f"{path}2", "--clients", "60", "--epsilon", "6", *plan]) == 2
+    assert "must have [privacy] and 60 clients" in capsys.readouterr().err
+    assert status(["run", "dp-fedavg-digits", "--pay", "3", "--out", str(tmp_path / "run")]) == 2
+    assert "--pay without --ledger" in capsys.readouterr().err
 
 
 def test_the_commands(tmp_path, capsys):
