@@ -19,6 +19,7 @@ from accounting.mechanisms import (
     schedule_of,
     unsampled,
 )
+from accounting.rounding import downwards
 
 Plan = tuple[tuple[SingleRelease, int], ...]
 
@@ -101,7 +102,7 @@ def counted(plan: Plan) -> Counter[SingleRelease]:
 def _words(release: SingleRelease) -> str:
     sampling, noise = sampling_of(release), gaussian_of(release)
     cohort = "all clients" if sampling.name == "all" else f"{sampling.name} {sampling.probability:.4g}"
-    return f"{cohort}, " + (f"noise {noise.noise_multiplier:.6g}" if noise else unsampled(release).kind)
+    return f"{cohort}, " + (f"noise {downwards(noise.noise_multiplier)}" if noise else unsampled(release).kind)
 
 
 def unit_of(release: SingleRelease) -> Plan | None:

@@ -281,6 +281,8 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(
             ("project", f"{summary['project_ledger']}: epsilon {upwards(summary['project_epsilon'])} for all its runs")
         )
+    if summary["project_condition"] is not None:
+        rows.append(("", summary["project_condition"]))
     rows += [
         ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})" + _aborted(summary) + _again(summary)),
         (

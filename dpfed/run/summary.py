@@ -47,6 +47,7 @@ def summary_of(
         "stopped_by": stopped_by,
         "project_ledger": str(book.project.ledger.path) if book and book.project else None,
         "project_epsilon": book.project.terms.epsilon if book and book.project else None,
+        "project_condition": book.project.condition if book and book.project else None,
         "project_head": book.project.ledger.head if book and book.project else None,
     }
 

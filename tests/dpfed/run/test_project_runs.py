@@ -25,13 +25,15 @@ def run(tiny_config, project, folder, *settings, **options):
     return federation.run(build(tiny_config("federation.rounds=8", *settings)), folder, project=project, **options)
 
 
-def test_two_runs_end_where_the_projects_budget_does(tiny_config, tmp_path, project):
+def test_two_runs_end_where_the_projects_budget_does(tiny_config, tmp_path):
+    project = ProjectLedger.create(tmp_path / "small.jsonl", clients=60, epsilon=2.0, delta=1e-3)
     first = run(tiny_config, project, tmp_path / "a", "federation.rounds=3").summary
     second = run(tiny_config, project, tmp_path / "b", "federation.rounds=200", "run.evaluate_every=200").summary
     assert (first["stopped_by"], second["stopped_by"]) == ("rounds", "budget")
-    assert second["project_epsilon"] == 4.0
+    assert second["project_epsilon"] == 2.0
+    assert second["project_condition"] is None
     assert project.units == (3 + second["rounds"], 0)
-    assert project.spent().epsilon <= 4.0
+    assert project.spent().epsilon <= 2.0
     releases = Ledger.read(project.ledger.path).releases
     assert len(releases) == 3 + second["rounds"]
     own = [Ledger.read(tmp_path / name / "ledger.jsonl").releases for name in "ab"]
@@ -94,6 +96,7 @@ def test_a_run_of_another_kind_is_bought_whole_or_does_not_begin(tiny_config, tm
 def test_shares_that_are_charged_cost_the_fewest_that_may_arrive(tiny_config, tmp_path, project):
     shares = (
         "federation.sampling=fixed",
+        "privacy.adjacency=zero-out",
         "privacy.placement=clients",
         "privacy.missing_shares=charged",
         "privacy.noise_multiplier=3.0",
