@@ -65,7 +65,7 @@ class Ledger:
     @property
     def releases(self) -> list[Release | LocalRelease]:
         """What was released, in order."""
-        return [entry for entry in self.entries if not isinstance(entry, Aborted | Purchase)]
+        return [entry for entry in self.entries if isinstance(entry, Release | LocalRelease)]
 
     @property
     def head(self) -> str:

@@ -82,7 +82,7 @@ def charged_as(line: Release) -> SingleRelease:
     found = mechanisms.from_dict(worst)
     if isinstance(found, Composed):
         raise LedgerError("charged_as: a composition is not one release.")
-    release: SingleRelease = found  # type: ignore[assignment]
+    release: SingleRelease = found
     return release
 
 

@@ -12,7 +12,7 @@ from accounting import require
 from accounting.compose.accountant import Guarantee
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
-from accounting.ledger import Aborted, Entry, Ledger, Release
+from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from dpfed.audit.promise import Promise, promise_of, with_more_noise
 from dpfed.audit.run_lines import (
@@ -236,7 +236,7 @@ def _numbered(name: str, lines: list[Line]) -> tuple[Line, ...]:
 def _check_entry(entry: Entry) -> None:
     """The values that the ledger itself takes as they come."""
     require.count(at_least=0, round=entry.round)
-    if isinstance(entry, Aborted):
+    if isinstance(entry, Aborted | Purchase):
         return
     if not 0 < require.positive(clip_norm=entry.clip_norm) + require.nonnegative(noise_std=entry.noise_std) < LARGEST:
         raise InvalidParameter(f"clip_norm={entry.clip_norm}, noise_std={entry.noise_std}: no run has them.")
