@@ -52,7 +52,8 @@ class Release:
     """One release. `mechanism` carries adjacency, sampler and noise; the rest says how it was carried out.
 
     `noise_std` is the standard deviation of the noise on the sum, `noise_placement` "server" or "clients" (shares),
-    `detail` anything else that was fixed beforehand (dimension, denominators, parts of a joint release).
+    `detail` anything else that was fixed beforehand (dimension, denominators, parts of a joint release). `nonce` marks
+    the charge of a run's fresh noise, in the run's ledger and in its project's: equal nonces are one release.
     """
 
     round: int
@@ -61,6 +62,7 @@ class Release:
     noise_std: float
     noise_placement: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+    nonce: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -72,6 +74,7 @@ class Release:
             "noise_std": self.noise_std,
             "noise_placement": self.noise_placement,
             "detail": dict(self.detail),
+            **_nonce_in(self.nonce),
         }
 
 
@@ -108,17 +111,23 @@ class Aborted:
 
     Sound where ending does not depend on the data nor on who was drawn: too many clients were lost of a number that is
     fixed (`dpfed.methods.aborts` refuses the rest). `reason` is published: it holds no counts, clients or steps.
+    `nonce` takes back the line of this nonce: its project was never charged for it, so nothing was released.
     """
 
     round: int
     reason: str
+    nonce: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "aborted", "round": self.round, "reason": self.reason}
+        return {"kind": "aborted", "round": self.round, "reason": self.reason, **_nonce_in(self.nonce)}
 
 
 Entry = Release | LocalRelease | Aborted
 """A line after the header."""
+
+
+def _nonce_in(nonce: str | None) -> dict[str, str]:
+    return {} if nonce is None else {"nonce": nonce}
 
 
 def misplaced(header: Header, entry: Entry) -> str | None:
@@ -180,8 +189,8 @@ def header_from(record: Mapping[str, Any]) -> Header:
 
 
 class Entries:
-    """Reads records one by one. A record that says the same as the one before, of another round, shares its parts: a
-    million rounds of a run take the memory of their numbers.
+    """Reads records one by one. A record that says the same as the one before, of another round and nonce, shares its
+    parts: a million rounds of a run take the memory of their numbers.
     """
 
     def __init__(self) -> None:
@@ -190,6 +199,7 @@ class Entries:
     def read(self, record: dict[str, Any]) -> Entry:
         """The entry that `to_dict` wrote. InvalidParameter for anything else."""
         round = require.count(0, round=record.pop("round", None))
+        nonce = _text(nonce=record.pop("nonce")) if "nonce" in record else None
         if self._before is None or self._before[0] != record:
             try:
                 self._before = record, _entry_of_round_0(record)
@@ -197,7 +207,12 @@ class Entries:
                 raise
             except (KeyError, TypeError) as error:
                 raise InvalidParameter(f"not a release that this version knows ({error}).") from None
-        return replace(self._before[1], round=round)
+        entry = replace(self._before[1], round=round)
+        if nonce is None:
+            return entry
+        if isinstance(entry, LocalRelease):
+            raise InvalidParameter("a local release has no nonce.")
+        return replace(entry, nonce=nonce)
 
 
 def _entry_of_round_0(record: Mapping[str, Any]) -> Entry:

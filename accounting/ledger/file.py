@@ -62,9 +62,17 @@ class Ledger:
         self._heads = bytearray.fromhex(chain)
 
     @property
+    def standing(self) -> list[Entry]:
+        """Entries in order, without charges that were taken back and the marks that say so."""
+        void = {entry.nonce for entry in self.entries if isinstance(entry, Aborted) and entry.nonce is not None}
+        if not void:
+            return self.entries
+        return [entry for entry in self.entries if isinstance(entry, LocalRelease) or entry.nonce not in void]
+
+    @property
     def releases(self) -> list[Release | LocalRelease]:
-        """What was released, in order."""
-        return [entry for entry in self.entries if not isinstance(entry, Aborted)]
+        """Releases in order."""
+        return [entry for entry in self.standing if not isinstance(entry, Aborted)]
 
     @property
     def head(self) -> str:

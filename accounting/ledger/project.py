@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -166,13 +166,22 @@ class ProjectLedger:
         with _held(self._lock, self.ledger.path):
             return self._catch_up(mechanism).epsilon(mechanism)
 
-    def charge(self, release: Release, *, run: str, population: str | None = None, repeatable: bool = False) -> None:
+    def charge(
+        self,
+        release: Release,
+        *,
+        run: str,
+        population: str | None = None,
+        repeatable: bool = False,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
         """Put the release on the ledger, or raise BudgetSpent and leave everything as it is. LedgerError for other
         clients than the project's.
 
         run: names the run in the line. population: the fingerprint of its clients. repeatable: a line of this run and
         round that says the same stands for it (a simulated round that was interrupted and is repeated with the same
-        noise is one release).
+        noise is one release). first: called under the lock once the budget pays, before the line is written; it writes
+        the line of the run's own ledger, or raises.
         """
         who = {} if population is None else {"population": population}
         line = replace(release, detail={**release.detail, "run": run, **who})
@@ -188,6 +197,7 @@ class ProjectLedger:
                     f"{upwards(after)}, at most {downwards(self.terms.epsilon)} at delta {upwards(self.terms.delta)} "
                     "may be spent. It was not released."
                 )
+            first()
             self.ledger.record(line)
             self._add(running, [line])
             kept_head.write(self.ledger.path, self.ledger.head)
