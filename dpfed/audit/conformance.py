@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from accounting.compose import lower_bound, pld
@@ -196,7 +197,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
         raise
     except (DpfedError, AccountingError) as error:
         return f"config.toml does not give this line ({error})"
-    found = release.to_dict()
+    found = replace(release, nonce=None).to_dict()
     different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
     if not different:
         return None

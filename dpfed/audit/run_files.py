@@ -102,9 +102,9 @@ class RunFiles:
 
     @cached_property
     def entries(self) -> Mapping[int, tuple[Entry, ...]]:
-        """The ledger's lines by round, counted from 1."""
+        """The ledger's lines by round, counted from 1, without charges that were taken back."""
         found: dict[int, tuple[Entry, ...]] = {}
-        for entry in self.trusted_ledger.entries:
+        for entry in self.trusted_ledger.standing:
             found[entry.round + 1] = (*found.get(entry.round + 1, ()), entry)
         return found
 

@@ -140,11 +140,11 @@ class Book:
                 raise self._old_copy(line.round)
         self._compared = len(entries)
 
-    def _old_copy(self, round: int) -> RunError:
+    def _old_copy(self, number: int) -> RunError:
         assert self.project is not None
         return RunError(
-            f"{self.ledger.path}: has no line for a charge of round {round} that {self.project.ledger.path} has of run "
-            f"{self.run}: the folder is an old copy, and another one has gone on. Nothing was released. Resume the "
+            f"{self.ledger.path}: has no line for a charge of round {number} that {self.project.ledger.path} has of "
+            f"run {self.run}: the folder is an old copy, and another one has gone on. Nothing was released. Resume the "
             "newest folder of this run, or start a new run."
         )
 
