@@ -12,6 +12,7 @@ from typing import Any
 from accounting import mechanisms, require
 from accounting.compose.histories import Steps
 from accounting.errors import AccountingError, InvalidParameter
+from accounting.ledger.planned import Planned, planned_from
 from accounting.mechanisms import Composed, SingleRelease, unsampled
 from accounting.rounding import upwards
 
@@ -24,7 +25,8 @@ class Header:
 
     population: a fingerprint, under a secret key, of who the clients are and what each of them holds.
     binding:    hashes of what else the run is made of (configuration, start model), by name.
-    Ledgers of 0.1 have neither.
+    plan:       most that may be released, fixed before the first result (`ledger.planned`).
+    Ledgers of 0.1 have none of the three, ledgers of 0.2 have no plan.
     """
 
     unit: str
@@ -33,6 +35,7 @@ class Header:
     about: Mapping[str, Any] = field(default_factory=dict)
     population: str | None = None
     binding: Mapping[str, str] | None = None
+    plan: Planned | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -44,6 +47,7 @@ class Header:
             "about": dict(self.about),
             **({} if self.population is None else {"population": self.population}),
             **({} if self.binding is None else {"binding": dict(self.binding)}),
+            **({} if self.plan is None else {"plan": self.plan.to_dict()}),
         }
 
 
@@ -184,6 +188,7 @@ def header_from(record: Mapping[str, Any]) -> Header:
                 about=about,
                 population=_text(population=record["population"]) if "population" in record else None,
                 binding=_texts(binding=record["binding"]) if "binding" in record else None,
+                plan=planned_from(_mapping(plan=record["plan"])) if "plan" in record else None,
             )
     raise InvalidParameter("not a header: it needs unit (client or record), clients, randomness and about.")
 

@@ -203,9 +203,10 @@ class ProjectLedger:
             kept_head.write(self.ledger.path, self.ledger.head)
 
     def spent(self, *, with_lower_bound: bool = True) -> Guarantee:
-        """What all runs together have spent, from the file alone."""
+        """Epsilon of everything that was charged, from the file alone, if it was fixed in advance. What may be stated
+        whatever was chosen by looking at results is the budget."""
         self.ledger.look()
-        return self.ledger.guarantee(self.terms.delta, with_lower_bound=with_lower_bound)
+        return self.ledger.if_fixed_in_advance(self.terms.delta, with_lower_bound=with_lower_bound)
 
     def to_dict(self) -> dict[str, Any]:
         """What `dpfed ledger show --json` prints: terms, what is spent and left, and the releases of each run."""

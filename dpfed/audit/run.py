@@ -61,7 +61,7 @@ class RunAudit:
             if opinion is None:
                 return None, ("no second opinion: nothing was released",)
             least = conformance.least_epsilon(self.files, opinion.delta)
-            return opinion.epsilon, opinion.remarks(epsilon=self.files.guarantee.epsilon, lower_bound=least)
+            return opinion.epsilon, opinion.remarks(epsilon=self.files.spent.epsilon, lower_bound=least)
         except (DpfedError, AccountingError) as reason:
             return None, (f"no second opinion: {reason}",)
 
