@@ -42,7 +42,7 @@ def test_two_runs_draw_from_one_budget_until_it_is_spent(project):
     with pytest.raises(BudgetSpent, match=r"at most 1 at delta 1e-05.*was not released"):
         other.charge(release(charged), run="b")
     assert charged in (most - 1, most)  # the running account rounds up by its grid
-    spent = Ledger.read(project.ledger.path).guarantee(DELTA)
+    spent = Ledger.read(project.ledger.path).if_fixed_in_advance(DELTA)
     assert spent.epsilon == accountant.epsilon(Composed(parts=((ROUND, charged),)), delta=DELTA) <= 1.0
     assert project.to_dict()["runs"] == {"a": -(-charged // 2), "b": charged // 2}
 
