@@ -12,6 +12,7 @@ from typing import Any
 from accounting import mechanisms, require
 from accounting.compose.histories import Steps
 from accounting.errors import AccountingError, InvalidParameter
+from accounting.ledger.planned import Planned, planned_from
 from accounting.mechanisms import Composed, SingleRelease, unsampled
 from accounting.rounding import upwards
 
@@ -24,7 +25,8 @@ class Header:
 
     population: a fingerprint, under a secret key, of who the clients are and what each of them holds.
     binding:    hashes of what else the run is made of (configuration, start model), by name.
-    Ledgers of 0.1 have neither.
+    plan:       most that may be released, fixed before the first result (`ledger.planned`).
+    Ledgers of 0.1 have none of the three, ledgers of 0.2 have no plan.
     """
 
     unit: str
@@ -33,6 +35,7 @@ class Header:
     about: Mapping[str, Any] = field(default_factory=dict)
     population: str | None = None
     binding: Mapping[str, str] | None = None
+    plan: Planned | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -44,6 +47,7 @@ class Header:
             "about": dict(self.about),
             **({} if self.population is None else {"population": self.population}),
             **({} if self.binding is None else {"binding": dict(self.binding)}),
+            **({} if self.plan is None else {"plan": self.plan.to_dict()}),
         }
 
 
@@ -52,7 +56,8 @@ class Release:
     """One release. `mechanism` carries adjacency, sampler and noise; the rest says how it was carried out.
 
     `noise_std` is the standard deviation of the noise on the sum, `noise_placement` "server" or "clients" (shares),
-    `detail` anything else that was fixed beforehand (dimension, denominators, parts of a joint release).
+    `detail` anything else that was fixed beforehand (dimension, denominators, parts of a joint release). `nonce` marks
+    the charge of a run's fresh noise, in the run's ledger and in its project's: equal nonces are one release.
     """
 
     round: int
@@ -61,6 +66,7 @@ class Release:
     noise_std: float
     noise_placement: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+    nonce: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -72,6 +78,7 @@ class Release:
             "noise_std": self.noise_std,
             "noise_placement": self.noise_placement,
             "detail": dict(self.detail),
+            **_nonce_in(self.nonce),
         }
 
 
@@ -108,13 +115,15 @@ class Aborted:
 
     Sound where ending does not depend on the data nor on who was drawn: too many clients were lost of a number that is
     fixed (`dpfed.methods.aborts` refuses the rest). `reason` is published: it holds no counts, clients or steps.
+    `nonce` takes back the line of this nonce: its project was never charged for it, so nothing was released.
     """
 
     round: int
     reason: str
+    nonce: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "aborted", "round": self.round, "reason": self.reason}
+        return {"kind": "aborted", "round": self.round, "reason": self.reason, **_nonce_in(self.nonce)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +163,10 @@ def plan_from(record: Any) -> tuple[tuple[SingleRelease, int], ...]:
         raise InvalidParameter("plan: must be a list of pairs of a mechanism and a count.")
     parts = tuple((_single(mechanism), require.count(count=count)) for mechanism, count in record)
     return Composed(parts=parts).parts
+
+
+def _nonce_in(nonce: str | None) -> dict[str, str]:
+    return {} if nonce is None else {"nonce": nonce}
 
 
 def misplaced(header: Header, entry: Entry) -> str | None:
@@ -212,13 +225,14 @@ def header_from(record: Mapping[str, Any]) -> Header:
                 about=about,
                 population=_text(population=record["population"]) if "population" in record else None,
                 binding=_texts(binding=record["binding"]) if "binding" in record else None,
+                plan=planned_from(_mapping(plan=record["plan"])) if "plan" in record else None,
             )
     raise InvalidParameter("not a header: it needs unit (client or record), clients, randomness and about.")
 
 
 class Entries:
-    """Reads records one by one. A record that says the same as the one before, of another round, shares its parts: a
-    million rounds of a run take the memory of their numbers.
+    """Reads records one by one. A record that says the same as the one before, of another round and nonce, shares its
+    parts: a million rounds of a run take the memory of their numbers.
     """
 
     def __init__(self) -> None:
@@ -227,6 +241,7 @@ class Entries:
     def read(self, record: dict[str, Any]) -> Entry:
         """The entry that `to_dict` wrote. InvalidParameter for anything else."""
         round = require.count(0, round=record.pop("round", None))
+        nonce = _text(nonce=record.pop("nonce")) if "nonce" in record else None
         if self._before is None or self._before[0] != record:
             try:
                 self._before = record, _entry_of_round_0(record)
@@ -234,7 +249,12 @@ class Entries:
                 raise
             except (KeyError, TypeError) as error:
                 raise InvalidParameter(f"not a release that this version knows ({error}).") from None
-        return replace(self._before[1], round=round)
+        entry = replace(self._before[1], round=round)
+        if nonce is None:
+            return entry
+        if isinstance(entry, LocalRelease | Purchase):
+            raise InvalidParameter("a local release or a purchase has no nonce.")
+        return replace(entry, nonce=nonce)
 
 
 def _entry_of_round_0(record: Mapping[str, Any]) -> Entry:

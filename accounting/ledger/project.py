@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -215,6 +215,7 @@ class ProjectLedger:
         population: str | None = None,
         repeatable: bool = False,
         worst: SingleRelease | None = None,
+        first: Callable[[], None] = lambda: None,
     ) -> None:
         """Put the release on the ledger, or raise BudgetSpent and leave everything as it is. LedgerError for other
         clients than the project's.
@@ -222,7 +223,8 @@ class ProjectLedger:
         run: names the run in the line. population: the fingerprint of its clients. repeatable: a line of this run and
         round that says the same stands for it (a simulated round that was interrupted and is repeated with the same
         noise is one release). worst: what the round might have released at the worst, where the noise that arrived
-        decides; that is charged, whatever the outcome.
+        decides; that is charged, whatever the outcome. first: called under the lock once the budget pays, before the
+        line is written; it writes the line of the run's own ledger, or raises.
         """
         who = {} if population is None else {"population": population}
         costs = {} if worst in (None, release.mechanism) else {"charged_as": worst.to_dict()}
@@ -234,12 +236,14 @@ class ProjectLedger:
                 return
             if why := self._refusal(charged_as(line), run, release.round):
                 raise BudgetSpent(f"{self.ledger.path}: round {release.round} of run {run}: {why} It was not released.")
+            first()
             self._write(line)
 
     def spent(self, *, with_lower_bound: bool = True) -> Guarantee:
-        """What all runs together have spent, from the file alone."""
+        """Epsilon of everything that was charged, from the file alone, if it was fixed in advance. What may be stated
+        whatever was chosen by looking at results is the budget."""
         self.ledger.look()
-        return self.ledger.guarantee(self.terms.delta, with_lower_bound=with_lower_bound)
+        return self.ledger.if_fixed_in_advance(self.terms.delta, with_lower_bound=with_lower_bound)
 
     @property
     def condition(self) -> str | None:

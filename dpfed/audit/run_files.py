@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,9 +102,9 @@ class RunFiles:
 
     @cached_property
     def entries(self) -> Mapping[int, tuple[Entry, ...]]:
-        """The ledger's lines by round, counted from 1."""
+        """The ledger's lines by round, counted from 1, without charges that were taken back."""
         found: dict[int, tuple[Entry, ...]] = {}
-        for entry in self.trusted_ledger.entries:
+        for entry in self.trusted_ledger.standing:
             found[entry.round + 1] = (*found.get(entry.round + 1, ()), entry)
         return found
 
@@ -116,12 +116,21 @@ class RunFiles:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """Epsilon from the ledger alone, at the delta that the summary states, by the configured accountant."""
+        """What may be stated by the ledger alone, at the delta that the summary states, by the configured accountant:
+        of a run that ended early, the epsilon of its plan or budget."""
+        return self._of_ledger(Ledger.guarantee)
+
+    @cached_property
+    def spent(self) -> Guarantee:
+        """The same of the ledger's releases, as if they had been fixed in advance."""
+        return self._of_ledger(Ledger.if_fixed_in_advance)
+
+    def _of_ledger(self, account: Callable[..., Guarantee]) -> Guarantee:
         table = self.config.privacy or self.config.local.record
         accountant = table.accountant if table is not None else "best"
         ledger, delta = self.trusted_ledger, self.stated("delta")
         try:
-            return ledger.guarantee(delta, accountant=accountant, with_lower_bound=False)
+            return account(ledger, delta, accountant=accountant, with_lower_bound=False)
         except AccountingError as error:
             raise Unavailable(f"ledger.jsonl: no epsilon follows from it ({error}).") from None
 

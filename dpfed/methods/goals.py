@@ -12,6 +12,7 @@ from accounting.budget.integers import IntegerRounds
 from accounting.compose.accountant import Accountant, overflow
 from accounting.compose.over_rounds import epsilons
 from accounting.integers.fixed_point import NoiseLaw
+from accounting.ledger import Planned
 from accounting.mechanisms import (
     Composed,
     CorrelatedRounds,
@@ -90,6 +91,11 @@ class PrivacyGoal:
         if self.schedule is None:
             return Composed(parts=((self.mechanism, rounds),))
         return Composed.of([self.of_round(number) for number in range(rounds)])
+
+    def planned(self, rounds: int) -> Planned:
+        """The plan of a run of so many rounds, for the header of its ledger."""
+        delta = None if self.budget is None else self.delta
+        return Planned(rounds=rounds, most=(self.run(rounds),), epsilon=self.budget, delta=delta)
 
 
 def goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:

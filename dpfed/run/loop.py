@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.errors import AccountingError, BudgetSpent
-from accounting.ledger import Header
+from accounting.ledger import Header, Planned
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import __version__
@@ -352,12 +352,20 @@ def _open_book(
         about=about,
         population=binding.population,
         binding=binding.to_header(),
+        plan=_planned(experiment, goal),
     )
     book = Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
     if isinstance(goal, PrivacyGoal):
         book.require_own_stream(goal.mechanism)
         book.begin(goal, first=saved.state.round, rounds=experiment.config.federation.rounds)
     return book
+
+
+def _planned(experiment: Experiment, goal: PrivacyGoal | RecordGoal) -> Planned:
+    rounds = experiment.config.federation.rounds
+    if isinstance(goal, RecordGoal):
+        return goal.planned(experiment.method.clients, rounds)
+    return goal.planned(rounds)
 
 
 def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:
