@@ -19,7 +19,7 @@ from dpfed.audit.mask_evidence import chosen_by_public_data
 from dpfed.audit.model_evidence import model_is_the_runs
 from dpfed.audit.own_code_evidence import loaded_here, own_code_is_what_ran, require_own_code
 from dpfed.audit.release_checks import checks_of_releases
-from dpfed.audit.rounds_evidence import rounds_agree
+from dpfed.audit.rounds_evidence import project_agrees, rounds_agree
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.summary_figures import figures_follow, not_checked
 from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
@@ -69,7 +69,7 @@ class RunAudit:
             if opinion is None:
                 return None, ("no second opinion: nothing was released",)
             least = conformance.least_epsilon(self.files, opinion.delta)
-            return opinion.epsilon, opinion.remarks(epsilon=self.files.guarantee.epsilon, lower_bound=least)
+            return opinion.epsilon, opinion.remarks(epsilon=self.files.spent.epsilon, lower_bound=least)
         except (DpfedError, AccountingError) as reason:
             return None, (f"no second opinion: {reason}",)
 
@@ -95,9 +95,9 @@ class RunAudit:
         }
 
 
-def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
+def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
     """Audit the folder that a run left, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that
-    apply to it (`dpfed.audit.loop`).
+    apply to it (`dpfed.audit.loop`). project: the ledger that the run drew from, to be compared release by release.
 
     Claim: a run whose files are what a correct run writes is called "fail" with probability at most 1 - confidence,
     over the run's own randomness. The converse does not hold: "pass" says that nothing in the files speaks against the
@@ -107,12 +107,14 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
     load_own_code()
     loop = ledger_of(path)
+    if loop is not None and project is not None:
+        raise ConfigError(f"--project {project}: a dpfed.ClientLevel draws from no project. Leave it out.")
     if loop is not None:
         return _audit_loop(LoopFiles(loop), confidence, alpha)
     files = RunFiles(path if path.is_dir() or not path.exists() else path.parent)
     require_own_code(files)
     _require_claim(files)
-    checks = [*_of_claims(files), *_of_rounds(files, alpha)]
+    checks = [*_of_claims(files), *_of_project(files, project), *_of_rounds(files, alpha)]
     canaries: list[CanaryResult] = []
     if files.config.audit.canaries or (path / "canaries.jsonl").exists():
         checks.append(check("canaries are the seed's", lambda: canary_test.coins_are_the_seeds(files)))
@@ -125,7 +127,7 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
         delta=_number(files, "delta"),
         checks=tuple(checks),
         canaries=canaries[0] if canaries else None,
-        notes=_notes(files),
+        notes=_notes(files, project),
         not_checked=not_checked(files),
     )
 
@@ -159,6 +161,35 @@ def _of_claims(files: RunFiles) -> list[Check]:
         check("model is the run's", lambda: model_is_the_runs(files)),
         check("other figures follow", lambda: figures_follow(files)),
     ]
+
+
+def _of_project(files: RunFiles, project: Path | None) -> list[Check]:
+    """The run's charges against its project's."""
+    if project is not None:
+        return [check("project was charged alike", lambda: project_agrees(files, project))]
+    return [check("charges taken back", lambda: _taken_back(files))] if _marks(files) else []
+
+
+def _marks(files: RunFiles) -> int:
+    """Number of charges that the run's ledger says its project never had."""
+    try:
+        return (len(files.ledger.entries) - len(files.ledger.standing)) // 2
+    except (DpfedError, AccountingError):
+        return 0
+
+
+def _of_a_project(files: RunFiles) -> bool:
+    try:
+        return "run" in files.ledger.header.about
+    except (DpfedError, AccountingError):
+        return False
+
+
+def _taken_back(files: RunFiles) -> tuple[bool | None, str]:
+    return None, (
+        f"ledger.jsonl marks {_marks(files)} charges as taken back, since the project was never charged for them. Give "
+        "the project's ledger by --project to see that."
+    )
 
 
 def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
@@ -209,7 +240,7 @@ def _recomputed(files: RunFiles) -> float | None:
         return None
 
 
-def _notes(files: RunFiles) -> tuple[str, ...]:
+def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
     """What a pass does not show."""
     notes = [
         *_caveats(files),
@@ -222,6 +253,8 @@ def _notes(files: RunFiles) -> tuple[str, ...]:
             "Not looked at: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
             f"round to the next. `dpfed audit upload {files.config.method.name}{loads}` tests that."
         )
+    if project is None and _of_a_project(files):
+        notes.append("The run draws from a project, whose ledger was not compared: --project LEDGER does that.")
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
     if files.config.local.record is not None:

@@ -35,6 +35,7 @@ def run(
     resume: Annotated[bool, Parameter(negative="")] = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
+    pay: int | None = None,
     engine: Engine = "in-process",
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
@@ -58,6 +59,9 @@ def run(
         Name the presets and stop.
     ledger
         A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
+    pay
+        With --ledger: the most units of the project that the run may be bought for, where its rounds are of another
+        kind than the project's. All are spent when the run begins.
     engine
         Who trains the clients: this process, or Flower's simulation with processes of its own.
     load
@@ -96,7 +100,9 @@ def run(
             with asked_by_signals(lambda words: None):  # the first process says when it is over
                 federation.follow(experiment)
             return 0
-        project = None if ledger is None else ProjectLedger.open(ledger)
+        if pay is not None and ledger is None:
+            raise ConfigError("--pay without --ledger: units of which project? Name it.")
+        project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
         again = _command(
             config,
             folder,
@@ -275,7 +281,11 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary["aggregation"] != "plain":
         rows += _secure_sum_rows(summary)
     if summary["project_ledger"] is not None:
-        rows.append(("project", f"{summary['project_ledger']}: {upwards(summary['project_epsilon'])} spent in all"))
+        rows.append(
+            ("project", f"{summary['project_ledger']}: epsilon {upwards(summary['project_epsilon'])} for all its runs")
+        )
+    if summary["project_condition"] is not None:
+        rows.append(("", summary["project_condition"]))
     rows += [
         ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})" + _aborted(summary) + _again(summary)),
         (

@@ -14,6 +14,7 @@ from accounting.compose.accountant import Accountant, guarantee, overflow
 from accounting.compose.over_rounds import epsilons
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers.fixed_point import NoiseLaw
+from accounting.ledger import Planned
 from accounting.mechanisms import (
     Composed,
     CorrelatedRounds,
@@ -92,6 +93,11 @@ class PrivacyGoal:
         if self.schedule is None:
             return Composed(parts=((self.mechanism, rounds),))
         return Composed.of([self.of_round(number) for number in range(rounds)])
+
+    def planned(self, rounds: int) -> Planned:
+        """The plan of a run of so many rounds, for the header of its ledger."""
+        delta = None if self.budget is None else self.delta
+        return Planned(rounds=rounds, most=(self.run(rounds),), epsilon=self.budget, delta=delta)
 
     def require_statement(self, rounds: int) -> None:
         """Raise ContradictoryBounds if the planned rounds have a lower bound above their epsilon: none may be run."""

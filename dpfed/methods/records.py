@@ -10,6 +10,7 @@ import numpy as np
 from accounting.budget import calibrate
 from accounting.compose.accountant import Accountant
 from accounting.compose.histories import epsilon_of_worst
+from accounting.ledger import Planned
 from accounting.mechanisms import Composed
 from dpfed.clients.records import RecordLevel, step_of
 from dpfed.clients.training import LocalTraining
@@ -32,6 +33,16 @@ class RecordGoal:
     noise_multiplier: float
     clip_norm: float
     unit: Literal["record"] = "record"
+
+    def planned(self, local: LocalTraining, rounds: int) -> Planned:
+        """The plan of a run of so many rounds, for the header of its ledger: a client of each size in every round."""
+        batches, sizes = local.poisson_batches, np.unique(local.partition.sizes)
+        most = [
+            Composed(parts=((step_of(self.noise_multiplier, batches, int(size)), rounds * batches.count(int(size))),))
+            for size in sizes[sizes > 0]
+        ]
+        delta = None if self.budget is None else self.delta
+        return Planned(rounds=rounds, most=tuple(dict.fromkeys(most)), epsilon=self.budget, delta=delta)
 
 
 def private_records(config: Config, local: LocalTraining, randomness: Randomness) -> tuple[LocalTraining, RecordGoal]:

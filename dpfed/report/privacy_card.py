@@ -161,9 +161,7 @@ def _other_epsilons(summary: Mapping[str, Any]) -> list[Fact]:
         words = f"Epsilon at most {upwards(summary['hostile_clients_epsilon'])}, whatever other clients send."
         facts.append(Fact(name="Hostile clients", words=words))
     if summary.get("project_epsilon") is not None:
-        words = (
-            f"Epsilon at most {upwards(summary['project_epsilon'])} spent by all runs of {summary['project_ledger']}."
-        )
+        words = f"Epsilon at most {upwards(summary['project_epsilon'])} for all runs of {summary['project_ledger']}."
         facts.append(Fact(name="Whole project", words=words))
     return facts
 

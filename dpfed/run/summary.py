@@ -47,7 +47,8 @@ def summary_of(
         "ledger_entries": len(ledger.entries) if ledger else None,
         "stopped_by": stopped_by,
         "project_ledger": str(book.project.ledger.path) if book and book.project else None,
-        "project_epsilon": _project_epsilon(book),
+        "project_epsilon": book.project.terms.epsilon if book and book.project else None,
+        "project_condition": book.project.condition if book and book.project else None,
         "project_head": book.project.ledger.head if book and book.project else None,
     }
 
@@ -104,15 +105,6 @@ def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledg
         "not_protected": list(experiment.not_protected),
         "notes": list(stated.notes) if stated else [],
     }
-
-
-def _project_epsilon(book: Book | None) -> float | None:
-    if book is None or book.project is None:
-        return None
-    try:
-        return book.project.spent().epsilon
-    except ContradictoryBounds:
-        return None
 
 
 def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:

@@ -109,6 +109,13 @@ def _check_header(path: Path, there: Header, header: Header) -> None:
             f"{path}: is the ledger of another plan: {'; '.join(different)}. Put back what it began with, or give the "
             "path of a new ledger."
         )
+    then, later = (one.about["plan"]["federation"].get("rounds", 0) for one in (there, header))
+    if later > then and "epsilon" not in header.about["plan"]["privacy"]:
+        raise RunError(
+            f"{path}: rounds={later} for a ledger that began with rounds={then} and without epsilon: its length would "
+            "be chosen by its results, which no epsilon covers. Give the path of a new ledger, and from the start both "
+            "noise_multiplier and epsilon: within that budget a loop can be prolonged."
+        )
 
 
 def _said(header: Header) -> dict[str, str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting import Guarantee, Ledger
-from accounting.ledger import Aborted, Header
+from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.errors import ConfigError, RunError
@@ -60,7 +60,8 @@ class ClientLevel:
     cohort:    expected number of clients in a round under "poisson", exact one under "fixed"
     sampling:  as federation.sampling of `dpfed run`; schedules ("balls-and-bins", ...) with randomness="simulated"
                only, and every round must then be released. separation: that of "min-separation"
-    rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`
+    rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`. A ledger takes
+               more rounds than it began with if both `epsilon` and `noise_multiplier` were given from the start
     epsilon:   what may be spent; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend it
     noise_multiplier: noise over clip norm on the sum
     delta:     n^-1.1 where none is given; adjacency: that of the sampling (`accounting.Plan`)
@@ -171,7 +172,10 @@ class ClientLevel:
                 self._step = None
 
     def guarantee(self) -> Guarantee:
-        """What everything released so far guarantees, from the ledger's file alone."""
+        """The guarantee that holds whatever the loop was ended by, from the ledger's file alone: of what was released
+        once all planned rounds are, until then (and after `break`) the smaller of the plan's and of `epsilon`. Of what
+        was released so far, fixed in advance: `accounting.Ledger.read(private.ledger).if_fixed_in_advance(delta)`.
+        """
         return Ledger.read(self.ledger).guarantee(self.delta)
 
     def names_of(self, cohort: NDArray[np.int64]) -> tuple[str, ...]:
@@ -290,8 +294,18 @@ class ClientLevel:
                 "stages": "whole update" if self._stages_of is None else "own",
             },
             population=None if self._names is None else fingerprint(path, self._names, new=key),
+            plan=self._planned_releases(),
         )
         return LoopBook.open(path, header)
+
+    def _planned_releases(self) -> Planned:
+        """The plan of the ledger's header. Integer noise for updates of unknown size: rounds like the first one."""
+        table = self._parts.config.privacy
+        assert table is not None
+        if self._goal is not None:
+            return self._goal.planned(self.rounds_planned)
+        delta = None if table.epsilon is None else self.delta
+        return Planned(rounds=self.rounds_planned, epsilon=table.epsilon, delta=delta)
 
 
 def _gone_with(owner: ClientLevel) -> Path:
