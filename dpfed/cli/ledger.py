@@ -87,6 +87,9 @@ def create(
 def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
     """Show a project's budget, the units that are left, and the releases of each run.
 
+    The statement is the budget: it holds whatever was chosen by looking at results. What is spent is the epsilon of the
+    releases if all of them had been fixed before the first result was seen.
+
     Example: dpfed ledger show project.jsonl
 
     Parameters
