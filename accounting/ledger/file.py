@@ -274,6 +274,7 @@ class Ledger:
             lines,
             budget_of_project(self.header.about) or self.header.plan,
             [one.round for one in released],
+            aborted=[one.round for one in self.standing if isinstance(one, Aborted)],
             first=next((one.mechanism for one in released if isinstance(one, Release)), None),
             accountant=accountant,
             units=units if record_level else self.header.clients,

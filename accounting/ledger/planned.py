@@ -29,18 +29,21 @@ class Planned:
     most:           all planned rounds as one composition, at the most that they may be charged. Unit "record": one
                     composition for each size of client. Empty: every round is like the first release
     epsilon, delta: budget, which no round of the run may exceed; None without one
+    skips:          True if the caller may leave rounds out by choice, so that a round without a release is an early end
     """
 
     rounds: int | None = None
     most: tuple[Composed, ...] = ()
     epsilon: float | None = None
     delta: float | None = None
+    skips: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {
             **({} if self.rounds is None else {"rounds": self.rounds}),
             **({} if not self.most else {"most": [one.to_dict() for one in self.most]}),
             **({} if self.epsilon is None else {"epsilon": self.epsilon, "delta": self.delta}),
+            **({"skips": True} if self.skips else {}),
         }
 
     def budget_at(self, delta: float) -> float | None:
@@ -60,6 +63,7 @@ def planned_from(record: Mapping[str, Any]) -> Planned:
         most=tuple(one if isinstance(one, Composed) else Composed(parts=((one, 1),)) for one in read),
         epsilon=require.positive(**{"plan.epsilon": record["epsilon"]}) if budget else None,
         delta=require.open_probability(**{"plan.delta": record.get("delta")}) if budget else None,
+        skips=record.get("skips") is True,
     )
 
 
@@ -76,6 +80,7 @@ def statement(
     plan: Planned | None,
     rounds: Sequence[int],
     *,
+    aborted: Sequence[int],
     first: SingleRelease | None,
     accountant: Accountant,
     units: int | None,
@@ -83,18 +88,19 @@ def statement(
     """The guarantee that holds whatever was chosen by looking at results.
 
     lines:  that of the releases themselves, at least one
-    rounds: the round of each release
+    rounds: the round of each release; `aborted`: rounds that ended without a result
     first:  the first release to all clients, which stands for a planned round where the plan names none
     units:  how many clients or records there are, for notes on a large epsilon
 
-    All planned rounds and no others were released: `lines`. Fewer: the smaller of the plan's and the budget's. Rounds
+    All planned rounds and no others were done: `lines`. Fewer: the smaller of the plan's and the budget's. Rounds
     beyond the plan: the budget's. Direction of error: upwards, and never below `lines`.
     """
     if plan is None:
         return _with_note(lines, f"of the releases in the ledger, which names no plan: {FIXED}")
     beyond = plan.rounds is not None and max(rounds) >= plan.rounds
-    if not beyond and len(set(rounds)) == plan.rounds:
-        return _of_all(lines, plan, len(rounds) - plan.rounds)
+    lost = set() if plan.skips else set(aborted) - set(rounds)
+    if not beyond and len(set(rounds)) + len(lost) == plan.rounds:
+        return _of_all(lines, plan, again=len(rounds) - len(set(rounds)), lost=len(lost))
     budget, whole = plan.budget_at(lines.delta), None if beyond else _whole(lines, plan, first, accountant, units)
     if whole is not None and (budget is None or whole.epsilon <= budget):
         words = f"of all {plan.rounds} planned rounds, of which {_counted(rounds)}"
@@ -129,14 +135,17 @@ def _whole(
         return None
 
 
-def _of_all(lines: Guarantee, plan: Planned, again: int) -> Guarantee:
+def _of_all(lines: Guarantee, plan: Planned, *, again: int, lost: int) -> Guarantee:
     """A run that did what was planned, with the conditions of its number."""
     if again:
         lines = _with_note(
             lines, f"{again} rounds were charged again: holds where what interrupted them does not depend on results"
         )
+    if lost:
+        words = f"{lost} rounds ended without a result: holds where losses of clients do not depend on results"
+        lines = _with_note(lines, words)
     budget = plan.budget_at(lines.delta)
-    if budget is not None and lines.epsilon < 0.99 * budget:
+    if budget is not None and not lost and lines.epsilon < 0.99 * budget:
         words = f"whoever would prolong this run because of its results states its budget, {upwards(budget)}"
         lines = _with_note(lines, words)
     return lines

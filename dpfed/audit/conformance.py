@@ -197,7 +197,12 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
     if plan.delta is not None and not same(plan.delta, files.stated("delta")):
         return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.stated('delta')}."
     if kinds and plan.most and files.released and files.config.privacy is not None:
-        expected = files.promise.goal.run(plan.rounds).to_dict()
+        try:
+            expected = files.promise.goal.run(plan.rounds).to_dict()
+        except Unavailable:
+            raise
+        except (DpfedError, AccountingError) as error:
+            return f"{source} does not give the planned releases ({error})."
         if not same(expected, plan.most[0].to_dict()) or len(plan.most) > 1:
             return f"the ledger's header plans other releases than {source} gives."
     return None

@@ -303,9 +303,9 @@ class ClientLevel:
         table = self._parts.config.privacy
         assert table is not None
         if self._goal is not None:
-            return self._goal.planned(self.rounds_planned)
+            return replace(self._goal.planned(self.rounds_planned), skips=True)
         delta = None if table.epsilon is None else self.delta
-        return Planned(rounds=self.rounds_planned, epsilon=table.epsilon, delta=delta)
+        return Planned(rounds=self.rounds_planned, epsilon=table.epsilon, delta=delta, skips=True)
 
 
 def _gone_with(owner: ClientLevel) -> Path:

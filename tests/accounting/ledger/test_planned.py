@@ -77,10 +77,13 @@ def test_all_planned_rounds_state_what_they_are(ledger_of):
     assert any("1 rounds were charged again" in note for note in again.notes)
 
 
-def test_rounds_that_were_left_out_are_an_early_end(ledger_of):
-    ledger = ledger_of(PLAN, range(ROUNDS - 1))
-    Ledger.resume(ledger.path).record(Aborted(round=ROUNDS - 1, reason="skipped"))
-    assert Ledger.read(ledger.path).guarantee(DELTA).epsilon == epsilon(ROUNDS)
+@pytest.mark.parametrize("skips", [False, True])
+def test_rounds_that_the_caller_left_out_are_an_early_end_and_lost_ones_are_none(ledger_of, skips):
+    ledger = ledger_of(replace(PLAN, skips=skips), range(ROUNDS - 1))
+    Ledger.resume(ledger.path).record(Aborted(round=ROUNDS - 1, reason="too few"))
+    stated = Ledger.read(ledger.path).guarantee(DELTA)
+    assert stated.epsilon == epsilon(ROUNDS if skips else ROUNDS - 1)
+    assert any("losses of clients do not depend on results" in note for note in stated.notes) is not skips
 
 
 def test_a_budget_is_stated_where_it_is_less_than_the_plan_or_the_run_was_prolonged(ledger_of):
@@ -140,7 +143,13 @@ def test_records_state_the_worst_client_in_all_rounds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "plan", [PLAN, replace(PLAN, most=()), Planned(epsilon=2.0, delta=1e-5), replace(PLAN, epsilon=1.5, delta=1e-4)]
+    "plan",
+    [
+        PLAN,
+        replace(PLAN, most=()),
+        Planned(epsilon=2.0, delta=1e-5, skips=True),
+        replace(PLAN, epsilon=1.5, delta=1e-4),
+    ],
 )
 def test_the_header_carries_the_plan(ledger_of, plan):
     assert ledger_of(plan, []).header.plan == plan
