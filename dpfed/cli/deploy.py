@@ -51,7 +51,7 @@ def deploy(
     from dpfed.run.experiment import build
 
     experiment = build(checked)  # refuses what cannot work here, before any node sees it
-    write_app(checked, out, name=name, own_code=named_files())
+    write_app(experiment.config, out, name=name, own_code=named_files())
     nodes = checked.federation.clients
     simulated = experiment.goal is not None and checked.run.randomness == "simulated"
     if json:

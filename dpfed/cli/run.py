@@ -83,7 +83,7 @@ def run(
     given = out if config is None and resume else config
     if given is None:
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
-    checked, name = read_configuration(given, settings or [])
+    checked, name = read_configuration(given, settings or [], of_run=out if resume else None)
     from dpfed.aggregation import ranks
     from dpfed.run import loop as federation
     from dpfed.run.experiment import build
@@ -160,11 +160,14 @@ def _measured(names: list[str]) -> Table:
     return table
 
 
-def read_configuration(given: str | Path, settings: list[str]) -> tuple[Config, str]:
-    """The checked configuration of a TOML file, a preset or a run's folder, and its name."""
+def read_configuration(given: str | Path, settings: list[str], *, of_run: Path | None = None) -> tuple[Config, str]:
+    """Return the checked configuration of a TOML file, a preset or a run's folder, and its name.
+
+    of_run: folder of the run that is resumed, whose delta counts where none is given.
+    """
     from dpfed.config.tables import override, parse, parse_written, read_toml
     from dpfed.methods import presets
-    from dpfed.run.folder import configuration_in
+    from dpfed.run.folder import configuration_in, with_delta_of
 
     if isinstance(given, Path):
         written = parse_written(configuration_in(given), source=str(given / "config.toml"))
@@ -173,7 +176,8 @@ def read_configuration(given: str | Path, settings: list[str]) -> tuple[Config, 
         tables, name = read_toml(Path(given)), Path(given).stem
     else:
         tables, name = presets.tables(given), given
-    return parse(override(tables, settings), source=str(given)), name
+    tables = override(tables, settings)
+    return parse(tables if of_run is None else with_delta_of(of_run, tables), source=str(given)), name
 
 
 def _command(

@@ -167,6 +167,12 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     method = _method(settings, stages, goal, ranks)
     beside = method.aggregation.overhead_bits(most_uploads(config, goal))
     stated = goal or records
+<<<<<<< HEAD
+=======
+    if stated is not None:  # a folder holds the delta that its run has, whatever later versions have as the default
+        config = config.with_delta(stated.delta)
+    broadcast, readout = _start(config, network, model, dataset, seeds)
+>>>>>>> 19c714b (Default delta: at most 1e-4 of clients, 1e-5 of records; folders hold theirs. run.release, run.for_release)
     notes = [one.note for one in (public, validation) if one is not None]
     if goal is not None and of_ones_own(stages):
         notes.append(_taken_at_its_word(stages))

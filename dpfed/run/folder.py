@@ -31,10 +31,10 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save
 
-from accounting.ledger import population_key
+from accounting.ledger import Ledger, population_key
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from dpfed.config.own_code import OwnFile, code_hash
-from dpfed.config.tables import parse_written
+from dpfed.config.tables import override, parse_written
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.run import checkpoint, durable_files
@@ -96,7 +96,7 @@ class RunFolder:
         Of a setting that its version did not have yet, see `parse_written`.
         """
         before = configuration_in(path)
-        written = parse_written(before, source=str(path / "config.toml")).to_dict()
+        written = parse_written(with_delta_of(path, before), source=str(path / "config.toml")).to_dict()
         changed = differences(written, dict(config))
         if changed and not prolonged(written, config):
             raise RunError(
@@ -269,6 +269,28 @@ def configuration_in(path: Path) -> dict[str, Any]:
         return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
+
+
+def with_delta_of(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
+    """Return `tables` with the delta of the run in this folder, where `tables` give none for their unit of privacy.
+
+    Runs of 0.2 did not write a delta that was the default: of records it is in their ledger (`parse_written`).
+    """
+    config = parse_written(configuration_in(path), source=str(path / "config.toml"))
+    record, ledger = config.local.record, path / "ledger.jsonl"
+    if config.privacy is not None:
+        table, delta = tables.get("privacy"), config.privacy.delta
+    elif record is not None:
+        local = tables.get("local")
+        table, delta = local.get("record") if isinstance(local, Mapping) else None, record.delta
+        if delta is None and ledger.exists():
+            delta = Ledger.header_of(ledger).about.get("delta")
+    else:
+        return tables
+    if not isinstance(table, Mapping) or table.get("delta") is not None or delta is None:
+        return tables
+    key = "privacy.delta" if config.privacy is not None else "local.record.delta"
+    return override(tables, [f"{key}={delta!r}"])
 
 
 def own_code_in(path: Path) -> tuple[OwnFile, ...]:

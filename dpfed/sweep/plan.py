@@ -12,7 +12,7 @@ from dpfed.config.own_code import code_hash
 from dpfed.config.tables import flat, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.experiment import own_code_of
-from dpfed.run.folder import own_code_in
+from dpfed.run.folder import own_code_in, with_delta_of
 from dpfed.run.sweep_folder import Published
 from dpfed.sweep.experiment_file import ExperimentFile, read_experiment
 from dpfed.sweep.grid import Cell, Grid, expand, slug
@@ -99,8 +99,9 @@ def state_of(folder: Path, cell: Cell) -> State:
     """How far the run in `folder` has come; RunError if it is another one."""
     if not (folder / "config.toml").exists():
         return "to run"
-    there = flat(parse_written(read_toml(folder / "config.toml"), source=str(folder / "config.toml")).to_dict())
-    here = flat(cell.config.to_dict())
+    before = with_delta_of(folder, read_toml(folder / "config.toml"))
+    there = flat(parse_written(before, source=str(folder / "config.toml")).to_dict())
+    here = flat(with_delta_of(folder, cell.config.to_dict()))
     changed = [key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)]
     if changed:
         words = "; ".join(f"{key} was {there.get(key)!r}, is {here.get(key)!r}" for key in changed)

@@ -28,6 +28,14 @@ PATIENCE = 10.0
 """Seconds to wait for another process that is writing."""
 
 
+def delta_in(ledger: Path) -> float | None:
+    """Return the delta that the header of this ledger states; None without a ledger. LedgerError."""
+    if not ledger.exists() or has_no_header(ledger):
+        return None
+    found = Ledger.header_of(ledger).about.get("delta")
+    return found if isinstance(found, float) else None
+
+
 def diagnostics_of(ledger: Path) -> Path:
     """The file of diagnostics beside a ledger."""
     return ledger.with_name(f"{ledger.stem}.diagnostics.jsonl")
@@ -116,6 +124,7 @@ def _said(header: Header) -> dict[str, str]:
     only where the noise was calibrated for them."""
     plan: Any = header.about["plan"]
     tables = {name: dict(plan.get(name, {})) for name in ("federation", "privacy", "run")}
+    tables["privacy"].setdefault("delta", header.about.get("delta"))  # plans of 0.2 have none where none was given
     if "noise_multiplier" in tables["privacy"]:
         tables["federation"].pop("rounds", None)
     flat = {key: str(value) for table in tables.values() for key, value in table.items()}
