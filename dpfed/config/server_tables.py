@@ -131,17 +131,12 @@ class RunTable(Table):
     @property
     def for_release(self) -> bool:
         """True if the model is for release: noise, cohorts and dropouts come from the operating system."""
-        return self.randomness == "secure"
+        return self.release or self.randomness == "secure"
 
     @model_validator(mode="before")
     @classmethod
     def _secure_if_released(cls, tables: Any) -> Any:
-        """Set run.randomness of a run for release; ValueError if it is given as something else."""
+        """Set run.randomness of a run for release where it is not given."""
         if not isinstance(tables, Mapping) or tables.get("release") is not True:
             return tables
-        if tables.get("randomness", "secure") != "secure":
-            raise ValueError(
-                f"release=true with randomness={tables['randomness']!r}: noise that follows from a seed protects no "
-                "model for release. Remove run.randomness, or run.release (--release)"
-            )
-        return {**tables, "randomness": "secure"}
+        return {"randomness": "secure", **tables}

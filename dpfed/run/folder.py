@@ -272,25 +272,32 @@ def configuration_in(path: Path) -> dict[str, Any]:
 
 
 def with_delta_of(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
-    """Return `tables` with the delta of the run in this folder, where `tables` give none for their unit of privacy.
+    """Return `tables` with the delta of the run in this folder, if neither has one written: the run is then of 0.2.
 
-    Runs of 0.2 did not write a delta that was the default: of records it is in their ledger (`parse_written`).
+    Of clients it is the default of 0.2 (`parse_written`); of records, whose number no configuration has, the ledger
+    states it.
     """
-    config = parse_written(configuration_in(path), source=str(path / "config.toml"))
-    record, ledger = config.local.record, path / "ledger.jsonl"
-    if config.privacy is not None:
-        table, delta = tables.get("privacy"), config.privacy.delta
-    elif record is not None:
-        local = tables.get("local")
-        table, delta = local.get("record") if isinstance(local, Mapping) else None, record.delta
-        if delta is None and ledger.exists():
+    written, ledger = configuration_in(path), path / "ledger.jsonl"
+    for key in ("privacy", "local.record"):
+        begun, given = (_table(one, key) for one in (written, tables))
+        if begun is None or given is None or begun.get("delta") is not None or given.get("delta") is not None:
+            continue
+        delta = None
+        if key == "privacy":
+            privacy = parse_written(written, source=str(path / "config.toml")).privacy
+            delta = None if privacy is None else privacy.delta
+        elif ledger.exists():
             delta = Ledger.header_of(ledger).about.get("delta")
-    else:
-        return tables
-    if not isinstance(table, Mapping) or table.get("delta") is not None or delta is None:
-        return tables
-    key = "privacy.delta" if config.privacy is not None else "local.record.delta"
-    return override(tables, [f"{key}={delta!r}"])
+        return tables if delta is None else override(tables, [f"{key}.delta={delta!r}"])
+    return tables
+
+
+def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    """Return the table of a dotted key; None if there is none."""
+    found: Any = tables
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else None
 
 
 def own_code_in(path: Path) -> tuple[OwnFile, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from accounting.caveats import LARGEST_DEFAULT_DELTA, default_delta
 from dpfed.config.own_code import code_hash
 from dpfed.config.tables import flat, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
@@ -101,7 +102,7 @@ def state_of(folder: Path, cell: Cell) -> State:
         return "to run"
     before = with_delta_of(folder, read_toml(folder / "config.toml"))
     there = flat(parse_written(before, source=str(folder / "config.toml")).to_dict())
-    here = flat(with_delta_of(folder, cell.config.to_dict()))
+    here = _resolved(flat(with_delta_of(folder, cell.config.to_dict())), cell, there)
     changed = [key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)]
     if changed:
         words = "; ".join(f"{key} was {there.get(key)!r}, is {here.get(key)!r}" for key in changed)
@@ -109,6 +110,17 @@ def state_of(folder: Path, cell: Cell) -> State:
     if code_hash(own_code_in(folder)) != code_hash(own_code_of(cell.config)):
         raise RunError(f"{folder}: ran with other code of your own (own_code.json). Use another --out, or remove it.")
     return "finished" if (folder / "summary.json").exists() else "interrupted"
+
+
+def _resolved(here: dict[str, Any], cell: Cell, there: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a cell with its default delta, which folders hold: of records, whose number is not known
+    without their data, the folder's where it can be the default."""
+    client, record = "privacy.delta", "local.record.delta"
+    if cell.config.privacy is not None:
+        return {client: default_delta(cell.config.federation.clients), **here}
+    if cell.config.local.record is not None and there.get(record, 1.0) <= LARGEST_DEFAULT_DELTA["record"]:
+        return {record: there[record], **here}
+    return here
 
 
 def _note(note: str, settings: Sequence[str]) -> str:

@@ -29,11 +29,16 @@ PATIENCE = 10.0
 
 
 def delta_in(ledger: Path) -> float | None:
-    """Return the delta that the header of this ledger states; None without a ledger. LedgerError."""
+    """Return the delta that a ledger of 0.2 states in its header and not in its plan, the default then; else None.
+
+    LedgerError.
+    """
     if not ledger.exists() or has_no_header(ledger):
         return None
-    found = Ledger.header_of(ledger).about.get("delta")
-    return found if isinstance(found, float) else None
+    about: Any = Ledger.header_of(ledger).about
+    plan = about.get("plan")
+    delta = None if not isinstance(plan, Mapping) or "delta" in plan.get("privacy", {}) else about.get("delta")
+    return delta if isinstance(delta, float) else None
 
 
 def diagnostics_of(ledger: Path) -> Path:

@@ -64,7 +64,7 @@ class ClientLevel:
     rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`
     epsilon:   what may be spent; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend it
     noise_multiplier: noise over clip norm on the sum
-    delta:     default: the smaller of clients^-1.1 and 1e-4, or that of the ledger which is continued
+    delta:     default: the smaller of clients^-1.1 and 1e-4
     adjacency: default: that of the sampling (`accounting.Plan`)
     ledger:    a file; where it is there, the loop goes on. None: a temporary one, gone with this object
     noise:     "discrete-gaussian" (default) or "skellam", on integers, drawn exactly; "gaussian" with
