@@ -35,6 +35,7 @@ def run(
     resume: Annotated[bool, Parameter(negative="")] = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
+    release: Annotated[bool, Parameter(negative="")] = False,
     engine: Engine = "in-process",
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
@@ -58,6 +59,9 @@ def run(
         Name the presets and stop.
     ledger
         A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
+    release
+        Run for a model that is released: noise, cohorts and dropouts from the operating system, exact integer noise.
+        Refused, with all reasons, where a method or a setting has no release.
     engine
         Who trains the clients: this process, or Flower's simulation with processes of its own.
     load
@@ -83,7 +87,10 @@ def run(
     given = out if config is None and resume else config
     if given is None:
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
-    checked, name = read_configuration(given, settings or [], of_run=out if resume else None)
+    wanted = [*(settings or []), *(["run.release=true"] if release else [])]
+    checked, name = read_configuration(given, wanted, of_run=out if resume else None)
+    if release and any(one.replace(" ", "").startswith("run.release=f") for one in settings or []):
+        raise ConfigError("--release with --set run.release=false: contradict each other. Remove one of them.")
     from dpfed.aggregation import ranks
     from dpfed.run import loop as federation
     from dpfed.run.experiment import build
@@ -102,6 +109,7 @@ def run(
             folder,
             settings=settings or [],
             ledger=ledger,
+            release=release,
             engine=engine,
             load=load or [],
             track=track or [],
@@ -186,6 +194,7 @@ def _command(
     *,
     settings: Sequence[str],
     ledger: Path | None,
+    release: bool,
     engine: str,
     load: Sequence[Path],
     track: Sequence[str],
@@ -196,6 +205,7 @@ def _command(
     words = [*start, "run", *([] if config is None else [config])]
     words += [*(word for one in settings for word in ("--set", one)), "--out", str(out)]
     words += [] if ledger is None else ["--ledger", str(ledger)]
+    words += ["--release"] if release else []
     words += [] if engine == "in-process" else ["--engine", engine]
     words += [word for file in load for word in ("--load", str(file))]
     words += [word for kind in track for word in ("--track", kind)]
