@@ -20,7 +20,7 @@ RELEASED = {
     "fed-smp-randk": ("method.keep=0.2",),
     "fed-smp-topk": ("method.keep=0.2", "data.public=137"),
     "fedscalar": ("method.shared=true",),
-    "fedpm": ("privacy.noise_multiplier=", "privacy.accountant=rdp", "model.hidden=[2]"),
+    "fedpm": ("privacy.noise_multiplier=", "privacy.clip_norm=0.8", "mask.edge=0.2", "mask.spread=0.0"),
     "stochastic-sign": (*COINS, "method.options.bound=0.01"),
     "fedmrns": (*COINS, "method.options.alpha=0.01", "method.options.noise=bernoulli", "method.shared=true"),
 }
