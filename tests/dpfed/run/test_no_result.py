@@ -10,12 +10,13 @@ from dpfed.errors import ConfigError
 from dpfed.run.experiment import build
 
 LOST = ["federation.sampling=fixed", "federation.cohort=10", "federation.rounds=2", "model.hidden=[8]"]
+COINS = ["method.name=stochastic-sign", "method.options.bound=0.01", "privacy.noise=coins", "privacy.clip_norm=0.1"]
+MASKED = ["aggregation.kind=masked", "aggregation.lost.upload=9", *LOST]
 WAYS = {
     "shares": ["aggregation.kind=protocol", "privacy.placement=clients", "aggregation.dropout=0.5", *LOST],
-    "the server's noise": ["aggregation.kind=masked", "aggregation.lost.upload=9", *LOST],
-    "coins": ["method.name=stochastic-sign", "method.options.bound=0.01", "privacy.noise=coins", "privacy.edge=0.2", "privacy.clip_norm=0.1",
-              "aggregation.kind=masked", "aggregation.lost.upload=9", *LOST],
-}  # fmt: skip
+    "the server's noise": MASKED,
+    "coins": [*COINS, *MASKED],
+}
 
 
 @pytest.mark.slow_but_one_in(3)
