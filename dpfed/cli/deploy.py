@@ -63,4 +63,6 @@ def deploy(
     else:
         print(f"Try it here: flwr run {out} local --stream --federation-config 'num-supernodes={nodes}'")
     if simulated:
-        print("note: noise and cohorts come from run.seed, which every node knows: for a release --set run.release=true")
+        print(
+            "note: noise and cohorts come from run.seed, which every node knows: for a release --set run.release=true"
+        )
