@@ -10,6 +10,9 @@ ALMOST_ANYTHING = "almost anything"
 """What such an epsilon allows; the note that says so ends in it."""
 
 
+ABOVE_ONE_OF_N = "delta "
+"""Beginning of the note on a delta above 1/n, which is printed wherever its epsilon is."""
+
 LARGEST_DEFAULT_DELTA: dict[str, float] = {"client": 1e-4, "record": 1e-5}
 """Largest default delta, by the unit of privacy."""
 
@@ -42,8 +45,8 @@ def of_delta(delta: float, *, units: int | None, unit: str = "client") -> tuple[
     if units is None or delta * units <= 1:
         return ()
     return (
-        f"delta {upwards(delta)} is above 1/{unit}s = 1/{units}: it allows releasing one {unit}'s data outright with "
-        "that probability",
+        f"{ABOVE_ONE_OF_N}{upwards(delta)} is above 1/{unit}s = 1/{units}: it allows releasing one {unit}'s data "
+        "outright with that probability",
     )
 
 
