@@ -28,7 +28,7 @@ def default_delta(units: int, *, unit: str = "client") -> float:
     >>> default_delta(6000) == 6000**-1.1
     True
     """
-    return min(float(units) ** -1.1, LARGEST_DEFAULT_DELTA[unit])
+    return float(min(units**-1.1, LARGEST_DEFAULT_DELTA[unit]))
 
 
 def caveats(*, epsilon: float, delta: float, units: int | None, unit: str = "client") -> tuple[str, ...]:
