@@ -22,7 +22,7 @@ from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.run.experiment import Experiment, build
-from dpfed.run.folder import free_folder
+from dpfed.run.folder import free_folder, with_delta_of
 from dpfed.run.loop import OnRound, Outcome
 from dpfed.run.metrics import Metric
 from dpfed.run.own import Own, maker_of
@@ -81,6 +81,8 @@ def run(
             "names. Register them in a file of your own (--load), and use the names."
         )
     tables, name = named_tables(config, settings, data=data, model=model)
+    if resume and out is not None:
+        tables = with_delta_of(Path(out), tables)
     experiment = build(parse(tables, source=name), own=own)
     project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
     folder = free_folder(Path("runs"), name) if out is None else Path(out)

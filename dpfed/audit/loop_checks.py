@@ -19,7 +19,7 @@ def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
     """What was released costs no more than the plan allows, at the plan's delta."""
     assert files.config.privacy is not None
     found, allowed = files.spent, files.config.privacy.epsilon
-    planned = files.config.privacy.delta or files.config.federation.clients**-1.1
+    planned = float(files.config.privacy.delta or 0)
     if not math.isclose(found.delta, planned, rel_tol=_SAME):
         return False, f"the header states delta {upwards(found.delta)}, the plan's is {upwards(planned)}."
     words = f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}"

@@ -29,7 +29,7 @@ from dpfed.audit.run_lines import (
 )
 from dpfed.audit.saved import Saved, saved_in
 from dpfed.config.own_code import OwnFile
-from dpfed.config.tables import Config, override, parse
+from dpfed.config.tables import Config, override, parse_written
 from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.run.experiment import Experiment, build
 from dpfed.run.folder import own_code_in
@@ -58,7 +58,7 @@ class RunFiles:
                 f"{path / 'config.toml'}: cannot be read ({error}). Name the folder of a run, as `dpfed run --out` "
                 "left it, or the ledger of a dpfed.ClientLevel."
             ) from None
-        self.config: Config = parse(tables, source=str(path / "config.toml"))
+        self.config: Config = parse_written(tables, source=str(path / "config.toml"))
 
     @cached_property
     def own_code(self) -> tuple[OwnFile, ...]:
@@ -72,7 +72,9 @@ class RunFiles:
     def experiment(self) -> Experiment:
         """The run built again from its configuration, on the CPU. Unavailable where data or code are not here."""
         try:
-            return build(parse(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml")))
+            return build(
+                parse_written(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
+            )
         except (DpfedError, AccountingError) as error:
             raise Unavailable(f"the run cannot be built again here ({error}).") from None
 

@@ -23,7 +23,7 @@ def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:
         "model": config.model.name,
         "aggregation": config.aggregation.kind,
         "seed": config.run.seed,
-        "for_release": config.run.randomness == "secure",
+        "for_release": config.run.for_release,
     }
 
 

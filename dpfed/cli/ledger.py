@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from accounting import require
-from accounting.caveats import caveats
+from accounting.caveats import caveats, default_delta
 from accounting.ledger import Ledger, kept_head, population_key
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.terms import RESERVE, unit_of, without_streams
@@ -52,7 +52,7 @@ def create(
     epsilon
         What all runs together may spend on any one client.
     delta
-        Default: clients^-1.1.
+        Default: the smaller of clients^-1.1 and 1e-4.
     population
         The folder of a run on the clients that all runs must have. Default: the first run that is charged says who
         they are.
@@ -62,13 +62,13 @@ def create(
     reserve
         Share of delta for runs of other kinds; 0: none, and up to 1% more units.
     """
-    clients = require.count(at_least=2 if delta is None else 1, clients=clients)
+    clients = require.count(clients=clients)
     fingerprint, key = (None, None) if population is None else _population_of(population)
     project = ProjectLedger.create(
         path,
         clients=clients,
         epsilon=epsilon,
-        delta=clients**-1.1 if delta is None else delta,
+        delta=default_delta(clients) if delta is None else delta,
         population=fingerprint,
         key=key,
         reserve=reserve,

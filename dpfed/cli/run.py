@@ -36,6 +36,7 @@ def run(
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
     pay: int | None = None,
+    release: Annotated[bool, Parameter(negative="")] = False,
     engine: Engine = "in-process",
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
@@ -62,6 +63,9 @@ def run(
     pay
         With --ledger: the most units of the project that the run may be bought for, where its rounds are of another
         kind than the project's. All are spent when the run begins.
+    release
+        Run for a model that is released: noise, cohorts and dropouts from the operating system, exact integer noise.
+        Refused, with all reasons, where a method or a setting has no release.
     engine
         Who trains the clients: this process, or Flower's simulation with processes of its own.
     load
@@ -87,7 +91,10 @@ def run(
     given = out if config is None and resume else config
     if given is None:
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
-    checked, name = read_configuration(given, settings or [])
+    wanted = [*(settings or []), *(["run.release=true"] if release else [])]
+    checked, name = read_configuration(given, wanted, of_run=out if resume else None)
+    if release and any(one.replace(" ", "").startswith("run.release=f") for one in settings or []):
+        raise ConfigError("--release with --set run.release=false: contradict each other. Remove one of them.")
     from dpfed.aggregation import ranks
     from dpfed.run import loop as federation
     from dpfed.run.experiment import build
@@ -108,6 +115,7 @@ def run(
             folder,
             settings=settings or [],
             ledger=ledger,
+            release=release,
             engine=engine,
             load=load or [],
             track=track or [],
@@ -166,11 +174,14 @@ def _measured(names: list[str]) -> Table:
     return table
 
 
-def read_configuration(given: str | Path, settings: list[str]) -> tuple[Config, str]:
-    """The checked configuration of a TOML file, a preset or a run's folder, and its name."""
+def read_configuration(given: str | Path, settings: list[str], *, of_run: Path | None = None) -> tuple[Config, str]:
+    """Return the checked configuration of a TOML file, a preset or a run's folder, and its name.
+
+    of_run: folder of the run that is resumed, whose delta counts where none is given.
+    """
     from dpfed.config.tables import override, parse, parse_written, read_toml
     from dpfed.methods import presets
-    from dpfed.run.folder import configuration_in
+    from dpfed.run.folder import configuration_in, with_delta_of
 
     if isinstance(given, Path):
         written = parse_written(configuration_in(given), source=str(given / "config.toml"))
@@ -179,7 +190,8 @@ def read_configuration(given: str | Path, settings: list[str]) -> tuple[Config, 
         tables, name = read_toml(Path(given)), Path(given).stem
     else:
         tables, name = presets.tables(given), given
-    return parse(override(tables, settings), source=str(given)), name
+    tables = override(tables, settings)
+    return parse(tables if of_run is None else with_delta_of(of_run, tables), source=str(given)), name
 
 
 def _command(
@@ -188,6 +200,7 @@ def _command(
     *,
     settings: Sequence[str],
     ledger: Path | None,
+    release: bool,
     engine: str,
     load: Sequence[Path],
     track: Sequence[str],
@@ -198,6 +211,7 @@ def _command(
     words = [*start, "run", *([] if config is None else [config])]
     words += [*(word for one in settings for word in ("--set", one)), "--out", str(out)]
     words += [] if ledger is None else ["--ledger", str(ledger)]
+    words += ["--release"] if release else []
     words += [] if engine == "in-process" else ["--engine", engine]
     words += [word for file in load for word in ("--load", str(file))]
     words += [word for kind in track for word in ("--track", kind)]

@@ -102,7 +102,7 @@ class PrivacyTable(Table):
     """The budget of the run."""
 
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Default: clients^-1.1."""
+    """Default: the smaller of clients^-1.1 and 1e-4."""
 
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
     """What neighbours are; default: replace-one under fixed; otherwise add-remove, or zero-out where the

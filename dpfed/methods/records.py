@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from accounting.budget import calibrate
+from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant
 from accounting.compose.histories import epsilon_of_worst
 from accounting.ledger import Planned
@@ -49,7 +50,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
     """Local training with private records, and what that promises. ConfigError, CalibrationError."""
     table = config.local.record
     assert table is not None
-    delta = local.partition.total**-1.1 if table.delta is None else table.delta
+    delta = default_delta(local.partition.total, unit="record") if table.delta is None else table.delta
     z = _noise_multiplier(config, table, local, delta)
     goal = RecordGoal(
         delta=delta,

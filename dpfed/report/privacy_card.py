@@ -175,8 +175,8 @@ def _release_words(summary: Mapping[str, Any]) -> str:
             "above is acceptable to those whose data it was."
         )
     return (
-        "Do not release this model: its noise can be worked out from the seed. A run with run.randomness = 'secure' "
-        "takes noise and cohorts from the operating system."
+        "Do not release this model: its noise can be worked out from the seed. A run with --release "
+        "(run.release = true) takes noise and cohorts from the operating system."
     )
 
 

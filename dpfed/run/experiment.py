@@ -8,6 +8,7 @@ from typing import get_args
 
 import torch
 
+from accounting.caveats import default_delta
 from accounting.errors import AccountingError
 from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
@@ -28,6 +29,7 @@ from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
 from dpfed.methods.records import RecordGoal, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
+from dpfed.methods.release import released
 from dpfed.methods.schemes import sparsity_schedule
 from dpfed.methods.settings import Settings
 from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
@@ -105,8 +107,19 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     if own is None or own.model is None:
         models.check_name(config.model.name)
     check_rule(config.server.rule)
-    refuse(config, chosen)
+    refuse(released(config, chosen), chosen)
     return chosen
+
+
+def resolved(config: Config) -> Config:
+    """Return the configuration with the keys set that follow from others, as far as they need no data.
+
+    They are those of a run for release (`dpfed.methods.release`), and the default delta of clients. ConfigError.
+    """
+    config = released(config, method(config.method.name))
+    if config.privacy is None or config.privacy.delta is not None:
+        return config
+    return config.with_delta(default_delta(config.federation.clients))
 
 
 def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
@@ -117,6 +130,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     if own.loss is not None:
         config = with_own_loss(config)
     facts = check(config, ranks, own)
+    config = resolved(config)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
     division = Seeds(root=config.data.partition_seed)
@@ -167,6 +181,8 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     method = _method(settings, stages, goal, ranks)
     beside = method.aggregation.overhead_bits(most_uploads(config, goal))
     stated = goal or records
+    if records is not None:
+        config = config.with_delta(records.delta)
     notes = [one.note for one in (public, validation) if one is not None]
     if goal is not None and of_ones_own(stages):
         notes.append(_taken_at_its_word(stages))

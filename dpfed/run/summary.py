@@ -100,7 +100,7 @@ def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledg
         "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
         "aggregation": config.aggregation.kind,
         "randomness": experiment.method.randomness.name,
-        "for_release": experiment.method.randomness.name == "secure" if goal else None,
+        "for_release": config.run.for_release if goal else None,
         "interrupted_charges": book.interrupted(state.round) if book else 0,
         "not_protected": list(experiment.not_protected),
         "notes": list(stated.notes) if stated else [],

@@ -39,6 +39,7 @@ except ModuleNotFoundError:  # run as a script
 
 ANSWERS = Path(__file__).parent / "answers.jsonl"
 NAMES = [*SETTINGS, *LOOPS, *UPLOAD_AUDITS]
+DELTA, DELTA_OF_RECORDS = 60**-1.1, 480**-1.1
 FINGERPRINTS = ("state", "diagnostics", "norm", "pairs", "score_gap", "lower_bound")
 """Keys of an answer that depend on the last bits of floating-point sums."""
 
@@ -67,6 +68,10 @@ def _run(name: str, folder: Path) -> dict[str, Any]:
     plain = tables(preset)
     for key, value in (SMALL | settings).items():
         put(plain, key, value, given=key, form="table.key=value")
+    if "privacy" in plain:
+        plain["privacy"].setdefault("delta", DELTA)
+    if "record" in plain["local"]:
+        plain["local"]["record"].setdefault("delta", DELTA_OF_RECORDS)
     config = parse(plain, source=name)
     experiment = build(config)
     if "resumed" in name:
@@ -94,7 +99,9 @@ def _run(name: str, folder: Path) -> dict[str, Any]:
 def _loop(plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     folder.mkdir()
     path = folder / "ledger.jsonl"
-    private = dpfed.ClientLevel(clients=60, cohort=12, clip_norm=1.0, rounds=3, ledger=path, **plan)
+    private = dpfed.ClientLevel(
+        clients=60, cohort=12, clip_norm=1.0, rounds=3, ledger=path, **({"delta": DELTA} | plan)
+    )
     released = {}
     for step in private.rounds():
         rows = torch.from_numpy(np.random.default_rng(step.round).normal(size=(60, 20)).astype(np.float32))

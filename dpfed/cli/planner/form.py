@@ -87,7 +87,7 @@ PEOPLE = (
         name="separation", label="Rounds from one part to the next", whole=True, when={"sampling": ["min-separation"]}
     ),
     InputBox(name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items())),
-    InputBox(name="delta", label="Delta", hint="empty: clients to the power of -1.1"),
+    InputBox(name="delta", label="Delta", hint="empty: the smaller of clients^-1.1 and 1e-4"),
 )  # fmt: skip
 
 _SCALED = {"mechanism": list(_INTEGERS)}

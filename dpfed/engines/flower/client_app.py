@@ -64,11 +64,11 @@ def client_app(
 
 def introduce(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
     """Which client this node is. One whose own samples cannot be used says so here, before any round."""
-    checked = _checked(config)
-    client = client_of(context, checked)
+    experiment = _experiment(config)
+    client = client_of(context, experiment.config)
     if load_data is not None:
-        with_own_samples(_experiment(config), client, load_data(context))
-    values: dict[str, Any] = {"client": client, "fingerprint": fingerprint(checked)}
+        with_own_samples(experiment, client, load_data(context))
+    values: dict[str, Any] = {"client": client, "fingerprint": fingerprint(experiment.config)}
     return Message(RecordDict({"introduction": ConfigRecord(values)}), reply_to=message)
 
 

@@ -23,6 +23,7 @@ from dpfed.engines.flower.strategy import PrivateStrategy
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.run.experiment import Experiment, build
+from dpfed.run.folder import with_delta_of
 from dpfed.run.loop import OnRound, Outcome, Run
 from dpfed.run.protection import on_nodes
 
@@ -47,12 +48,13 @@ def server_app(config: Path | Mapping[str, Any], *, own_code: Sequence[Path] = (
         if not isinstance(out, str) or not Path(out).is_absolute():
             raise ConfigError(f"out={out!r} of the run config: must be an absolute path on the server's machine.")
         load(own_code)
-        experiment = build(parse(tables, source="the app's config.toml"))
+        resume = bool(settings.get("resume", False))
+        given = with_delta_of(Path(out), tables) if resume else tables
         outcome = serve(
             grid,
-            experiment,
+            build(parse(given, source="the app's config.toml")),
             Path(out),
-            resume=bool(settings.get("resume", False)),
+            resume=resume,
             timeout=float(settings.get("timeout", TIMEOUT)),
             patience=float(settings.get("patience", PATIENCE)),
         )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting import Guarantee, Ledger
+from accounting.caveats import default_delta
 from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule
 from dpfed import __version__
@@ -28,7 +29,7 @@ from dpfed.participation.sampling import draw_cohort
 from dpfed.randomness import randomness_of
 from dpfed.round import begin_round, end_round
 from dpfed.run import exceeded
-from dpfed.run.client_level.book import LoopBook, fingerprint
+from dpfed.run.client_level.book import LoopBook, delta_in, fingerprint
 from dpfed.run.client_level.machine import Machine, StagesOf, add_rows, machine_of
 from dpfed.run.client_level.plan import Noise, Parts, config_of
 from dpfed.run.client_level.step import Step
@@ -64,7 +65,8 @@ class ClientLevel:
                more rounds than it began with if both `epsilon` and `noise_multiplier` were given from the start
     epsilon:   what may be spent; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend it
     noise_multiplier: noise over clip norm on the sum
-    delta:     n^-1.1 where none is given; adjacency: that of the sampling (`accounting.Plan`)
+    delta:     default: the smaller of clients^-1.1 and 1e-4
+    adjacency: default: that of the sampling (`accounting.Plan`)
     ledger:    a file; where it is there, the loop goes on. None: a temporary one, gone with this object
     noise:     "discrete-gaussian" (default) or "skellam", on integers, drawn exactly; "gaussian" with
                randomness="simulated" only, where it is the default: what is true of `dpfed run` as well
@@ -110,6 +112,8 @@ class ClientLevel:
         stages: StagesOf | None = None,
     ) -> None:
         count = clients if isinstance(clients, int) else len(clients)
+        if delta is None and count > 0:  # other numbers are refused with the plan
+            delta = (None if ledger is None else delta_in(Path(ledger))) or default_delta(count)
         privacy = {
             "clip_norm": clip_norm,
             "epsilon": epsilon,
@@ -132,7 +136,7 @@ class ClientLevel:
         if self._goal is not None:
             self._goal.require_statement(rounds)
         self.rounds_planned, self.clip_norm = rounds, clip_norm
-        self.delta = float(delta or count**-1.1)
+        self.delta = float(delta or 0)
         self.stopped_by: Literal["", "rounds", "budget"] = ""
         self._form: Form | None = None
         self._step: Step | None = None

@@ -22,6 +22,7 @@ def made(tmp_path_factory):
         "budget": run_folders.run(
             tmp_path_factory.mktemp("b") / "run",
             "privacy.epsilon=2.2",
+            "privacy.delta=0.011",
             "federation.sampling=all",
             "federation.rounds=50",
         ),

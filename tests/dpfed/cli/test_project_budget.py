@@ -165,8 +165,3 @@ def test_a_project_of_impossible_terms_is_one_error(tmp_path, capsys, option, va
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert len(said) < 5000
-
-
-def test_one_client_has_no_default_delta(tmp_path, capsys):
-    assert status(["ledger", "create", str(tmp_path / "p.jsonl"), "--clients", "1", "--epsilon", "2"]) == 2
-    assert "clients=1: must be a whole number from 2" in capsys.readouterr().err

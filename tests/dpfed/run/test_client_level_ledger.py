@@ -39,7 +39,7 @@ def test_it_goes_on_with_its_ledger(tmp_path):
         ({"clip_norm": 2.0}, "clip_norm was 1.0, is 2.0"),
         ({"noise_multiplier": 3.0}, "noise_multiplier was 2.0, is 3.0"),
         ({"epsilon": 3.0}, "epsilon was not given, is 3.0"),
-        ({"delta": 1e-3}, "delta was not given, is 0.001"),
+        ({"delta": 1e-3}, "delta was 0.0001, is 0.001"),
         ({"adjacency": "zero-out"}, "adjacency was not given, is zero-out"),
         ({"noise": "skellam"}, "noise was gaussian, is skellam"),
         ({"randomness": "secure"}, "randomness was simulated, is secure"),
@@ -58,7 +58,7 @@ def test_a_ledger_of_another_plan_is_refused(tmp_path, change, complaint):
 
 def test_a_key_that_is_gone_from_the_plan_is_seen_too(tmp_path):
     releases(level(tmp_path, rounds=1, delta=1e-3))
-    with pytest.raises(RunError, match=r"delta was 0.001, is not given"):
+    with pytest.raises(RunError, match=r"delta was 0.001, is 0.0001"):
         level(tmp_path)
 
 

@@ -174,7 +174,7 @@ def test_the_commands(tmp_path, capsys):
     shown = json.loads(capsys.readouterr().out)
     assert shown["releases"] == 2
     assert 0 < shown["spent_epsilon"] <= shown["epsilon"] == 3.1
-    assert shown["delta"] == pytest.approx(650**-1.1)
+    assert shown["delta"] == pytest.approx(1e-4)
     assert status(["ledger", "show", str(tmp_path / "absent")]) == 1
     with pytest.raises(LedgerError):
         ProjectLedger.open(tmp_path / "run" / "ledger.jsonl")
