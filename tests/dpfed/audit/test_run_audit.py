@@ -100,7 +100,7 @@ def test_a_run_as_the_package_makes_it_passes(tmp_path, way):
     assert found.recomputed_epsilon == pytest.approx(found.claimed_epsilon, rel=1e-9)
     record = found.to_dict()
     assert record["trials"] == (12 if "canaries" in way else 0)
-    best = found.files.trusted_ledger.guarantee(found.delta, with_lower_bound=False).epsilon
+    best = found.files.trusted_ledger.if_fixed_in_advance(found.delta, with_lower_bound=False).epsilon
     lines = found.files.ledger.path.read_text()
     _check_second_opinion(record, best, gaussian='"kind":"gaussian"' in lines)
 
