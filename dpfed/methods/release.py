@@ -41,6 +41,8 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"run.randomness={config.run.randomness!r}: noise and cohorts that follow from a seed protect nobody. "
             "Remove run.randomness, or run.release."
         )
+    if config.run.on_error == "raise":
+        yield "run.on_error='raise': that a client's samples raise an error would show. Remove it, or run.release."
     if config.local.record is not None:
         yield (
             "[local.record]: its noise is floating-point Gaussian noise inside clients, whose last bits leak what it "

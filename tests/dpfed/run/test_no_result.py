@@ -13,7 +13,7 @@ LOST = ["federation.sampling=fixed", "federation.cohort=10", "federation.rounds=
 COINS = ["method.name=stochastic-sign", "method.options.bound=0.01", "privacy.noise=coins", "privacy.clip_norm=0.1"]
 MASKED = ["aggregation.kind=masked", "aggregation.lost.upload=9", *LOST]
 WAYS = {
-    "shares": ["aggregation.kind=protocol", "privacy.placement=clients", "aggregation.dropout=0.5", *LOST],
+    "shares": ["privacy.placement=clients", "aggregation.tolerance=0.1", *MASKED],
     "the server's noise": MASKED,
     "coins": [*COINS, *MASKED],
 }
