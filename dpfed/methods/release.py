@@ -70,7 +70,7 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
         return
     gaussian = "is floating-point Gaussian noise, whose last bits leak what it hides. Remove it, or run.release."
     if table.noise_std:
-        yield f"privacy.noise_std={table.noise_std:g}: {gaussian}"
+        yield f"privacy.noise_std={table.noise_std}: {gaussian}"
     if table.noise == "gaussian":
         yield f"privacy.noise='gaussian': {gaussian}"
     for wrong, key in (
