@@ -155,8 +155,9 @@ def _tilted_epsilon(law: LossLaw, steps: int, delta: float, slack: float) -> flo
     masses = law.masses[::-1] * np.exp(np.minimum(logs, 700.0))
     above = np.cumsum(masses)
     anchor = losses[min(int(np.searchsorted(np.maximum.accumulate(above), delta)), len(losses) - 1)]
-    discounted = np.cumsum(masses * np.exp(np.minimum(anchor - losses, 700.0)))
-    shown = above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted
+    with np.errstate(over="ignore", invalid="ignore"):  # far below the anchor, where nothing is shown then
+        discounted = np.cumsum(masses * np.exp(np.minimum(anchor - losses, 700.0)))
+        shown = above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted
     over = np.flatnonzero((shown > delta * (1 + LITTLE)) & (logs + math.log(slack / (LITTLE * delta)) < 0))
     return max(0.0, float(losses[over[0]]) + steps * law.spacing) if over.size else 0.0
 

@@ -14,8 +14,8 @@ from dpfed.run.protection import on_nodes
 from .run_folders import run
 
 UNCHECKED = {
-    "device", "interrupted_charges", "local_training", "notes", "processes", "project_epsilon", "project_head",
-    "project_ledger", "seconds", "stopped_by",
+    "device", "interrupted_charges", "local_training", "notes", "processes", "project_condition", "project_epsilon",
+    "project_head", "project_ledger", "seconds", "stopped_by",
 }  # fmt: skip
 WAYS = {
     "central": ("method.name=fed-smp-randk", "method.keep=0.2"),

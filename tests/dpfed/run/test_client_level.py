@@ -231,7 +231,8 @@ def test_a_round_is_released_once_and_inside_the_loop(tmp_path):
 
 @pytest.mark.parametrize("budget", [None, 8.0, 0.25])
 def test_a_loop_that_ends_by_break_states_its_plan_or_its_budget(tmp_path, budget):
-    private = level(tmp_path, rounds=4, **({} if budget is None else {"epsilon": budget}))
+    plan = {"rounds": 4, "delta": 60**-1.1} | ({} if budget is None else {"epsilon": budget})
+    private = level(tmp_path, **plan)
     for step in private.rounds():
         step.release(rows(step))
         break
@@ -241,8 +242,8 @@ def test_a_loop_that_ends_by_break_states_its_plan_or_its_budget(tmp_path, budge
     assert any("it holds whatever the end was chosen by" in note for note in stated.notes)
     assert Ledger.read(private.ledger).if_fixed_in_advance(private.delta).epsilon == _after(private, 1)
     if budget is None:
-        releases(level(tmp_path, rounds=4))
-        assert level(tmp_path, rounds=4).guarantee().epsilon == _after(private, 4)
+        releases(level(tmp_path, **plan))
+        assert level(tmp_path, **plan).guarantee().epsilon == _after(private, 4)
 
 
 def test_a_loop_of_integers_of_unknown_size_states_rounds_like_its_first(tmp_path):
