@@ -153,7 +153,9 @@ PART_OF = {
 def profiled(run: Run, profile: Profile) -> Iterator[None]:
     """The functions of a run, wrapped."""
     method = run.experiment.method
-    total = method.aggregation.open(np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), number=0)
+    total = method.aggregation.open(
+        np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), number=0, dropouts={}
+    )
     found: list[tuple[str, Any, str]] = [
         ("train", LocalTraining, "train"),
         ("map", type(method.stages.project.choice), "for_round"),
