@@ -221,7 +221,8 @@ def random_release(draw, kind, adjacency):
     noise = Gaussian(noise_multiplier=z, **about)
     poisson, size = PoissonSampling(probability=rate), round(1000 * rate)
     fixed = adjacency != "add-remove" and draw.random() < 0.6
-    sampling = FixedSizeSampling(clients=1000, cohort=size) if fixed or kind == "coins" else poisson
+    fixed = fixed or kind == "coins" or (kind == "skellam" and adjacency == "replace-one")  # no Poisson account
+    sampling = FixedSizeSampling(clients=1000, cohort=size) if fixed else poisson
     if kind == "plain":
         return Gaussian(noise_multiplier=5 * z, **about)
     if kind == "allocation":

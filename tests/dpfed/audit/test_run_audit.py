@@ -59,7 +59,7 @@ WAYS = {
         "privacy.noise=skellam", *INTEGERS, "federation.sampling=all", "privacy.missing_shares=charged",
     ),
     "secure-randomness": ("run.randomness=secure", "privacy.noise=discrete-gaussian"),
-    "budget": ("privacy.epsilon=1.6", "federation.sampling=all", "federation.rounds=50"),
+    "budget": ("privacy.epsilon=2.4", "federation.sampling=all", "federation.rounds=50"),
     "masked-with-losses": (
         "federation.sampling=fixed", "aggregation.kind=masked", "aggregation.dropout=0.35", "aggregation.threshold=0.7",
         "federation.rounds=8",

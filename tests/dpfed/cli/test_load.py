@@ -103,7 +103,7 @@ def test_a_planted_fault_is_refused_by_the_chain_or_refuted_by_the_audit(mine, t
     done, found = command(tmp_path, "audit", "upload", "masked-levels", "--load", "mine.py", "--trials", "400")
     assert done.returncode == 1, done.stderr
     assert found["verdict"] == "fail"
-    assert [check["name"] for check in found["checks"] if not check["passed"]] == ["norm"]
+    assert [check["name"] for check in found["checks"] if not check["passed"]] == ["norm", "distance"]
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ def test_a_bound_of_ones_own_is_noted_and_its_fault_refuted(honest, clip, verdic
     done = audit_upload("mine", settings=PRIVATE, trials=600)
     assert done.verdict == verdict
     refuted = {check.name for check in done.checks if not check.passed}
-    assert refuted == ({"norm"} if verdict == "fail" else set())
+    assert refuted == ({"norm", "distance"} if verdict == "fail" else set())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ PLANTED = {
     "clip norm too large": ("privacy.clip_norm=100",),
     "learning rate too small": ("local.learning_rate=0.00005",),
     "learning rate too large": ("local.learning_rate=100",),
-    "budget spent": ("privacy.epsilon=8",),
+    "budget spent": ("privacy.epsilon=8", f"privacy.delta={60**-1.1}"),
 }
 KEYS = {
     "noise too large": "federation.cohort",

@@ -27,7 +27,7 @@ RUNS = {
     "fed-smp-randk-digits": ("privacy.adaptive.quantile=0.5", "federation.sampling=balls-and-bins"),
     "dp-fedavg-digits": (
         "privacy.noise=discrete-gaussian", "privacy.placement=clients", "privacy.adjacency=zero-out",
-        "aggregation.dropout=0.1", "audit.canaries=6",
+        "aggregation.dropout=0.1", "audit.canaries=6", f"privacy.delta={60**-1.1}",
     ),
     "fedavg-digits": ("federation.sampling=all", "federation.cohort=60"),
 }  # fmt: skip
