@@ -315,7 +315,7 @@ def _question(node):
         ("qsgd", (), PRIVATE),
         ("drive", (), PRIVATE),
         ("dp-fedavg", (), SHARES),
-        ("fedpm", (), {"clip_norm": 0.5, "slots": 15, "accountant": "rdp"}),
+        ("fedpm", (), {"clip_norm": 0.5, "slots": 15, "delta": 1e-2, "accountant": "rdp"}),
     ],
     ids=["qsgd", "drive", "shares", "coins"],
 )
@@ -351,7 +351,7 @@ def test_what_the_noise_does_not_cover_stays_with_the_client(tmp_path, grid, tab
         ("qsgd", None),
         ("fedsparsify", None),
         ("fedpm", None),
-        ("fedpm", {"clip_norm": 0.5, "slots": 15, "accountant": "rdp", "delta": 1e-2}),
+        ("fedpm", {"clip_norm": 0.5, "slots": 15, "delta": 1e-2, "accountant": "rdp"}),
     ],
 )
 def test_forged_bytes_are_refused_or_are_a_row(tables, checked, method, privacy):
