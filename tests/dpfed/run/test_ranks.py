@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -41,14 +42,12 @@ def settings_of(preset):
 def by_torchrun(preset, out):
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "dpfed"]
     settings = [word for one in settings_of(preset) for word in ("--set", one)]
-    done = subprocess.run(
-        [*launch, "run", preset, "--out", str(out), "--json", *settings],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=240,
-        check=False,
-    )
+    command = [*launch, "run", preset, "--out", str(out), "--json", *settings]
+    how = {"capture_output": True, "text": True, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 240}
+    done = subprocess.run(command, check=False, **how)
+    if done.returncode and "SIGABRT" in done.stderr:  # torch's processes lose each other on a busy machine, seldom
+        shutil.rmtree(out, ignore_errors=True)
+        done = subprocess.run(command, check=False, **how)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
