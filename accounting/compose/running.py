@@ -70,7 +70,7 @@ class Running:
             self._curve = self._curve + count * self._of_orders(release)
 
     def epsilon(self, also: SingleRelease | None = None) -> float:
-        """Of everything added so far, and of `also` on top."""
+        """Return epsilon of everything added so far, and of `also` on top."""
         if also is None and not self._count:
             return 0.0
         scheduled = self._scheduled

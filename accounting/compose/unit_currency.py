@@ -43,7 +43,7 @@ _PLANNED = 1000
 _LOOSE = 1.05
 """Times more units by the best account than by the Gaussian above a release from which on prices are given up."""
 _SHARE = 0.1
-"""Of what is left of the reserve, the slack of one purchase: so the reserve never runs out."""
+"""Share of the remaining reserve that one purchase takes as its slack, so that the reserve never runs out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ class Currency(Protocol):
         ...
 
     def covers(self, release: SingleRelease) -> float | None:
-        """What of the reserve a release takes that costs one unit since its profile is below the unit's at every gamma
-        in both orders of the worlds; None where it is not."""
+        """Return the part of the reserve for a release that costs one unit, since its profile is below the unit's at
+        every gamma in both orders of the worlds. Returns None if it is not."""
         ...
 
 
@@ -169,7 +169,7 @@ class _Near:
 
     @classmethod
     def of(cls, mechanism: Composed, interval: float, lost: float) -> "_Near":
-        """Of a composition; `lost`: what all its releases may lose of delta where a Gaussian stands above them."""
+        """Return it for a composition. `lost`: delta that Gaussians above all its releases may cost together."""
         releases = sum(count for _, count in mechanism.parts)
         near = continuous(mechanism, lost=accountant.allowed_loss(lost, releases))
         beside = near.lost + accountant.overflow(mechanism)
@@ -177,7 +177,7 @@ class _Near:
 
     @property
     def failures(self) -> float:
-        """What a purchase adds to delta beside its slack: Lemma 3 of docs/theory-projects.md."""
+        """Delta that a purchase costs beside its slack: Lemma 3 of docs/theory-projects.md."""
         return self.lost + math.expm1(3 * self.closeness)
 
 
@@ -237,7 +237,7 @@ class _Pairs:
         return fits
 
     def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
-        """By bisection: (P) is monotone in k, since unit^(K-k) falls with k."""
+        """Bisect the price: (P) is monotone in k, since unit^(K-k) falls with k."""
         near = self._near(plan)
         slack = _SHARE * (reserve - near.failures)
         if not left or slack <= _rounding(left) or not self._holds(near, left, left, slack):

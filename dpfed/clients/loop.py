@@ -54,7 +54,7 @@ def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
 
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
     """Fill the rows `clients` of moves. A client whose exception is forgiven has NaN in its row, and the next one a
-    new module: what the exception left in the old one is nobody's."""
+    new module: what the exception left in the old one reaches no client."""
     step: _BatchStep | None = None
     for client in clients:
         try:

@@ -182,7 +182,7 @@ class _Trial:
             return self._run(inputs, targets, gradients, fixed)
         except ConfigError:
             raise
-        except Exception as error:  # as above
+        except Exception as error:  # the network may be the user's, and raise anything
             raise ConfigError(
                 f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {words_of(error)}."
             ) from error

@@ -38,7 +38,7 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
     table, coins = config.privacy, facts.coins or signs_are_coins(config, facts)
     if config.run.randomness != "secure":
         yield (
-            f"run.randomness={config.run.randomness!r}: noise and cohorts that follow from a seed protect nobody. "
+            f"run.randomness={config.run.randomness!r}: noise and cohorts that follow from a seed protect no client. "
             "Remove run.randomness, or run.release."
         )
     if config.run.on_error == "raise":

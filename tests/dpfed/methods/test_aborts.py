@@ -258,8 +258,8 @@ SECURE = {
 @pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("name", SECURE)
 def test_a_sum_that_may_end_says_the_same_of_every_cohort(name):
-    """All cohorts from nobody to more than there are slots: the same number asked, and for each outcome one line of the
-    ledger. Dropouts are independent values of the participants, so the probability of each outcome follows from the
+    """All cohorts from no client to more than there are slots: the same number asked, one ledger line for each outcome.
+    Dropouts are independent values of the participants, so the probability of each outcome follows from the
     number asked: tests/dpfed/aggregation/test_dropouts.py."""
     lost = (
         "aggregation.dropout=0.3",
