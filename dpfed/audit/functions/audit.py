@@ -15,16 +15,15 @@ from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats import binom
 
 from accounting import require
-from accounting.rounding import downwards, upwards
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.functions.claim import Claimed, DrawnGaussian, FunctionClaim, claim_of
 from dpfed.audit.functions.events import Events, events_test
-from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
-from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest, farthest
+from dpfed.audit.functions.learnt_scores import LearntScore
+from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
 from dpfed.audit.functions.outputs import coded_table
+from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_with_trials
 from dpfed.audit.functions.process import Process
-from dpfed.audit.functions.shown_seeds import shows_the_seed
 from dpfed.audit.functions.trials import Calls, Progress, Trials
 from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
 from dpfed.audit.power import LIKELY, NOISES, Region
@@ -39,12 +38,9 @@ Floats = NDArray[np.float64]
 TRIALS = 6_000
 """Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
 
-_LEARN, _LEARN_SHORT, _CODES = 1_000, 200, 2
-_FARTHER = 0.1
 _OF_EXACT = 0.02
 """Of the error probability of a Gaussian claim, for the exact distance of two calls with the same seed."""
 
-_SAME = 1e-3
 _OF_EVENTS = 0.25
 """Of the error probability, for the test of events where a pilot saw any."""
 
@@ -139,8 +135,8 @@ def audit_calls(
     alpha = 1 - require.open_probability(confidence=confidence)
     trial = Trials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
     exact = _OF_EXACT if claim.gaussian else 0.0
-    pairs, pilots, measured = _tried(trial, pairs, number)
-    moved = _moved(trial, claim, pairs, pilots, number, alpha * exact) if claim.gaussian else None
+    pairs, pilots, measured = pairs_with_trials(trial, pairs, number)
+    moved = exact_distance(trial, claim, pairs, pilots, number, alpha * exact) if claim.gaussian else None
     alpha *= 1 - exact
     part = _OF_EVENTS if any(one.events for one in pilots) else 0.0
     tests: list[FunctionTest] = []
@@ -171,95 +167,6 @@ def audit_calls(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Pilot:
-    """What is learnt of a pair. follows: noise follows the seed. shows_seed: the seed is in the output, too."""
-
-    scores: list[LearntScore]
-    events: Events | None
-    follows: bool
-    shows_seed: bool
-
-    @property
-    def shown(self) -> float:
-        """Largest separation of the two worlds that a score has."""
-        return max(score.separation for score in self.scores)
-
-
-def _tried(trial: Trials, pairs: Sequence[Worlds], trials: int) -> tuple[list[Worlds], list[_Pilot], tuple[str, ...]]:
-    """Return the pairs that get trials, their pilots, and the names of screened pairs that get none.
-
-    A screened pair has a short pilot, and gets trials (and a whole pilot) only if the short one shows more of the
-    client than all other pairs do. Pilots are not counted, so this choice leaves the error probability as it is.
-    """
-    kept = [pair for pair in pairs if not pair.screened] or list(pairs)
-    pilots = [_pilot(trial, pair, trials) for pair in kept]
-    least, names = max(one.shown for one in pilots) * (1 + _FARTHER), []
-    for pair in [pair for pair in pairs if pair not in kept]:
-        if _pilot(trial, pair, trials, short=True).shown > least:
-            kept.append(pair)
-            pilots.append(_pilot(trial, pair, trials))
-        else:
-            names.append(pair.name)
-    return kept, pilots, tuple(names)
-
-
-def _moved(
-    trial: Trials, claim: FunctionClaim, pairs: list[Worlds], pilots: list[_Pilot], trials: int, alpha: float
-) -> Check | None:
-    """Check the exact distance of two calls with the same seed, of the pair whose pilot shows the most.
-
-    Returns None unless noise follows the seed and the pilot shows more than the claim. Where
-    s(f(D, seed)) - s(f(D', seed)) = c for every seed, for the pilot's score s, the two worlds' scores are one
-    distribution and its shift by c. No mu-GDP mechanism has c above `farthest(mu)` mu standard deviations of it. The
-    seeds are new. alpha: the probability that the standard deviation is underestimated by more than is allowed for,
-    by its normal approximation with the measured fourth moment (large samples).
-    """
-    pair, pilot = max(zip(pairs, pilots, strict=True), key=lambda both: both[1].shown)
-    limit = claim.mu * farthest(claim.mu)
-    score = max(pilot.scores, key=lambda one: one.separation)
-    if not pilot.follows or not pilot.shown > limit:
-        return None
-    seeds = trial.drawn(max(100, trials // 12))
-    other, one = (score.of(table[:, _CODES:]) for table in trial.tables(pair, (seeds, seeds), f"exact, {pair.name}"))
-    apart, centred = one - other, other - other.mean()
-    shift, std = float(apart.mean()), float(centred.std())
-    if not float(np.abs(apart - shift).max()) <= _SAME * abs(shift):
-        return None
-    kurtosis = float((centred**4).mean()) / std**4 if std > 0 else 1.0
-    std *= math.exp(-float(ndtri(alpha)) * math.sqrt(max(kurtosis - 1, 1e-3) / (4 * len(seeds))))
-    seen = abs(shift) / std if std > 0 else math.inf
-    return Check(
-        name="distance",
-        passed=seen <= limit,
-        detail=f"two calls with the same seed, one with the client and one without ({pair.name}), always differ alike: "
-        f"by at least {downwards(seen)} standard deviations of the noise; at most {upwards(limit)} are claimed.",
-    )
-
-
-def _pilot(trial: Trials, pair: Worlds, trials: int, *, short: bool = False) -> _Pilot:
-    """To learn the scores from seeds that both worlds share, or from more where noise does not follow them; and to
-    measure them from others. short: with as few calls as show a gross fault."""
-    count, words = 50 if short else max(50, trials // 80), f"pilot, {pair.name}"
-    shared = trial.drawn(count)
-    first = trial.tables(pair, (shared, shared), words)
-    other, one = (table[:, _CODES:] for table in first)
-    follows, shows_seed = seeds_cancel(one, other), shows_the_seed(one, other, shared)
-    if not follows:
-        count = _LEARN_SHORT if short else max(_LEARN, trials // 10)
-        first = trial.tables(pair, (trial.drawn(count), trial.drawn(count)), words)
-    measured = max(60, min(150, trials // 8), count // 4) if not short else 60
-    second = trial.tables(pair, (trial.drawn(measured), trial.drawn(measured)), words)
-    seen0, seen1 = ((first[world][:, _CODES:], second[world][:, _CODES:]) for world in (0, 1))
-    codes0, codes1 = (np.concatenate([first[world][:, :_CODES], second[world][:, :_CODES]]) for world in (0, 1))
-    return _Pilot(
-        scores=learnt(seen1, seen0, shared=follows),
-        events=Events.of(codes1, codes0),
-        follows=follows,
-        shows_seed=shows_seed,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class _Share:
     """A pair's part of the trials and of the error probability."""
 
@@ -282,9 +189,9 @@ class _Share:
         scored, guesses = np.zeros((len(self.scores), self.trials)), np.zeros(self.trials)
         for chunk, rows in trial.chunks(self.pair, (trial.drawn(counts[0]), trial.drawn(counts[1])), self.pair.name):
             table = coded_table(rows)
-            scored[:, chunk] = [score.of(table[:, _CODES:]) for score in self.scores]
+            scored[:, chunk] = [score.of(table[:, CODES:]) for score in self.scores]
             if self.events is not None:
-                guesses[chunk] = self.events.guesses(table[:, :_CODES])
+                guesses[chunk] = self.events.guesses(table[:, :CODES])
         found = []
         for score, seen, (cut, guessing, middle) in zip(self.scores, scored, cuts, strict=True):
             worlds = seen[: counts[0]], seen[counts[0] :]
@@ -334,7 +241,7 @@ class _Share:
         )
 
 
-def _shares(pairs: list[Worlds], pilots: list[_Pilot], trials: int, alpha: float, seed: int) -> list[_Share]:
+def _shares(pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float, seed: int) -> list[_Share]:
     """Half of the trials, and half of alpha, for the pair whose pilot shows the most; the rest over the others."""
     shown = [one.shown for one in pilots]
     best = next(k for k, one in enumerate(shown) if one >= 0.9 * max(shown))
@@ -416,7 +323,7 @@ def _finds_beyond(claim: FunctionClaim, trials: int, alpha: float) -> float:
     return epsilon_of_shift(max(-2 * float(ndtri(rate)), claim.mu), delta=claim.delta)
 
 
-def _checks(trial: Trials, pilots: list[_Pilot], updates: Worlds | None) -> tuple[Check, ...]:
+def _checks(trial: Trials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
     """What is no test of a score. updates: worlds of rows, of which one may be NaN."""
     found = []
     if any(one.shows_seed for one in pilots):
