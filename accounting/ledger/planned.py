@@ -18,6 +18,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease
 from accounting.rounding import upwards
 
+_AGAIN = "{} rounds were charged again: holds where what interrupted them does not depend on results"
 FIXED = "true where number and kind of the releases were fixed before the first result was seen"
 
 
@@ -99,12 +100,15 @@ def statement(
         return _with_note(lines, f"of the releases in the ledger, which names no plan: {FIXED}")
     beyond = plan.rounds is not None and max(rounds) >= plan.rounds
     lost = set() if plan.skips else set(aborted) - set(rounds)
+    again = len(rounds) - len(set(rounds))
     if not beyond and len(set(rounds)) + len(lost) == plan.rounds:
-        return _of_all(lines, plan, again=len(rounds) - len(set(rounds)), lost=len(lost))
+        return _of_all(lines, plan, again=again, lost=len(lost))
     budget, whole = plan.budget_at(lines.delta), None if beyond else _whole(lines, plan, first, accountant, units)
     if whole is not None and (budget is None or whole.epsilon <= budget):
         words = f"of all {plan.rounds} planned rounds, of which {_counted(rounds)}"
         stated = replace(whole, lower_bound=lines.lower_bound)
+        if len(rounds) > (plan.rounds or 0):  # the plan does not cover them all
+            stated = _with_note(stated, _AGAIN.format(again))
     elif budget is not None:
         words = f"of the budget, of whose rounds {_counted(rounds)}"
         notes = caveats(epsilon=budget, delta=lines.delta, units=units, unit=lines.unit)
@@ -138,9 +142,7 @@ def _whole(
 def _of_all(lines: Guarantee, plan: Planned, *, again: int, lost: int) -> Guarantee:
     """A run that did what was planned, with the conditions of its number."""
     if again:
-        lines = _with_note(
-            lines, f"{again} rounds were charged again: holds where what interrupted them does not depend on results"
-        )
+        lines = _with_note(lines, _AGAIN.format(again))
     if lost:
         words = f"{lost} rounds ended without a result: holds where losses of clients do not depend on results"
         lines = _with_note(lines, words)

@@ -77,6 +77,14 @@ def test_all_planned_rounds_state_what_they_are(ledger_of):
     assert any("1 rounds were charged again" in note for note in again.notes)
 
 
+@pytest.mark.parametrize(("times", "covered"), [(2, True), (4, False)])
+def test_rounds_charged_again_are_named_where_the_plan_does_not_cover_them(ledger_of, times, covered):
+    """Of 60 rounds each is charged so many times, and then the run is ended."""
+    stated = ledger_of(PLAN, [*range(60)] * times).guarantee(DELTA)
+    assert stated.epsilon == max(epsilon(ROUNDS), epsilon(60 * times))
+    assert any("were charged again" in note for note in stated.notes) is not covered
+
+
 @pytest.mark.parametrize("skips", [False, True])
 def test_rounds_that_the_caller_left_out_are_an_early_end_and_lost_ones_are_none(ledger_of, skips):
     ledger = ledger_of(replace(PLAN, skips=skips), range(ROUNDS - 1))
