@@ -112,8 +112,8 @@ def _strategy(training: LocalTraining) -> Literal["loop", "vmap", "graphs"]:
 
 
 class _Trial:
-    """Synthetic clients C, A (`many` of them), B and P under one strategy. B has one batch less than C and A, so that
-    it is trained last.
+    """Synthetic clients C, A (`many` of them), B, P and D under one strategy. B has one batch less than C and A and two
+    less than D, so that it is trained last.
 
     All fill their batches, but other A's do not in their last; P has two batches, and the second is short.
     """
@@ -177,13 +177,14 @@ class _Trial:
         b, p = many + 1, many + 2
         alone, short = self._train(world, [b]), self._train(world, [p])
         after, after_others = (self._often(one, list(range(b + 1)), steps * many) for one in (world, other))
-        beside, again, drawn = self._train(world, [0, p]), self._train(world, [b]), self._train(world, [b], set(_NAMES))
+        beside, again = self._train(world, [0, p]), self._phases(world, b)
+        drawn = self._train(world, [b], set(_NAMES))
         same = self._same(after[0], after_others[0]) and self._same(after[-1], after_others[-1])
         if self._strategy == "loop":
             same = same and self._same(alone[0], after[-1]) and self._same(short[0], beside[1])
         elif not _near(short[0], beside[1]):
             return "an update depends on how many samples the clients beside it have, as samples of a batch are mixed"
-        if not (same and self._same(alone, again)):
+        if not (same and all(self._same(alone, one) for one in again)):
             return f"an update depends on the clients that trained before it, {_kept_in(moved)}. {_NO_STATE}"
         if not self._same(alone, drawn):
             self._drawn |= {one: None for one in _NAMES if not self._same(alone, self._train(world, [b], {one}))}
@@ -191,6 +192,16 @@ class _Trial:
         if moved.escaped or (moved.names and self._strategy == "graphs"):
             return f"training keeps {_some(moved.escaped or moved.names)} from one step to the next"
         return None
+
+    def _phases(self, world: LocalTraining, b: int) -> list[Tensor]:
+        """Return updates of B after numbers of calls that differ by numbers without a common divisor, so that a state
+        of any period shows. With s the steps of B these are 0, s + 1 of C and s + 2 of D in a loop; side by side, where
+        B's place must stay the same, s and 3 s + 1 calls lie between B's."""
+        if self._strategy == "loop":
+            return [self._train(world, before)[-1:] for before in ([b], [0, b], [b + 2, b])]
+        found = [self._train(world, [b]), self._train(world, [b])]
+        self._train(world, [0])
+        return [*found, self._train(world, [b])]
 
     def _lengths(self) -> tuple[int, int]:
         """Batches of B, and A's, that `SECONDS` have room for."""
@@ -212,9 +223,9 @@ class _Trial:
         small, middle = order[: 1 + len(order) // 3], order[len(order) // 3 :]
         full = (steps + 1) * self._batch
         a = np.resize(order[-1:] if others else small, full - self._short if others else full)
-        sizes = full, steps * self._batch, 2 * self._batch - self._short
-        c, b, p = (np.resize(middle, size) for size in sizes)
-        return replace(self._base, partition=_partition([c, *[a] * many, b, p]))
+        sizes = full, steps * self._batch, 2 * self._batch - self._short, full + self._batch
+        c, b, p, d = (np.resize(middle, size) for size in sizes)
+        return replace(self._base, partition=_partition([c, *[a] * many, b, p, d]))
 
     def _often(self, world: LocalTraining, clients: list[int], calls: int) -> Tensor:
         """The last updates of as many calls as a round makes, or of `SECONDS`."""

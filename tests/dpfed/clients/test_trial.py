@@ -4,7 +4,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -225,21 +225,14 @@ class InAGlobal(Plain):
 
 
 class InAnIterator(Plain):
-    def __init__(self) -> None:
+    """Keeps the number of calls where no state is followed; only its remainder has an effect."""
+
+    def __init__(self, period: int = 5) -> None:
         super().__init__()
-        self.calls = iter(range(10**9))
+        self.calls, self.period = iter(range(10**9)), period
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x + next(self.calls) % 5)
-
-
-class Counted(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = count()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x + next(self.calls) % 5)
+        return super().forward(x + next(self.calls) % self.period)
 
 
 def noisy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -265,6 +258,15 @@ def test_what_still_passes_between_clients_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         after_trial(network, strategy=strategy)
+
+
+@pytest.mark.parametrize(
+    "period", [2, *(pytest.param(one, marks=pytest.mark.slow) for one in (3, 4, 5, 6, 7, 9, 11, 30))]
+)
+def test_a_state_of_any_period_is_refused(period: int) -> None:
+    """Whatever number of calls the trial's processor time has room for."""
+    with pytest.raises(ConfigError, match="depends on the clients that trained before it"):
+        after_trial(partial(InAnIterator, period), strategy="loop")
 
 
 def test_a_loss_that_draws_is_refused() -> None:
