@@ -5,6 +5,7 @@
 # make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
 # make test-adapters  the tests of examples/adapters, in .venv-adapters, which has transformers and peft
 # make test-nvflare   the tests of the NVFlare engine, in .venv-nvflare
+# make golden       store anew what the golden net's settings give, and print what differs (tests/golden)
 # make bench-gpu    what is to be measured on a CUDA GPU, in benchmarks/gpu.md; it wants PyPI's own build of torch
 # make docs         the documentation site, in docs/_build/html; tutorials run while it is built (minutes; needs test-flower's environment)
 # make test-docs    that site in a browser: links, overflow, contrast, search; skipped where there is no site or no chromium
@@ -18,13 +19,16 @@ FLOWER := .venv-flower
 ADAPTERS := .venv-adapters
 NVFLARE := .venv-nvflare
 
-.PHONY: demo test test-slow test-all test-flower test-adapters test-nvflare bench-gpu docs test-docs check clean
+.PHONY: demo test golden test-slow test-all test-flower test-adapters test-nvflare bench-gpu docs test-docs check clean
 
 demo: $(READY)
 	$(BIN)/dpfed run fed-smp-randk-digits
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow"
+
+golden: $(READY)
+	$(BIN)/python tests/golden/record.py
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -4,7 +4,7 @@ Loading it is quick: `import scipy` loads a part of scipy when that is first use
 
 >>> from accounting import Plan, budget
 >>> from accounting.rounding import upwards
->>> plan = Plan(clients=6000, cohort=100)  # Poisson sampling, add-remove, delta = n^-1.1
+>>> plan = Plan(clients=6000, cohort=100)  # Poisson sampling, add-remove, delta = n^-1.1 = 7.0e-5
 >>> upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=180))
 '0.6303'
 """

@@ -4,6 +4,7 @@ AccountingError
 ├── InvalidParameter       a number outside its domain
 ├── UnsupportedMechanism   no valid bound is known for this combination
 ├── CalibrationError       no noise multiplier or number of rounds meets the target
+├── ContradictoryBounds    a lower bound exceeds epsilon: one of the two is wrong
 └── LedgerError            a ledger cannot be trusted
     ├── TruncatedLedger    the last line was not written to its end
     ├── EditedLedger       a line is not the one that was written
@@ -28,6 +29,10 @@ class UnsupportedMechanism(AccountingError, ValueError):
 
 class CalibrationError(AccountingError, ValueError):
     """No noise multiplier, or no number of rounds, meets the target."""
+
+
+class ContradictoryBounds(AccountingError):
+    """A proven lower bound above the epsilon of the same mechanism: nothing may be stated."""
 
 
 class LedgerError(AccountingError):

@@ -30,9 +30,10 @@ from unittest import mock
 
 import numpy as np
 import torch
+from dpfed.run.watched import open_watched, take_part_watched
 
-import dpfed.run.loop
 import dpfed.diagnostics.watch
+import dpfed.run.loop
 from dpfed import data
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
@@ -41,7 +42,6 @@ from dpfed.run.book import Book
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 from dpfed.run.loop import Run
-from dpfed.run.watched import open_watched, take_part_watched
 
 MODELS = {"CNN 0.58M": "fed-smp-cnn-unpadded", "CNN 1.66M": "fed-smp-cnn"}
 PARTS = (
@@ -153,7 +153,9 @@ PART_OF = {
 def profiled(run: Run, profile: Profile) -> Iterator[None]:
     """The functions of a run, wrapped."""
     method = run.experiment.method
-    total = method.aggregation.open(np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), number=0)
+    total = method.aggregation.open(
+        np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), number=0, dropouts={}
+    )
     found: list[tuple[str, Any, str]] = [
         ("train", LocalTraining, "train"),
         ("map", type(method.stages.project.choice), "for_round"),

@@ -32,6 +32,7 @@ COLUMNS = ("clients", "cohort", "start_seconds", "draw_seconds", "round_seconds"
 def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     """One run in this process."""
     import numpy as np
+    from dpfed.run.watched import open_watched, take_part_watched
 
     from dpfed import data
     from dpfed.config.tables import parse
@@ -39,7 +40,6 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     from dpfed.round import cohort_of
     from dpfed.run.experiment import build
     from dpfed.run.loop import Run
-    from dpfed.run.watched import open_watched, take_part_watched
 
     generator = np.random.default_rng(0)
     random = Dataset(

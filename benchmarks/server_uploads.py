@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import overhead
 import torch
+from dpfed.run.watched import open_watched
 
 from dpfed.aggregation.plain import PlainSums
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import parse
 from dpfed.round import add
 from dpfed.run.experiment import build
-from dpfed.run.watched import open_watched
 from dpfed.stages.chain import client_halves
 
 GOES = 5

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpfed.api.run import run as run
     from dpfed.run.client_level import ClientLevel as ClientLevel
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _ROOMS = ("audit", "compress", "data", "errors", "methods", "models", "run")
 _HOMES = {"ClientLevel": "run.client_level"}

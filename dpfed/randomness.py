@@ -31,7 +31,7 @@ class Randomness(Protocol):
     def name(self) -> str: ...
 
     def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
-        """Independent uniforms in [0, 1), float64 [count]."""
+        """Independent uniforms in [0, 1), float64 [count]. Repeatable draws begin alike whatever the count is."""
 
     def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
         """64 independent fair bits each, uint64 [count]: for samplers that are exact."""

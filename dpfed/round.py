@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
+from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.plain import PlainSum
 from dpfed.aggregation.ranks import Alone, Ranks, Task
 from dpfed.aggregation.summed import Collecting, Opened, OpenSum, Sums
@@ -49,22 +50,26 @@ class Method:
     slots:   the most uploads that a sum may hold: if more are drawn, a uniformly random part of them is left out
     fill:    clients that take part in every sum: who was not drawn sends a row of zeros, noised and masked like any
              other, so that the number of uploads tells nothing
+    dropouts: which clients drop out of a round in a simulation; None: none does
     canaries: take part beside the clients, for audits
     ranks:   the processes that share a round's clients
+    counts_errors: an exception in a client's training is counted, and its row not finite; else it ends the round
     """
 
     stages: Stages
     sampler: Sampler
     randomness: Randomness
     clients: LocalTraining
-    aggregation: Sums[OpenSum]
+    aggregation: Sums[Any]
     server: ServerRule
     group: int
     divisor: float | None
     slots: int | None = None
     fill: int | None = None
+    dropouts: Dropouts | None = None
     canaries: Canaries | None = None
     ranks: Ranks = field(default_factory=Alone)
+    counts_errors: bool = False
 
     def announce(self, task: Task, seeds: Seeds) -> Round:
         """The round's public map and reference point, before any client trains."""
@@ -82,7 +87,8 @@ class Method:
         participants = cohort
         if self.fill is not None:
             participants = with_others(cohort, self.fill, self.sampler.clients, self.randomness, state.round)
-        return Task(state=state, cohort=cohort, participants=participants)
+        gone = {} if self.dropouts is None else self.dropouts.draw(participants, state.round)
+        return Task(state=state, cohort=cohort, participants=participants, dropouts=gone)
 
     def release_of_uploads(self, now: Round) -> Release | LocalRelease | None:
         """The release that uploads are by themselves: of their clients' records, or where every upload may be seen."""
@@ -110,7 +116,9 @@ class Method:
         """Clients and what they have learnt, rows [c, d]: trained in groups, and passed on `at_once` numbers at a
         time (None: whole groups)."""
         for group in groups(ids, self.group):
-            moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds)
+            failed: set[tuple[int, ...]] | None = set() if self.counts_errors else None
+            moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed)
+            now.tally.failed += len(failed or ())
             height = len(group) if at_once is None else max(1, at_once // moves.shape[1])
             for start in range(0, len(group), height):
                 yield group[start : start + height], moves[start : start + height]
@@ -223,6 +231,7 @@ def open_round(now: Round, method: Method, *, observer: Observer | None = None) 
     """An empty sum, watched by the operator, and by an observer more."""
     total = method.aggregation.open(
         now.task.participants,
+        dropouts=now.task.dropouts,
         size=method.stages.width,
         dtype=method.stages.summed_as,
         device=now.broadcast.device,

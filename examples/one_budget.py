@@ -1,9 +1,8 @@
 """One budget over several experiments on the same clients: every run is charged to one ledger, and the one that it no
-longer pays for ends early or does not begin."""
+longer pays for ends early or does not begin. Whatever is chosen by looking at results, epsilon is the budget's."""
 
 import dpfed
 from accounting.ledger.project import ProjectLedger
-from accounting.rounding import upwards
 
 PLAN = {"federation.rounds": 8, "privacy.epsilon": None, "privacy.noise_multiplier": 1.0}
 
@@ -14,7 +13,8 @@ for rate in (0.1, 0.3, 0.5):
     except dpfed.errors.RunError as refused:
         print(f"learning rate {rate}: {refused}")
         continue
-    summary, spent = done.summary, upwards(project.spent().epsilon)
+    summary, (units, left) = done.summary, project.units or (0, 0)
     print(
-        f"learning rate {rate}: {summary['test_accuracy']:.1%} after {summary['rounds']} rounds; {spent} spent in all"
+        f"learning rate {rate}: {summary['test_accuracy']:.1%} after {summary['rounds']} rounds; {left} of {units} "
+        "units left"
     )

@@ -19,17 +19,16 @@ _WRAPPER = """<!doctype html><body style="margin:0"><iframe id="f" style="border
 srcdoc="{page}"></iframe><pre id="found"></pre><script>
 f.onload = () => {{
   const root = f.contentDocument.documentElement, win = f.contentWindow;
-  const read = [...root.querySelectorAll("svg[data-marks]")].map((svg) => {{
-    const box = svg.getBoundingClientRect(), [x, y] = JSON.parse(svg.dataset.marks).at(-1);
-    const scale = box.width / svg.viewBox.baseVal.width;
-    const at = {{ clientX: box.left + x * scale, clientY: box.top + y * scale }};
-    svg.dispatchEvent(new win.PointerEvent("pointermove", at));
-    return svg.parentNode.querySelector(".note").textContent;
+  const read = [...root.querySelectorAll("figure svg")].map((svg) => {{
+    const mark = [...svg.querySelectorAll(".mark")].at(-1);
+    mark.scrollIntoView({{ block: "center" }});
+    const {{ left, top, width, height }} = mark.getBoundingClientRect();
+    return f.contentDocument.elementFromPoint(left + width / 2, top + height / 2).textContent;
   }});
   const style = win.getComputedStyle(f.contentDocument.body);
   found.textContent = JSON.stringify({{
     width: root.scrollWidth, notes: read, paper: style.backgroundColor, ink: style.color,
-    small: [...root.querySelectorAll("svg[data-marks] text")].some((t) => t.getBoundingClientRect().height < 11),
+    small: [...root.querySelectorAll("figure svg text")].some((t) => t.getBoundingClientRect().height < 11),
   }});
 }};
 </script>"""
@@ -37,8 +36,8 @@ f.onload = () => {{
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """width: how wide the page is; notes: what each figure says of its last mark; small: whether a word of a figure
-    is less than 11 pixels high; console: what the browser complains of."""
+    """width: how wide the page is; notes: the tooltip under a pointer at each figure's last mark; small: whether a
+    word of a figure is less than 11 pixels high; console: what the browser complains of."""
 
     width: int
     notes: list[str]

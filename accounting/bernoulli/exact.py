@@ -63,23 +63,40 @@ def _gain(epsilon: float, log_p: Floats, log_q: Floats) -> float:
 
 def _smallest(target: float, log_p: Floats, log_q: Floats) -> float:
     """The least epsilon >= 0 with `_gain` at most target: the sum of P less e^epsilon times the sum of Q over the
-    outcomes with a loss of at least the next one."""
-    if _gain(0.0, log_p, log_q) <= target:
+    outcomes with a loss of at least the next one.
+
+    Where the target is above 1/2, 1 less these sums counts, in which nothing cancels: the sum of P over the other
+    outcomes, and 1 - target.
+    """
+    near_one = target > 0.5
+    if not near_one and _gain(0.0, log_p, log_q) <= target:
         return 0.0
     with np.errstate(invalid="ignore"):
         loss = np.where(np.isneginf(log_p), -np.inf, log_p - log_q)
     order = np.argsort(-loss, kind="stable")
     order = order[loss[order] > 0]
-    mass, other = np.cumsum(np.exp(log_p[order])), np.cumsum(np.exp(log_q[order]))
-    if np.any(np.isposinf(loss)) and mass[np.isposinf(loss[order])][-1] > target:
+    if not len(order):
+        return 0.0
+    other = np.cumsum(np.exp(log_q[order]))
+    if near_one:
+        least = float(np.exp(log_p[loss <= 0]).sum())
+        after = np.append(np.cumsum(np.exp(log_p[order][:0:-1]))[::-1], 0.0)
+        over = (1 - target) - (least + after)
+    else:
+        over = np.cumsum(np.exp(log_p[order])) - target  # the sum of P, less the target
+    if np.any(np.isposinf(loss)) and over[np.isposinf(loss[order])][-1] > 0:
         return math.inf
     # The last outcomes at whose loss the gain is still at most the target; the root lies below that loss. At the
     # largest finite loss it always is.
     ends = loss[order]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        gains = np.where(np.isposinf(ends), mass, mass - np.where(other > 0, np.exp(ends + np.log(other)), 0.0))
-    last = int(max(np.flatnonzero(gains <= target).max(initial=0), np.isposinf(ends).sum()))
-    return float(np.log((mass[last] - target) / other[last]))
+        taken = np.where(np.isposinf(ends) | (other <= 0), 0.0, np.exp(ends + np.log(other)))
+    last = int(max(np.flatnonzero(over <= taken).max(initial=0), np.isposinf(ends).sum()))
+    if last == len(over):
+        return 0.0
+    if over[last] <= 0:  # at the last loss that is positive, or by rounding
+        return float(ends[last]) if last + 1 < len(over) else 0.0
+    return max(0.0, float(np.log(over[last] / other[last])))
 
 
 def _log_laws(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:

@@ -340,11 +340,10 @@ def _guess(plan: Plan, target: float, rounds: int) -> float:
     )
 
 
-def near(
-    epsilon: float, delta: float, *, rounds: int, shift: float, probability: float, kept: float = 1.0
-) -> float:
+def near(epsilon: float, delta: float, *, rounds: int, shift: float, probability: float, kept: float = 1.0) -> float:
     from accounting.gaussian import noise_std
 
     wanted = 1 / noise_std(epsilon, delta, l2_sensitivity=1.0)
-    per_round = math.log1p((wanted / probability) ** 2 / rounds)
+    shift_of_all = min(max(wanted / probability, 1e-100), 1e100)  # whose square is a number above 0
+    per_round = math.log1p(shift_of_all**2 / rounds)
     return min(max(shift / math.sqrt(per_round) / math.sqrt(kept), 1e-3), 1e6)

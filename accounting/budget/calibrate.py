@@ -47,21 +47,49 @@ def certified(
 ) -> float:
     """As `smallest`, for a cost that takes long and a `quick` one nearly equal to it.
 
-    The threshold of `quick` first; from there a few steps of Newton's method with its slope. The result satisfies
-    cost(x) <= target as evaluated.
+    The threshold of `quick` first; from there a few steps of Newton's method with its slope, then, where these have not
+    settled it (a cost in steps has slope 0, and may be infinite), a bracket that is halved. The result satisfies
+    cost(x) <= target as evaluated, and is within `tolerance` (relative) above the threshold.
     """
     x = smallest(quick, target, name=name, start=start, tolerance=tolerance)
-    ahead = x * 1.01
-    slope = (math.log(quick(ahead)) - math.log(quick(x))) / math.log(ahead / x)
+    slope = _log(quick(x * 1.01), quick(x)) / math.log(1.01)
+    low, high = 0.0, math.inf  # the largest x whose cost is above the target, the smallest whose cost is not
     for _ in range(_STEPS):
-        above = math.log(cost(x) / target)
+        above = _log(cost(x), target)
+        low, high = (max(low, x), high) if above > 0 else (low, min(high, x))
+        if not (-math.inf < slope < 0 and math.isfinite(above)):
+            break
         if -tolerance <= above / -slope <= 0:
             return x
         x *= math.exp(-above / slope) * (1 + tolerance / 2)
+    return _halved(lambda x: cost(x) <= target, low, high, tolerance=tolerance, name=name, target=target)
+
+
+def _log(value: float, other: float) -> float:
+    """log(value / other), of costs that may be 0 or infinite; nan where both are."""
+    if value == other and (value == 0 or math.isinf(value)):
+        return math.nan
+    return math.log(min(max(value, 1e-300), 1e300) / min(max(other, 1e-300), 1e300))
+
+
+def _halved(
+    enough: Callable[[float], bool], low: float, high: float, *, tolerance: float, name: str, target: float
+) -> float:
+    """The smallest x that is `enough`, to `tolerance`. One of `low` (0: none is known) and `high` (infinite) is known.
+
+    Steps outwards from the end that is known, doubled each time, until the other end is known; then halves.
+    """
     step = tolerance / 2
-    while cost(x) > target:
-        x, step = x * (1 + step), step * 2
-    return x
+    while not low or math.isinf(high):
+        x = low * (1 + step) if low else high / (1 + step)
+        if not 1e-6 < x < 1e9:
+            raise _no_bracket(falling=not low, name=name, target=target)
+        low, high = (low, x) if enough(x) else (x, high)
+        step *= 2
+    while high > low * (1 + tolerance):
+        x = math.sqrt(low * high)
+        low, high = (low, x) if enough(x) else (x, high)
+    return high
 
 
 def certified_count(
@@ -87,16 +115,22 @@ def _bracket(excess: Callable[[float], float], *, name: str, target: float, star
     """Two logarithms with the threshold between them: steps from `start` that grow from log 1.2 upwards."""
     x, step = start, math.log(1.2)
     falling = excess(x) <= 0
-    while math.log(1e-6) < x < math.log(1e9):
-        further = x - step if falling else x + step
+    least, most = math.log(1e-6), math.log(1e9) - 1e-12
+    while least < x < most:
+        further = max(x - step, least) if falling else min(x + step, most)
         if (excess(further) > 0) == falling:
             return min(x, further), max(x, further)
         x, step = further, step * 1.7
+    raise _no_bracket(falling=falling, name=name, target=target)
+
+
+def _no_bracket(*, falling: bool, name: str, target: float) -> CalibrationError:
+    """The error where the target is met everywhere (`falling`), or nowhere."""
     if falling:
-        raise CalibrationError(
+        return CalibrationError(
             f"target {target} is met by every {name} down to 1e-6: nothing to solve for. Lower the target."
         )
-    raise CalibrationError(
+    return CalibrationError(
         f"target {target} is not met by any {name} up to 1e9. Raise the target epsilon or delta, lower the rounds "
         "or the cohort, or use more clients."
     )

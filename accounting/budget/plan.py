@@ -11,6 +11,7 @@ from accounting.budget.gaussians import GaussianRounds
 from accounting.budget.integers import IntegerRounds
 from accounting.budget.noise_schedule import NoiseSchedule, checked
 from accounting.budget.rounds_of import RoundsOf
+from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import (
     Composed,
@@ -46,7 +47,8 @@ MECHANISMS = tuple(_ROUNDS)
 class Plan:
     """Rounds of a federated run as the accountant sees them.
 
-    `delta` defaults to clients^-1.1; `adjacency` to replace-one for fixed; for poisson and all to add-remove, but to
+    `delta` defaults to the smaller of clients^-1.1 and 1e-4.
+    `adjacency` defaults to replace-one for fixed; for poisson and all to add-remove, but to
     zero-out where a client more or less would be an upload, or a share of noise, more or less. `before` is what was
     released on the same clients already: every epsilon is then of that and the plan together. The plan's schedule is
     drawn anew, under a `stream` of its own: it does not go on with one of `before`.
@@ -116,9 +118,7 @@ class Plan:
         ):
             if value not in allowed:
                 raise InvalidParameter(f"{name}={value!r}: must be one of {', '.join(allowed)}.")
-        if self.delta is None and clients == 1:
-            raise InvalidParameter("clients=1: the default delta n^-1.1 would be 1. Give --delta.")
-        object.__setattr__(self, "delta", clients**-1.1 if self.delta is None else self.delta)
+        object.__setattr__(self, "delta", default_delta(clients) if self.delta is None else self.delta)
         require.open_probability(delta=self.delta)
         self._check_schedule()
         self._check_noise_schedule()

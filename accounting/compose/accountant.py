@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike
 
 from accounting import require
 from accounting.bernoulli.pairs import MOST_COINS
-from accounting.caveats import caveats
+from accounting.caveats import ABOVE_ONE_OF_N, caveats
 from accounting.compose import adaptive, loss_grid, lower_bound, pld, rdp
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
 from accounting.compose.rdp import Conversion, Floats
 from accounting.compose.twins import Continuous, continuous
-from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.public import squares
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import (
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _LOSS_SHARE = 1e-3
+_CROSSING = 1e-6
+"""Relative; by no more may a lower bound exceed epsilon, by rounding."""
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 
 
@@ -84,6 +86,7 @@ class Guarantee:
             f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} for one {self.unit}, {self.adjacency} "
             f"neighbours, {self.sampling} sampling, accountant {self.method}"
             + ("" if self.valid else "; NOT an upper bound, see its notes")
+            + "".join(f"; {note}" for note in self.notes if note.startswith(ABOVE_ONE_OF_N))
         )
 
 
@@ -117,7 +120,7 @@ def guarantee(
     (bernoulli.pairs). fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
     sampling needs; an unmet condition gives valid=False. units: how many clients (or records) there are, for a note on
     a delta that is large for so many. Errors: UnsupportedMechanism where the accountant has no bound for this
-    mechanism, InvalidParameter for a delta outside (0, 1).
+    mechanism, InvalidParameter for a delta outside (0, 1), ContradictoryBounds for a lower bound above epsilon.
     """
     require.open_probability(delta=delta)
     bound = _bound(mechanism, delta, accountant, conversion, precise)
@@ -127,6 +130,12 @@ def guarantee(
         else None
     )
     if lower is not None and not bound.violated:
+        if lower > bound.epsilon * (1 + _CROSSING) + _CROSSING**2:
+            raise ContradictoryBounds(
+                f"epsilon {bound.epsilon!r} by accountant {bound.method!r} at delta={delta!r}: a lower bound of the "
+                f"same mechanism is {lower!r}, so one of the two is wrong, and no epsilon is stated. Report this as an "
+                f"error of the account, with the mechanism: {mechanism!r}. Another accountant may have a bound."
+            )
         lower = min(lower, bound.epsilon)  # two computations of one number may cross by rounding
     return Guarantee(
         epsilon=bound.epsilon,

@@ -19,7 +19,7 @@ from accounting.compose import pld
 from accounting.compose.adaptive_game import Game, RoundKind
 from accounting.compose.adaptive_grid import FINE, LARGEST_LOSS, QUICK, STANDARD, Fineness, grid_of
 from accounting.compose.adaptive_kernels import kernels_of
-from accounting.compose.adaptive_program import Kernels, Values
+from accounting.compose.adaptive_program import Kernels, StateGrid, Values
 from accounting.compose.pld import LossLaws
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, sampling_of
 from accounting.mechanisms.adjacency import Adjacency
@@ -34,6 +34,10 @@ HYPOTHESIS = (
 
 MOST_AGAIN = 1000
 """Rounds of different kinds that a running account goes through for every epsilon."""
+_LOUD = 10.0
+"""Times as much of delta as planned that losses beyond the grid may be."""
+_ENDS = 0.3
+"""Share of delta that the last state may have; the truth beyond it is not known."""
 
 
 def values(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD) -> Values | None:
@@ -78,26 +82,54 @@ def _stream(found: Values, kernels: tuple[Kernels, Kernels | None], delta: float
 class Adding:
     """The account of releases that are added one after the other; each is the last so far.
 
-    typical, rounds, delta: what the grid is laid out for. One step of the program for a round more as long as all
-    rounds of fixed size are alike; where they are not, all of them again for every epsilon, up to MOST_AGAIN.
+    typical, rounds, delta: what the grid is laid out for; anew for a release that is much louder, and with the first
+    round of fixed size where `typical` is none. One step of the program for a round more as long as all rounds of fixed
+    size are alike; where they are not, all of them again for every epsilon, up to MOST_AGAIN.
     """
 
     def __init__(self, typical: SingleRelease, *, rounds: int, delta: float) -> None:
         self._delta, self._rounds = delta, rounds
-        game = Game.of(Composed(parts=((typical, rounds),)))
-        self._grid = None if game is None else grid_of(game, delta, STANDARD)
         self._symmetric = typical.adjacency is Adjacency.REPLACE_ONE
+        self._added: list[tuple[SingleRelease, int]] = []
+        self._grid: StateGrid | None = None
+        self._hopeless = False
+        if RoundKind.of(typical) is not None:
+            self._lay_out(typical)
+
+    def _lay_out(self, newest: SingleRelease) -> None:
+        """The grid for all so far and `rounds` rounds like the newest, and the account of all so far on it."""
+        so_far = itertools.chain.from_iterable(itertools.repeat(*run) for run in self._added)
+        game = Game.of(Composed.of(itertools.chain(so_far, itertools.repeat(newest, self._rounds))))
+        self._grid = None if game is None else grid_of(game, self._delta, STANDARD)
+        self._hopeless = self._grid is None
         self._kernels: dict[RoundKind, tuple[Kernels, Kernels | None]] = {}
         self._runs: list[tuple[RoundKind, int]] = []
         self._kinds: set[RoundKind] = set()
         self._others: LossLaws | None = None
-        self._values: Values | None = None if self._grid is None else Values.before(self._grid, upper=True)
+        self._values = None if self._grid is None else Values.before(self._grid, upper=True)
+        for release, count in self._added if self._grid is not None else ():
+            self._add(release, count)
 
     def add(self, release: SingleRelease, count: int) -> None:
         """`count` releases more."""
-        kind = RoundKind.of(release)
-        if self._grid is None:
+        if self._hopeless:
             return
+        kind = RoundKind.of(release)
+        if kind is not None and (self._grid is None or self._is_loud(kind)):
+            self._lay_out(release)
+        same = self._added.pop()[1] if self._added and self._added[-1][0] == release else 0
+        self._added.append((release, same + count))
+        if self._grid is not None:
+            self._add(release, count)
+
+    def _is_loud(self, kind: RoundKind) -> bool:
+        """True if losses of this round beyond the grid are more of delta than they may be."""
+        assert self._grid is not None
+        largest = kind.largest_loss(_LOUD * STANDARD.tail * self._delta / self._rounds)
+        return largest > self._grid.reach * self._grid.spacing
+
+    def _add(self, release: SingleRelease, count: int) -> None:
+        kind = RoundKind.of(release)
         if kind is None:
             self._others = self._with_other(release, count)
             return
@@ -106,17 +138,28 @@ class Adding:
         before = self._runs.pop()[1] if self._runs and self._runs[-1][0] == kind else 0
         self._runs.append((kind, before + count))
 
-    def epsilon(self, delta: float, also: SingleRelease | None = None) -> float:
-        """Of everything so far, and of `also` after it; infinite where there is no account."""
+    def epsilon(self, delta: float, also: SingleRelease | None = None, *, scheduled: Mechanism | None = None) -> float:
+        """Of everything so far, of `also` after it, and of rounds of schedules; infinite where there is no account."""
         if self._grid is None:
             return math.inf
-        if also is None:
-            return self._stated(self._played(), self._others, delta)
-        kind = RoundKind.of(also)
+        found = self._found(also, scheduled)
+        if found is not None and scheduled is None and max(found.forth[-1], found.back[-1]) > _ENDS * delta:
+            self._lay_out(also or self._added[-1][0])  # states end before delta has fallen
+            found = None if self._grid is None else self._found(also, scheduled)
+        return math.inf if found is None else found.worse_epsilon(delta)
+
+    def _found(self, also: SingleRelease | None, scheduled: Mechanism | None) -> Values | None:
+        assert self._grid is not None
+        kind = None if also is None else RoundKind.of(also)
+        others = self._others if also is None or kind is not None else self._with_other(also, 1)
+        if scheduled is not None:
+            laws = pld.distribution(scheduled, self._grid.spacing)
+            others = laws if others is None else others.plus(laws)
         if kind is None:
-            return self._stated(self._played(), self._with_other(also, 1), delta)
-        found = self._after(self._values, kind, 1) if self._kinds <= {kind} else self._played((kind, 1))
-        return self._stated(found, self._others, delta)
+            found = self._played()
+        else:
+            found = self._after(self._values, kind, 1) if self._kinds <= {kind} else self._played((kind, 1))
+        return found if found is None or others is None else found.with_laws(others.orders[0], others.orders[-1])
 
     def _played(self, *last: tuple[RoundKind, int]) -> Values | None:
         """V of all rounds of fixed size, and of these after them."""
@@ -145,11 +188,6 @@ class Adding:
             return self._others
         laws = pld.distribution(Composed(parts=((release, count),)), self._grid.spacing)
         return laws if self._others is None else self._others.plus(laws)
-
-    def _stated(self, found: Values | None, others: LossLaws | None, delta: float) -> float:
-        if found is None:
-            return math.inf
-        return (found if others is None else found.with_laws(others.orders[0], others.orders[-1])).worse_epsilon(delta)
 
 
 def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:

@@ -141,7 +141,7 @@ class LossLaw:
         discounted = _running_sums(masses[: len(losses)] * np.exp(anchor - losses))
         over = np.flatnonzero(above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted > delta)
         if over.size:
-            k = int(over[0]) - 1  # losses fall from left to right here
+            k = max(int(over[0]) - 1, 0)  # losses fall from left to right here; at the first only rounding is above
         elif losses[-1] > 1.5 * self.spacing:
             return float(losses[-1])  # far enough below all that counts
         else:

@@ -8,6 +8,8 @@ lower divergence; rounding their losses down lowers it further.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from accounting.compose.loss_law import CUT, LITTLE, LossLaw, composed, tilted_f
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised, rounded_down
 from accounting.factorisation.public import squares
-from accounting.gaussian import smallest_epsilon
+from accounting.gaussian import epsilon_from_below
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
     Composed,
@@ -37,6 +39,8 @@ from accounting.mechanisms import (
 _NOTICED = 1e-4
 # Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
 _FINER = 16.0
+# Rounding of masses and of their sums, which counts where what is left of delta to 1 is as small.
+_ROUNDING = 1e-12
 # Rounds from which on the choice of neighbours by the loss so far shows more than the finer grid of a fixed pair.
 _MANY = 20
 
@@ -54,15 +58,17 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     dominating one, so the bound meets the upper bound up to the grids, as it does for fixed-size sampling nearly.
     """
     target = require.open_probability(delta=delta)
+    whole: Any = with_whole_noise(mechanism)  # hashable, as all mechanisms are
     lost = math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
     if lost:
-        most = _epsilon(with_whole_noise(mechanism), target)
+        most = _epsilon(whole, target)
         target += (1 + math.exp(min(most, 700.0))) * lost * (1 + 1e-12)
-        return _epsilon(with_whole_noise(mechanism), target) if target < 1 else 0.0
-    return _epsilon(with_whole_noise(mechanism), target)
+        return _epsilon(whole, target) if target < 1 else 0.0
+    return _epsilon(whole, target)
 
 
-def _epsilon(mechanism: Mechanism, target: float) -> float:
+@lru_cache(maxsize=256)  # an audit asks for the same bound several times
+def _epsilon(mechanism: Any, target: float) -> float:
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
     shift_squared += sum(_of_public_order(part, count) for part, _, count in parts)
@@ -74,10 +80,7 @@ def _epsilon(mechanism: Mechanism, target: float) -> float:
         and sampling_of(part).probability > 0
         and loss_grid.public_order(part) is None
     ]
-    plain = 0.0
-    if shift_squared:  # below by more than `smallest_epsilon` is rounded upwards
-        above = smallest_epsilon(target, mu=math.sqrt(shift_squared))
-        plain = max(0.0, above * (1 - 1e-11) - 1e-14 * (1 - math.log(target)))
+    plain = epsilon_from_below(target, mu=math.sqrt(shift_squared) * (1 - 1e-15)) if shift_squared else 0.0
     if not sampled:
         return plain
     shown = shown_epsilon(mechanism, delta=target)
@@ -131,7 +134,7 @@ def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float
     steps = math.floor(offset)
     # The composition cuts its tails, which can wrap around.
     slack = composition_slack(sum(count for _, _, count, _ in parts)) + 2 * CUT
-    slack += sum(misplaced for _, _, _, misplaced in parts)
+    slack += sum(misplaced for _, _, _, misplaced in parts) + (_ROUNDING if delta > 0.5 else 0.0)
     if delta + slack >= 1:
         return 0.0
     laws = [(law, count) for law, _, count, _ in parts]
@@ -152,8 +155,9 @@ def _tilted_epsilon(law: LossLaw, steps: int, delta: float, slack: float) -> flo
     masses = law.masses[::-1] * np.exp(np.minimum(logs, 700.0))
     above = np.cumsum(masses)
     anchor = losses[min(int(np.searchsorted(np.maximum.accumulate(above), delta)), len(losses) - 1)]
-    discounted = np.cumsum(masses * np.exp(np.minimum(anchor - losses, 700.0)))
-    shown = above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted
+    with np.errstate(over="ignore", invalid="ignore"):  # far below the anchor, where nothing is shown then
+        discounted = np.cumsum(masses * np.exp(np.minimum(anchor - losses, 700.0)))
+        shown = above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted
     over = np.flatnonzero((shown > delta * (1 + LITTLE)) & (logs + math.log(slack / (LITTLE * delta)) < 0))
     return max(0.0, float(losses[over[0]]) + steps * law.spacing) if over.size else 0.0
 

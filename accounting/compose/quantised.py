@@ -74,7 +74,8 @@ def _of_one(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
 
 
 def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float) -> tuple[LossLaw, float]:
-    """Of cells with these logarithms of both masses, good to `rounding`. What was dropped goes to the lowest loss."""
+    """The law of cells with these logarithms of both masses, good to `rounding`. Cells that are not given are left out:
+    their loss may be below all others, so their mass shows nothing."""
     if not len(p):  # nothing is shown
         return certain(0, spacing=interval), 0.0
     steps = (p - q - rounding) / interval
@@ -83,8 +84,6 @@ def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float
     index = np.floor(steps - offset).astype(np.int64)
     lowest = int(index.min())
     probabilities = np.asarray(np.bincount(index - lowest, weights=mass), dtype=float)
-    # Mass that was dropped, or lost to rounding, goes to the lowest loss.
-    probabilities[0] += max(0.0, 1.0 - probabilities.sum())
     return LossLaw(spacing=interval, lowest=lowest, masses=probabilities, infinite=0.0), offset
 
 
@@ -119,14 +118,18 @@ def _cells(pair: AttackPair, interval: float) -> tuple[tuple[Floats, Floats], tu
 def _masses(mixture: Mixture, cuts: Floats) -> tuple[Floats, Floats]:
     """Logarithm of the mass of every cell, each computed in the tail where it does not cancel or underflow, and what
     rounding may have added or taken: a narrow cell is a small difference of two such numbers."""
-    logs, errors = [], []
+    logs, above, below = [], [], []
     for weight, mean in mixture:
         low, high = cuts[:-1] - mean, cuts[1:] - mean
         upper_tail = low > 0
         larger = np.where(upper_tail, scipy.special.log_ndtr(-low), scipy.special.log_ndtr(high))
         smaller = np.where(upper_tail, scipy.special.log_ndtr(-high), scipy.special.log_ndtr(low))
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             share = -np.expm1(smaller - larger)
             logs.append(math.log(weight) + larger + np.log(share))
-            errors.append(_LOG_ROUNDING * (1 - larger) / share)
-    return np.asarray(np.logaddexp.reduce(logs, axis=0)), np.asarray(np.max(errors, axis=0))
+            error = _LOG_ROUNDING * (1 - larger) / share
+            above.append(np.fmin(logs[-1] + error, math.log(weight) + larger))  # no more than the whole tail
+            below.append(logs[-1] - error)
+    with np.errstate(invalid="ignore"):
+        found, most, least = (np.logaddexp.reduce(some, axis=0) for some in (logs, above, below))
+        return np.asarray(found), np.asarray(np.fmax(most - found, found - least))

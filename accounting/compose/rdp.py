@@ -141,6 +141,8 @@ def converted(orders: Floats, rdp: Floats, delta: ArrayLike, conversion: Convers
     if conversion == "improved":
         values = rdp + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
         settled = (rdp >= 0) & (-np.expm1(-rdp) <= np.square(delta))
+        # The same near delta 1, where squares round to 1.
+        settled &= np.exp(-np.maximum(rdp, 0.0)) >= (1 - np.asarray(delta)) * (1 + np.asarray(delta))
         values = np.where(settled, np.minimum(values, 0.0), values)
     elif conversion == "classical":
         values = rdp - np.log(delta) / (orders - 1)

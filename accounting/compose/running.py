@@ -70,7 +70,7 @@ class Running:
             self._curve = self._curve + count * self._of_orders(release)
 
     def epsilon(self, also: SingleRelease | None = None) -> float:
-        """Of everything added so far, and of `also` on top."""
+        """Return epsilon of everything added so far, and of `also` on top."""
         if also is None and not self._count:
             return 0.0
         scheduled = self._scheduled
@@ -182,8 +182,10 @@ class _Losses:
         left = (delta - total.lost) * math.exp(-total.closeness)
         slack = 2 * pld.composition_slack(count)
         bounds = [total.laws.charged_epsilon(left, slack, held) if "pld" in self._accountants else math.inf]
-        if self._adding is not None and scheduled is None and left > 0 and not (last is not None and last.pairwise):
-            bounds.append(self._adding.epsilon(left, None if last is None else last.near))
+        pairwise = (last is not None and last.pairwise) or (scheduled is not None and near.pairwise)
+        if self._adding is not None and left > 0 and not pairwise:
+            together = None if scheduled is None else near.mechanism
+            bounds.append(self._adding.epsilon(left, None if last is None else last.near, scheduled=together))
         return min(bounds) + 2 * total.closeness
 
     def _with_schedules(

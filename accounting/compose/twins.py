@@ -25,6 +25,18 @@ participation is a release without sampling, and every other round is the same i
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dominating(Composed):
+    """Gaussian releases whose pairs dominate those of other releases, one by one: their adjacencies may differ.
+
+    A loss distribution of each part is that of its own pair, in the same order of the worlds, so composition needs no
+    adjacency in common.
+    """
+
+    def __post_init__(self) -> None:
+        """Accept parts that a `Composed` was made of before they were replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Continuous:
     """A mechanism of Gaussians, and `closeness`: the log-ratio of the laws asked about to post-processings of it.
 
@@ -46,8 +58,7 @@ def continuous(mechanism: Mechanism, *, lost: float | None = None) -> Continuous
 
     Claim: that of each kind's twin, or of `Account.above`. Every sampler is a mixture over cohorts, which keeps the
     ratio; the closeness of a composition is the sum, and so is what is lost (docs/theory-bernoulli.md, Theorem 7).
-    Direction of error: upper bound. UnsupportedMechanism where a twin is infinitely far, or where the parts' Gaussians
-    have different neighbours.
+    Direction of error: upper bound. UnsupportedMechanism where a twin is infinitely far.
     """
     parts = parts_of(mechanism)
     replaced = [_replaced(part, count, lost) for part, count in parts]
@@ -56,7 +67,7 @@ def continuous(mechanism: Mechanism, *, lost: float | None = None) -> Continuous
     counted: Any = tuple((one.mechanism, count) for one, (_, count) in zip(replaced, parts, strict=True))
     order = mechanism.order if isinstance(mechanism, Composed) else ()
     return Continuous(
-        mechanism=Composed(parts=counted, order=order),
+        mechanism=Dominating(parts=counted, order=order),
         closeness=math.fsum(one.closeness for one in replaced) * _ROUNDING,
         lost=math.fsum(one.lost for one in replaced) * _ROUNDING,
         pairwise=any(one.pairwise for one in replaced),

@@ -1,5 +1,5 @@
 """Gaussian noise on sums: the closed form here; sampled rounds, Renyi curves and attacks in the modules beside it."""
 
-from accounting.gaussian.closed_form import noise_std, privacy_profile, smallest_epsilon
+from accounting.gaussian.closed_form import epsilon_from_below, noise_std, privacy_profile, smallest_epsilon
 
-__all__ = ["noise_std", "privacy_profile", "smallest_epsilon"]
+__all__ = ["epsilon_from_below", "noise_std", "privacy_profile", "smallest_epsilon"]

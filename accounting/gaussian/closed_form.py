@@ -18,8 +18,8 @@ _ROUNDING = 1e-12
 
 
 def _blur(delta: float) -> float:
-    """What rounding the profile's logarithms (of size log 1/delta) can shift epsilon by, with room to spare."""
-    return 2e-15 * (1 - math.log(delta))
+    """What rounding the logarithms of delta or of 1 - delta can shift epsilon by, with room to spare."""
+    return 2e-15 * (1 - math.log(delta) - math.log1p(-delta))
 
 
 def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
@@ -47,21 +47,50 @@ def smallest_epsilon(delta: float, *, mu: float) -> float:
     """The smallest epsilon >= 0 at which a mu-Gaussian mechanism has `delta`; rounded upwards.
 
     Inverse of `privacy_profile` (Balle, Wang 2018), by a bracketed root. Direction of error: upper bound,
-    by 1e-12 relative and 2e-15 (1 + log 1/delta) absolute at most.
+    by 1e-12 relative and 2e-15 (1 + log 1/delta + log 1/(1 - delta)) absolute at most.
     """
+    target = require.open_probability(delta=delta)
+    blur, shift = _blur(target), require.positive(mu=mu)
+    if _log_ratio(-blur, mu=shift, target=target) <= 0:  # at 0, then, whatever rounding does
+        return 0.0
+    return _root(target, shift) * (1 + _ROUNDING) + blur
+
+
+def epsilon_from_below(delta: float, *, mu: float) -> float:
+    """`smallest_epsilon` rounded downwards: no mu-Gaussian mechanism has a smaller epsilon at `delta`."""
+    target = require.open_probability(delta=delta)
+    return max(0.0, _root(target, require.positive(mu=mu)) * (1 - _ROUNDING) - _blur(target))
+
+
+def _root(target: float, mu: float) -> float:
+    """Epsilon with delta(epsilon) = target, to rounding; 0 where delta(0) is not above it."""
     from scipy.optimize import brentq  # scipy.optimize takes longer to load than all of this package
 
-    target = require.open_probability(delta=delta)
-    mu = require.positive(mu=mu)
-    if float(privacy_profile(0.0, mu=mu)) <= target:
+    def excess(eps: float) -> float:
+        return _log_ratio(eps, mu=mu, target=target)
+
+    if excess(0.0) <= 0:
         return 0.0
     # delta(eps) <= Phi(mu/2 - eps/mu), so this end is past the root.
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / target)) + 1e-12
+    return float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=500))
 
-    def excess(eps: float) -> float:
-        return float(privacy_profile(eps, mu=mu)) - target
 
-    return float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=500)) * (1 + _ROUNDING) + _blur(target)
+def _log_ratio(eps: float, *, mu: float, target: float) -> float:
+    """log(delta / target), or log((1 - target) / (1 - delta)) where target is above 1/2: each rises with delta.
+
+    With t = mu/2 - eps/mu, b = mu/2 + eps/mu and erfcx(x) = e^(x^2) erfc(x),
+        1 - delta(eps) = Phi(-t) + e^eps Phi(-b) = e^(-t^2/2) (erfcx(t/sqrt 2) + erfcx(b/sqrt 2)) / 2,
+    a sum in which nothing cancels where delta is near 1.
+    """
+    t, b = mu / 2 - eps / mu, mu / 2 + eps / mu
+    if target > 0.5 and t > 0:
+        tails = scipy.special.erfcx(t / math.sqrt(2)) + scipy.special.erfcx(b / math.sqrt(2))
+        return math.log(1 - target) + min(t * t / 2, 1e300) - math.log(tails / 2)
+    delta = float(privacy_profile(eps, mu=mu))
+    if target > 0.5:
+        return math.log(1 - target) - math.log1p(-delta)
+    return math.log(max(delta, 1e-320)) - math.log(target)
 
 
 def noise_std(
@@ -94,10 +123,14 @@ def noise_std(
 
     from scipy.optimize import brentq
 
-    surely = max(eps - _blur(target), eps / 2)
+    blur = _blur(target)
+    if eps < 2 * blur:  # delta(0) = erf(mu / sqrt 8), without rounding in logarithms
+        half = scipy.special.erfinv(target) if target < 0.5 else scipy.special.erfcinv(1 - target)
+        return sensitivity / (math.sqrt(8) * float(half)) * (1 + _ROUNDING)
+    surely = eps - blur
 
     def excess(log_mu: float) -> float:
-        return math.log(max(float(privacy_profile(surely, mu=math.exp(log_mu))), 1e-320)) - math.log(target)
+        return _log_ratio(surely, mu=math.exp(log_mu), target=target)
 
     low, high = -1.0, 1.0
     while excess(low) > 0:

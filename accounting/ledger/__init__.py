@@ -1,5 +1,6 @@
 """What was released, durably: entries, their hash chain, the ledger of a run and that of a project."""
 
-from accounting.ledger.file import Aborted, Entry, Header, Ledger, LocalRelease, Release
+from accounting.ledger.file import Aborted, Entry, Header, Ledger, LocalRelease, Purchase, Release
+from accounting.ledger.planned import Planned
 
-__all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Release"]
+__all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Planned", "Purchase", "Release"]

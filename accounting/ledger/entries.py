@@ -5,13 +5,14 @@ a round released of its own records.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from accounting import mechanisms, require
 from accounting.compose.histories import Steps
 from accounting.errors import AccountingError, InvalidParameter
+from accounting.ledger.planned import Planned, planned_from
 from accounting.mechanisms import Composed, SingleRelease, unsampled
 from accounting.rounding import upwards
 
@@ -24,7 +25,8 @@ class Header:
 
     population: a fingerprint, under a secret key, of who the clients are and what each of them holds.
     binding:    hashes of what else the run is made of (configuration, start model), by name.
-    Ledgers of 0.1 have neither.
+    plan:       most that may be released, fixed before the first result (`ledger.planned`).
+    Ledgers of 0.1 have none of the three, ledgers of 0.2 have no plan.
     """
 
     unit: str
@@ -33,6 +35,7 @@ class Header:
     about: Mapping[str, Any] = field(default_factory=dict)
     population: str | None = None
     binding: Mapping[str, str] | None = None
+    plan: Planned | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -44,6 +47,7 @@ class Header:
             "about": dict(self.about),
             **({} if self.population is None else {"population": self.population}),
             **({} if self.binding is None else {"binding": dict(self.binding)}),
+            **({} if self.plan is None else {"plan": self.plan.to_dict()}),
         }
 
 
@@ -52,7 +56,8 @@ class Release:
     """One release. `mechanism` carries adjacency, sampler and noise; the rest says how it was carried out.
 
     `noise_std` is the standard deviation of the noise on the sum, `noise_placement` "server" or "clients" (shares),
-    `detail` anything else that was fixed beforehand (dimension, denominators, parts of a joint release).
+    `detail` anything else that was fixed beforehand (dimension, denominators, parts of a joint release). `nonce` marks
+    the charge of a run's fresh noise, in the run's ledger and in its project's: equal nonces are one release.
     """
 
     round: int
@@ -61,6 +66,7 @@ class Release:
     noise_std: float
     noise_placement: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+    nonce: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -72,6 +78,7 @@ class Release:
             "noise_std": self.noise_std,
             "noise_placement": self.noise_placement,
             "detail": dict(self.detail),
+            **_nonce_in(self.nonce),
         }
 
 
@@ -108,23 +115,66 @@ class Aborted:
 
     Sound where ending does not depend on the data nor on who was drawn: too many clients were lost of a number that is
     fixed (`dpfed.methods.aborts` refuses the rest). `reason` is published: it holds no counts, clients or steps.
+    `nonce` takes back the line of this nonce: its project was never charged for it, so nothing was released.
     """
 
     round: int
     reason: str
+    nonce: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "aborted", "round": self.round, "reason": self.reason}
+        return {"kind": "aborted", "round": self.round, "reason": self.reason, **_nonce_in(self.nonce)}
 
 
-Entry = Release | LocalRelease | Aborted
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Purchase:
+    """Releases of other kinds than a project's unit, bought whole for `units` before the first of them.
+
+    round: the first round they are for. `detail`: the run and its population, as in the releases of a project.
+    """
+
+    round: int
+    units: int
+    plan: tuple[tuple[SingleRelease, int], ...]
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "purchase",
+            "round": self.round,
+            "units": self.units,
+            "plan": plan_to_list(self.plan),
+            "detail": dict(self.detail),
+        }
+
+
+Entry = Release | LocalRelease | Aborted | Purchase
 """A line after the header."""
+
+
+def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[Any]]:
+    """Return a plan as it is written: pairs of a mechanism and a count."""
+    return [[mechanism.to_dict(), count] for mechanism, count in plan]
+
+
+def plan_from(record: Any) -> tuple[tuple[SingleRelease, int], ...]:
+    """The plan that `plan_to_list` wrote. InvalidParameter for anything else."""
+    if not isinstance(record, list) or not record or any(not isinstance(one, list) or len(one) != 2 for one in record):
+        raise InvalidParameter("plan: must be a list of pairs of a mechanism and a count.")
+    parts = tuple((_single(mechanism), require.count(count=count)) for mechanism, count in record)
+    return Composed(parts=parts).parts
+
+
+def _nonce_in(nonce: str | None) -> dict[str, str]:
+    return {} if nonce is None else {"nonce": nonce}
 
 
 def misplaced(header: Header, entry: Entry) -> str | None:
     """What is wrong with an entry in a ledger of this header, if anything."""
     if isinstance(entry, Aborted):
         return None
+    if isinstance(entry, Purchase):
+        return None if "project" in header.about else "a purchase has no place in the ledger of a run."
     if isinstance(entry, LocalRelease) != (header.unit == "record"):
         kind = "local release" if isinstance(entry, LocalRelease) else "release of all clients"
         return f"a {kind} has no place in a ledger of unit {header.unit!r}."
@@ -146,7 +196,7 @@ def short_of_noise(entry: Entry) -> str | None:
     shares its noise multiplier with a count states more), the root of what all shares add, in clip norms, for integers
     (in the steps of `detail`, where it states them), the noise on the probabilities for coins.
     """
-    if isinstance(entry, Aborted):
+    if isinstance(entry, Aborted | Purchase):
         return None
     charged = entry.steps if isinstance(entry, LocalRelease) else (entry,)
     least = max((_least_noise_std(part.mechanism, entry) for part in charged), default=0.0)
@@ -175,13 +225,14 @@ def header_from(record: Mapping[str, Any]) -> Header:
                 about=about,
                 population=_text(population=record["population"]) if "population" in record else None,
                 binding=_texts(binding=record["binding"]) if "binding" in record else None,
+                plan=planned_from(_mapping(plan=record["plan"])) if "plan" in record else None,
             )
     raise InvalidParameter("not a header: it needs unit (client or record), clients, randomness and about.")
 
 
 class Entries:
-    """Reads records one by one. A record that says the same as the one before, of another round, shares its parts: a
-    million rounds of a run take the memory of their numbers.
+    """Reads records one by one. A record that says the same as the one before, of another round and nonce, shares its
+    parts: a million rounds of a run take the memory of their numbers.
     """
 
     def __init__(self) -> None:
@@ -190,6 +241,7 @@ class Entries:
     def read(self, record: dict[str, Any]) -> Entry:
         """The entry that `to_dict` wrote. InvalidParameter for anything else."""
         round = require.count(0, round=record.pop("round", None))
+        nonce = _text(nonce=record.pop("nonce")) if "nonce" in record else None
         if self._before is None or self._before[0] != record:
             try:
                 self._before = record, _entry_of_round_0(record)
@@ -197,12 +249,20 @@ class Entries:
                 raise
             except (KeyError, TypeError) as error:
                 raise InvalidParameter(f"not a release that this version knows ({error}).") from None
-        return replace(self._before[1], round=round)
+        entry = replace(self._before[1], round=round)
+        if nonce is None:
+            return entry
+        if isinstance(entry, LocalRelease | Purchase):
+            raise InvalidParameter("a local release or a purchase has no nonce.")
+        return replace(entry, nonce=nonce)
 
 
 def _entry_of_round_0(record: Mapping[str, Any]) -> Entry:
     if record["kind"] == "aborted":
         return Aborted(round=0, reason=_text(reason=record["reason"]))
+    if record["kind"] == "purchase":
+        units = require.count(units=record["units"])
+        return Purchase(round=0, units=units, plan=plan_from(record["plan"]), detail=_mapping(detail=record["detail"]))
     if record["kind"] not in ("release", "local-release"):
         raise InvalidParameter("not a release that this version knows (kind).")
     common: Any = {

@@ -31,16 +31,18 @@ from accounting.ledger.entries import (
     Entry,
     Header,
     LocalRelease,
+    Purchase,
     Release,
     header_from,
     misplaced,
     short_of_noise,
 )
 from accounting.ledger.hash_chain import opened, sealed
+from accounting.ledger.planned import budget_of_project, statement
 from accounting.ledger.regular_file import open_input
 from accounting.mechanisms import Composed
 
-__all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Release"]
+__all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Purchase", "Release"]
 
 _DIGEST = 32
 """Bytes of a hash."""
@@ -62,9 +64,17 @@ class Ledger:
         self._heads = bytearray.fromhex(chain)
 
     @property
+    def standing(self) -> list[Entry]:
+        """Entries in order, without charges that were taken back and the marks that say so."""
+        void = {entry.nonce for entry in self.entries if isinstance(entry, Aborted) and entry.nonce is not None}
+        if not void:
+            return self.entries
+        return [one for one in self.entries if isinstance(one, LocalRelease | Purchase) or one.nonce not in void]
+
+    @property
     def releases(self) -> list[Release | LocalRelease]:
-        """What was released, in order."""
-        return [entry for entry in self.entries if not isinstance(entry, Aborted)]
+        """Releases in order."""
+        return [entry for entry in self.standing if isinstance(entry, Release | LocalRelease)]
 
     @property
     def head(self) -> str:
@@ -234,8 +244,8 @@ class Ledger:
         return histories
 
     def charged(self, delta: float, *, accountant: Accountant = "best") -> Composed | None:
-        """What `guarantee` is about: everything released, or with unit "record" what the worst client released. None
-        before the first release."""
+        """Mechanism of `if_fixed_in_advance`: everything released, with unit "record" by the worst client. None before
+        the first release."""
         if self.header.unit == "record":
             return worst(self.histories().distinct(), delta=delta, accountant=accountant)
         return self.mechanism()
@@ -248,7 +258,38 @@ class Ledger:
         units: int | None = None,
         with_lower_bound: bool = True,
     ) -> Guarantee:
-        """Epsilon at `delta`, from the releases alone. An upper bound for what ran if every release was recorded.
+        """Epsilon at `delta` that may be stated, whatever the end of the run was chosen by.
+
+        Claim: an upper bound for what ran if every release was recorded. Where all planned rounds were released: the
+        epsilon of the releases. Where fewer were: the smaller of the plan's and the budget's, as the header has them
+        (`ledger.planned`); a project's ledger has its budget. A ledger without a plan (version 0.2): the epsilon of the
+        releases, with the condition in the notes. Unit, `units`: as for `if_fixed_in_advance`.
+        """
+        lines = self.if_fixed_in_advance(delta, accountant=accountant, units=units, with_lower_bound=with_lower_bound)
+        released = self.releases
+        if not released:
+            return lines
+        record_level = self.header.unit == "record"
+        return statement(
+            lines,
+            budget_of_project(self.header.about) or self.header.plan,
+            [one.round for one in released],
+            aborted=[one.round for one in self.standing if isinstance(one, Aborted)],
+            first=next((one.mechanism for one in released if isinstance(one, Release)), None),
+            accountant=accountant,
+            units=units if record_level else self.header.clients,
+        )
+
+    def if_fixed_in_advance(
+        self,
+        delta: float,
+        *,
+        accountant: Accountant = "best",
+        units: int | None = None,
+        with_lower_bound: bool = True,
+    ) -> Guarantee:
+        """Epsilon at `delta` of the releases as they stand. An upper bound for what ran if every release was recorded,
+        and if number and kind of the releases were fixed before the first result was seen.
 
         Unit "record", claim: for any client and any record added to it or taken away, all that this client ever sent
         is (epsilon, delta)-indistinguishable: epsilon is that of the worst client's own composition. The sampling

@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from filelock import FileLock, Timeout
 from accounting import require
 from accounting.compose.accountant import Guarantee
 from accounting.compose.running import Running
-from accounting.errors import BudgetSpent, InvalidParameter, LedgerError, UnsupportedMechanism
+from accounting.errors import AccountingError, BudgetSpent, LedgerError, UnsupportedMechanism
 from accounting.ledger import kept_head, population_key
-from accounting.ledger.file import Entry, Header, Ledger, Release
+from accounting.ledger.file import Header, Ledger, Purchase, Release
 from accounting.ledger.hash_chain import sealed
+from accounting.ledger.terms import RESERVE, Plan, Terms, charged_as, words
+from accounting.ledger.unit_filter import Refused, UnitFilter
 from accounting.mechanisms import SingleRelease
 from accounting.rounding import downwards, upwards
 
@@ -30,30 +32,32 @@ _LOOK, _TURN = 0.002, 0.005
 
 _PLANNED = 1000
 
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What a project may spend: (epsilon, delta) for any one of its clients, over all its runs."""
-
-    epsilon: float
-    delta: float
+CONDITION = (
+    "this project was begun by version 0.2 and its releases are not all of one kind: its epsilon holds if the list of "
+    "all releases was fixed before the first result was seen"
+)
 
 
 class ProjectLedger:
     """A project ledger at PATH, and PATH.lock, which every writer holds while it looks and writes.
 
-    Claim: everything that was charged, by whichever process, is together within the project's epsilon at its delta: a
-    release is charged, on disk, before it is made, or refused. The runs must be on the same clients under the same
-    adjacency; a line names its run and the fingerprint of its population, of which a project has one. The unit is the
-    client.
+    Claim: everything that is charged, by whichever process and however runs are chosen by the results of others, is
+    together within the project's epsilon at its delta (`ledger.unit_filter`): a release is charged, on disk, before it
+    is made, or refused. The runs must be on the same clients under the same adjacency; a line names its run and the
+    fingerprint of its population, of which a project has one. The unit of privacy is the client.
+
+    A project of version 0.2 that holds rounds of several kinds keeps the rule of 0.2, natural composition, which is
+    right only where its list of releases was fixed before the first result (`condition`).
 
     PATH.head keeps the last hash that was written (`ledger.kept_head`), PATH.key the secret key under which the
     runs fingerprint their population (`ledger.population_key`).
     """
 
-    def __init__(self, ledger: Ledger, terms: Terms) -> None:
-        self.ledger, self.terms = ledger, terms
+    def __init__(self, ledger: Ledger, terms: Terms, pay: int | None = None) -> None:
+        self.ledger, self.terms, self.pay = ledger, terms, pay
         self._lock = FileLock(f"{ledger.path}.lock")
+        self._filter = UnitFilter(terms)
+        self._natural, self._run = False, 0
         self._running: Running | None = None
         self._lines: dict[tuple[str, int], Release] = {}
         self._added = 0
@@ -68,16 +72,20 @@ class ProjectLedger:
         delta: float,
         population: str | None = None,
         key: bytes | None = None,
+        reserve: float = RESERVE,
+        unit: Plan | None = None,
+        declared: Plan = (),
     ) -> "ProjectLedger":
         """A new project; LedgerError if the file is there. `population`: the fingerprint, under `key`, of the clients
-        that all runs must have; without one the first run that is charged says who they are."""
+        that all runs must have; without one the first run that is charged says who they are. `reserve`, `unit`,
+        `declared`: see `Terms`."""
         target = Path(path)
-        terms = Terms(epsilon=require.positive(epsilon=epsilon), delta=require.open_probability(delta=delta))
+        terms = Terms(epsilon=epsilon, delta=delta, reserve=reserve, unit=unit, declared=declared)
         header = Header(
             unit="client",
             clients=require.count(clients=clients),
             randomness="as each run says",
-            about={"project": {"epsilon": terms.epsilon, "delta": terms.delta}, "head_kept": True},
+            about={"project": terms.to_dict(), "head_kept": True},
             population=population,
         )
         with _held(FileLock(f"{target}.lock"), target):
@@ -88,23 +96,23 @@ class ProjectLedger:
             return cls(Ledger.create(target, header), terms)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> "ProjectLedger":
-        """The project in this file. LedgerError if it is none. To look at it (`spent`) needs no lock."""
+    def open(cls, path: str | os.PathLike[str], *, pay: int | None = None) -> "ProjectLedger":
+        """The project in this file. LedgerError if it is none. To look at it (`spent`) needs no lock. `pay`: the most
+        units that a run of another kind may be bought for (`begin`)."""
         target = Path(path)
         if not target.exists():
             raise LedgerError(f"{target}: no project ledger is there. Make one with `dpfed ledger create`.")
         kept = kept_head.read(target)
         ledger = Ledger.so_far(target)
         terms = ledger.header.about.get("project")
-        if not isinstance(terms, Mapping) or terms.keys() != {"epsilon", "delta"}:
+        if not isinstance(terms, Mapping) or not {"epsilon", "delta"} <= terms.keys():
             raise LedgerError(
                 f"{target}: the ledger of a single run, not of a project. Make one with `dpfed ledger create`."
             )
         try:
-            epsilon, delta = require.positive(epsilon=terms["epsilon"]), require.open_probability(delta=terms["delta"])
-        except InvalidParameter as error:
+            project = cls(ledger, Terms.of(terms), None if pay is None else require.count(pay=pay))
+        except AccountingError as error:
             raise LedgerError(f"{target}: a project with impossible terms. {error}") from None
-        project = cls(ledger, Terms(epsilon=epsilon, delta=delta))
         project._check_head(kept)
         return project
 
@@ -113,7 +121,7 @@ class ProjectLedger:
         """The fingerprint of the clients: of the header, or of the first run that was charged; None where nothing says
         who they are."""
         first = next(iter(self.ledger.entries), None)
-        if self.ledger.header.population is None and isinstance(first, Release):
+        if self.ledger.header.population is None and isinstance(first, Release | Purchase):
             return _population_of(first)
         return self.ledger.header.population
 
@@ -161,77 +169,176 @@ class ProjectLedger:
             "or a project of its own."
         )
 
-    def with_also(self, mechanism: SingleRelease) -> float:
-        """Epsilon of the project if this were charged too, as things stand; others may charge in between."""
+    def refusal(self, release: SingleRelease, *, run: str, number: int) -> str | None:
+        """Why round `number` of a run may not release this, as things stand; None where it may."""
         with _held(self._lock, self.ledger.path):
-            return self._catch_up(mechanism).epsilon(mechanism)
+            self._catch_up(release)
+            return self._refusal(release, run, number)
 
-    def charge(self, release: Release, *, run: str, population: str | None = None, repeatable: bool = False) -> None:
+    def begin(
+        self,
+        rounds: Sequence[SingleRelease],
+        *,
+        run: str,
+        first: int = 0,
+        population: str | None = None,
+    ) -> str:
+        """Make sure that the project pays for a run before its first round, and return how, in words.
+
+        rounds: the releases of the run from round `first` on, each at the worst that it may be. Rounds that are neither
+        outstanding nor units are bought, all of them and at once, for at most `pay` units of this object. BudgetSpent
+        with the price where that is not enough or not said. A run that has begun before ends where it is not paid.
+        """
+        if not rounds:
+            return ""
+        with _held(self._lock, self.ledger.path):
+            self._catch_up(rounds[0])
+            self.require_population(population)
+            if self._natural:
+                return CONDITION
+            try:
+                bought = self._filter.to_buy(rounds, run=run, pay=self.pay)
+            except Refused as why:
+                raise BudgetSpent(f"{self.ledger.path}: run {run}: {why}") from None
+            if bought is None:
+                return ""
+            plan, units = bought
+            who = {} if population is None else {"population": population}
+            self._write(Purchase(round=first, units=units, plan=plan, detail={"run": run, **who}))
+            return f"{self.ledger.path}: {units} units paid for {words(plan)}, {self._filter.left} are left."
+
+    def charge(
+        self,
+        release: Release,
+        *,
+        run: str,
+        population: str | None = None,
+        repeatable: bool = False,
+        worst: SingleRelease | None = None,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
         """Put the release on the ledger, or raise BudgetSpent and leave everything as it is. LedgerError for other
         clients than the project's.
 
         run: names the run in the line. population: the fingerprint of its clients. repeatable: a line of this run and
         round that says the same stands for it (a simulated round that was interrupted and is repeated with the same
-        noise is one release).
+        noise is one release). worst: what the round might have released at the worst, where the noise that arrived
+        decides; that is charged, whatever the outcome. first: called under the lock once the budget pays, before the
+        line is written; it writes the line of the run's own ledger, or raises.
         """
         who = {} if population is None else {"population": population}
-        line = replace(release, detail={**release.detail, "run": run, **who})
+        costs = {} if worst in (None, release.mechanism) else {"charged_as": worst.to_dict()}
+        line = replace(release, detail={**release.detail, "run": run, **who, **costs})
         with _held(self._lock, self.ledger.path):
-            running = self._catch_up(release.mechanism)
+            self._catch_up(release.mechanism)
             self.require_population(population)
             if repeatable and self._lines.get((run, release.round)) == line:
                 return
-            after = running.epsilon(release.mechanism)
-            if not after <= self.terms.epsilon:
-                raise BudgetSpent(
-                    f"{self.ledger.path}: round {release.round} of run {run} would bring the project to epsilon "
-                    f"{upwards(after)}, at most {downwards(self.terms.epsilon)} at delta {upwards(self.terms.delta)} "
-                    "may be spent. It was not released."
-                )
-            self.ledger.record(line)
-            self._add(running, [line])
-            kept_head.write(self.ledger.path, self.ledger.head)
+            if why := self._refusal(charged_as(line), run, release.round):
+                raise BudgetSpent(f"{self.ledger.path}: round {release.round} of run {run}: {why} It was not released.")
+            first()
+            self._write(line)
 
     def spent(self, *, with_lower_bound: bool = True) -> Guarantee:
-        """What all runs together have spent, from the file alone."""
+        """Epsilon of everything that was charged, from the file alone, if it was fixed in advance. What may be stated
+        whatever was chosen by looking at results is the budget."""
         self.ledger.look()
-        return self.ledger.guarantee(self.terms.delta, with_lower_bound=with_lower_bound)
+        return self.ledger.if_fixed_in_advance(self.terms.delta, with_lower_bound=with_lower_bound)
+
+    @property
+    def condition(self) -> str | None:
+        """The condition under which the project's number holds; None where it holds whatever is chosen by looking."""
+        self.ledger.look()
+        self._replay()
+        return CONDITION if self._natural else None
+
+    @property
+    def units(self) -> tuple[int, int] | None:
+        """Units of the budget and those that are left; None before there is a unit, and under natural composition."""
+        if self.condition is not None or self._filter.unit is None:
+            return None
+        try:
+            return self._filter.currency.units, self._filter.left
+        except Refused:
+            return 0, 0
+
+    def price(self, plan: Plan) -> int:
+        """The units that a run costs now if it is bought whole; BudgetSpent where the project cannot pay it."""
+        if self.condition is not None:
+            raise BudgetSpent(f"{self.ledger.path}: has no prices: {self.condition}.")
+        try:
+            return self._filter.price(plan)
+        except Refused as why:
+            raise BudgetSpent(f"{self.ledger.path}: {why}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """What `dpfed ledger show --json` prints: terms, what is spent and left, and the releases of each run."""
+        """What `dpfed ledger show --json` prints: terms, units used and left, and the releases of each run.
+
+        spent_epsilon, left_epsilon: of the composition of all lines, right if the releases were fixed in advance.
+        """
         stated = self.spent(with_lower_bound=False)
         runs: dict[str, int] = {}
         for release in self.ledger.releases:
             name = str(release.detail.get("run"))
             runs[name] = runs.get(name, 0) + 1
+        units, condition, unit = self.units, self.condition, self._filter.unit
         return {
             "ledger": str(self.ledger.path),
             "clients": self.ledger.header.clients,
             "population": self.population,
             "epsilon": self.terms.epsilon,
             "delta": self.terms.delta,
+            "unit": None if units is None or unit is None else words(unit),
+            "units": None if units is None else units[0],
+            "units_left": None if units is None else units[1],
             "spent_epsilon": stated.epsilon,
             "left_epsilon": max(self.terms.epsilon - stated.epsilon, 0.0),
             "adjacency": stated.adjacency,
-            "notes": list(stated.notes),
+            "notes": [*([condition] if condition else []), *stated.notes],
             "releases": len(self.ledger.releases),
             "runs": runs,
         }
 
-    def _catch_up(self, mechanism: SingleRelease) -> Running:
-        """The account of everything in the file, brought up to date."""
+    def _catch_up(self, mechanism: SingleRelease) -> None:
+        """Take over everything in the file; under the lock. UnsupportedMechanism for another adjacency."""
         self._look()
-        if self._running is None:
-            planned = max(_PLANNED, len(self.ledger.entries))
-            self._running = Running(delta=self.terms.delta, typical=mechanism, rounds=planned)
-        self._add(self._running, self.ledger.entries[self._added :])
-        before = self.ledger.entries[:1]
-        if before and isinstance(before[0], Release) and before[0].mechanism.adjacency is not mechanism.adjacency:
+        self._replay()
+        first = next(iter(self.ledger.entries), None)
+        known = self.terms.unit or (first.plan if isinstance(first, Purchase) else None)
+        if known is None and isinstance(first, Release):
+            known = ((first.mechanism, 1),)
+        if known is not None and known[0][0].adjacency is not mechanism.adjacency:
             raise UnsupportedMechanism(
                 f"adjacency={str(mechanism.adjacency)!r} on {self.ledger.path}, which holds releases under "
-                f"{str(before[0].mechanism.adjacency)!r}: a project has one adjacency. State this run under the same."
+                f"{str(known[0][0].adjacency)!r}: a project has one adjacency. State this run under the same."
             )
+
+    def _refusal(self, release: SingleRelease, run: str, number: int) -> str | None:
+        if not self._natural:
+            return self._filter.refusal(release, run=run, number=number)
+        after = self._composed(release).epsilon(release)
+        if after <= self.terms.epsilon:
+            return None
+        return (
+            f"it would bring the project to epsilon {upwards(after)}, at most {downwards(self.terms.epsilon)} at delta "
+            f"{upwards(self.terms.delta)} may be spent."
+        )
+
+    def _composed(self, typical: SingleRelease) -> Running:
+        """Natural composition of all lines."""
+        if self._running is None:
+            planned = max(_PLANNED, len(self.ledger.entries))
+            self._running, self._run = Running(delta=self.terms.delta, typical=typical, rounds=planned), 0
+        lines = [line.mechanism for line in self.ledger.releases[self._run :] if isinstance(line, Release)]
+        for mechanism, alike in groupby(lines):
+            self._running.add(mechanism, count=sum(1 for _ in alike))
+        self._run += len(lines)
         return self._running
+
+    def _write(self, line: Release | Purchase) -> None:
+        self.ledger.record(line)
+        self._replay()
+        kept_head.write(self.ledger.path, self.ledger.head)
 
     def _look(self) -> None:
         """Take over what others have charged, and cut off what one of them did not write to its end; under the lock."""
@@ -242,27 +349,35 @@ class ProjectLedger:
     def _check_head(self, kept: str | None) -> None:
         kept_head.check(self.ledger, kept, needed=bool(self.ledger.header.about.get("head_kept")))
 
-    def _add(self, running: Running, entries: Sequence[Entry]) -> None:
-        lines = [entry for entry in entries if isinstance(entry, Release)]
-        if len(lines) < len(entries):
-            raise LedgerError(f"{self.ledger.path}: holds a line that is no release. It is not a project's.")
-        for line in lines:
+    def _replay(self) -> None:
+        """Bring the state up to date with the lines. LedgerError for a line that the budget did not pay, which
+        this package did not write."""
+        for line in self.ledger.entries[self._added :]:
+            if not isinstance(line, Release | Purchase):
+                raise LedgerError(f"{self.ledger.path}: holds a line that is no release. It is not a project's.")
+            name = f"round {line.round} of run {line.detail.get('run')}"
             if _population_of(line) != self.population:
                 raise LedgerError(
-                    f"{self.ledger.path}: round {line.round} of run {line.detail.get('run')} was charged for other "
-                    "clients than the lines before. Different clients have no epsilon together; make a new project."
+                    f"{self.ledger.path}: {name} was charged for other clients than the lines before. Different "
+                    "clients have no epsilon together; make a new project."
                 )
-        for mechanism, alike in groupby(lines, key=lambda line: line.mechanism):
-            running.add(mechanism, count=sum(1 for _ in alike))
-        self._lines |= {(str(line.detail.get("run")), line.round): line for line in lines}
-        self._added += len(lines)
+            try:
+                if not self._natural:
+                    self._filter.take(line)
+            except Refused as why:
+                if self.terms.reserve is not None or not isinstance(line, Release):
+                    raise LedgerError(f"{self.ledger.path}: {name} is in it, which was not paid for: {why}") from None
+                self._natural = True
+            if isinstance(line, Release):
+                self._lines[str(line.detail.get("run")), line.round] = line
+            self._added += 1
 
 
 def _key_of(ledger: Path) -> Path:
     return ledger.with_name(f"{ledger.name}.key")
 
 
-def _population_of(line: Release) -> str | None:
+def _population_of(line: Release | Purchase) -> str | None:
     found = line.detail.get("population")
     return None if found is None else str(found)
 

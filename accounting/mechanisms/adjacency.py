@@ -10,7 +10,8 @@ class Adjacency(StrEnum):
     """Which pairs of data sets are neighbours, for a sum of client vectors of norm at most C.
 
     - add-remove: one client more or less. The sum moves by at most C.
-    - zero-out: one client's vector becomes zero; the number of clients stays. The sum moves by at most C.
+    - zero-out: one client's vector becomes zero, and so does all else that the client adds, such as its centred count
+      of an adaptive clip; the number of clients stays. The sum moves by at most C.
     - replace-one: one client's vector becomes any other. The sum moves by at most 2C.
     """
 

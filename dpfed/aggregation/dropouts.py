@@ -1,4 +1,4 @@
-"""Which clients are lost in a round, and when: an event of the simulated world, drawn from the run's public seed."""
+"""Simulated dropouts: the clients that drop out of a round, each before some step, by the run's secret randomness."""
 
 from __future__ import annotations
 
@@ -9,33 +9,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.seeds import Seeds
+from dpfed.participation.blocks import uniforms_of
+from dpfed.randomness import Randomness
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dropouts:
-    """Every client is lost with `probability`, at a uniformly random step or at `at`; or `lost` of them at each step.
+    """Each client drops out with `probability`, at a uniformly random step or at `at`; or `lost` clients at each step.
 
-    Independent of the clients' data and, given how many take part, of who they are: what the account of a sum with
-    missing shares of noise rests on.
+    population: ids that may take part, canaries included: a secret value is drawn for each, whoever takes part
+    lost:       number of clients that drop out before each step: those with the smallest values, earliest step first
+
+    Claim: independent of the clients' data. Under `probability` a client's dropout depends on its own value only. Under
+    `lost` one participant more or less moves at most one other client into the sum or out of it. Given the number of
+    participants the distribution does not depend on who takes part: the account of missing noise shares rests on that.
     """
 
-    seeds: Seeds
+    randomness: Randomness
+    population: int
     probability: float = 0.0
     at: ProtocolStep | None = None
     lost: Mapping[ProtocolStep, int] = field(default_factory=dict)
 
     def draw(self, participants: NDArray[np.int64], number: int) -> dict[int, ProtocolStep]:
-        """The clients that drop out of this round, and before which step."""
-        generator = self.seeds.generator("dropouts", number)
+        """Return the clients that drop out of this round, each with the step before which it does."""
+        values = uniforms_of(participants, self.population, self.randomness, "dropouts", number)
         if self.lost:
-            steps = [step for step, count in self.lost.items() for _ in range(count)]
-            unlucky = generator.permutation(participants)[: len(steps)]
+            steps = [step for step in ProtocolStep for _ in range(self.lost.get(step, 0))]
+            unlucky = participants[np.argsort(values, kind="stable")]
             return {int(client): step for client, step in zip(unlucky, steps, strict=False)}
-        unlucky = participants[generator.random(len(participants)) < self.probability]
-        choices = [self.at] if self.at is not None else list(ProtocolStep)
-        drawn = generator.integers(len(choices), size=len(unlucky))
-        return {int(client): choices[which] for client, which in zip(unlucky, drawn, strict=True)}
+        choices = list(ProtocolStep) if self.at is None else [self.at]
+        gone = values < self.probability
+        which = np.minimum(values[gone] / self.probability * len(choices), len(choices) - 1).astype(np.int64)
+        return {int(client): choices[step] for client, step in zip(participants[gone], which, strict=True)}
 
 
 def most_missing(participants: int, probability: float, chance: float = 1e-3) -> int:

@@ -61,15 +61,17 @@ def complete(clients: NDArray[np.int64]) -> Graph:
 def random_circle(clients: NDArray[np.int64], neighbours: int, seed: int) -> Graph:
     """A random k-regular graph with k = `neighbours`, the same for the same set of clients and seed.
 
-    The seed is public, and must be chosen without regard to who is corrupt. Complete where k >= n - 1.
+    A client's place follows a key of (seed, its id), so that one client less leaves all others in their order. The seed
+    is public, and must be chosen without regard to who is corrupt. Complete where k >= n - 1.
     ConfigError for an odd k, and for one below log2(n), where random graphs fall apart; `graph_risk` says what a k is
     worth, `default_neighbours` is 3 log2(n).
     """
     refuse_few_neighbours(len(clients), neighbours)
     if neighbours >= len(clients) - 1:
         return complete(clients)
-    order = Seeds(root=seed).generator("secagg.graph").permutation(np.sort(clients))
-    return Graph(tuple(map(int, order)), neighbours // 2)
+    ordered = np.sort(clients)
+    keys = Seeds(root=seed).keys("secagg.graph", 0, ordered, ())
+    return Graph(tuple(map(int, ordered[np.argsort(keys, kind="stable")])), neighbours // 2)
 
 
 def refuse_few_neighbours(clients: int, neighbours: int) -> None:

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.ranks import Ranks
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.aggregation.summed import Summed, arrivals, require_enough, senders
@@ -18,21 +17,25 @@ from dpfed.aggregation.summed import Summed, arrivals, require_enough, senders
 
 @dataclass(frozen=True, kw_only=True)
 class PlainSums:
-    """No cryptography: rows are added up as they come, float32 or integers; dropouts are simulated all the
-    same (None: there are none).
+    """No cryptography: rows are added up as they come, float32 or integers; dropouts are simulated all the same.
 
     tolerance: the fraction of uploads that may be missing; None: any
     """
 
-    dropouts: Dropouts | None
     tolerance: float | None = None
 
     def open(
-        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, number: int
+        self,
+        participants: NDArray[np.int64],
+        *,
+        dropouts: Mapping[int, ProtocolStep],
+        size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        number: int,
     ) -> PlainSum:
         total = torch.zeros(size, dtype=dtype, device=device)
-        lost = {} if self.dropouts is None else self.dropouts.draw(participants, number)
-        return PlainSum(participants, lost, total=total, tolerance=self.tolerance)
+        return PlainSum(participants, dropouts, total=total, tolerance=self.tolerance)
 
     def overhead_bits(self, participants: int) -> int:
         """Bits that a client sends beside its row."""

@@ -1,16 +1,17 @@
 """Several processes on one round: each trains a part of the cohort, one of them leads.
 
 Started by torchrun (`torchrun --nproc-per-node 2 -m dpfed run CONFIG`), on one machine or several. Rank 0 draws the
-cohort, sums, adds noise, writes the ledger and steps; the others train what it tells them to. Cohorts and noise are
-named by round and client, so they do not depend on the number of ranks; only the order of a sum does.
+cohort and the dropouts, sums, adds noise, writes the ledger and steps; the other ranks train what it tells them to.
+Cohorts, dropouts and noise are named by round and client, so they do not depend on the number of ranks; only the order
+of a sum does.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -19,16 +20,21 @@ import torch.distributed as distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.aggregation.steps import ProtocolStep
 from dpfed.server.state import ServerState
+
+_STEPS = list(ProtocolStep)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """A round to do: what clients start from, who was drawn (canaries too), and who takes part in the sum."""
+    """A round to do: what clients start from, who was drawn (canaries too), who takes part in the sum, and who of them
+    drops out of it, before which step."""
 
     state: ServerState
     cohort: NDArray[np.int64]
     participants: NDArray[np.int64]
+    dropouts: Mapping[int, ProtocolStep] = field(default_factory=dict)
 
 
 class Ranks(Protocol):
@@ -95,25 +101,30 @@ class Several:
 
     def lead(self, task: Task) -> None:
         state = task.state
-        self._tell(torch.tensor([state.round, len(task.cohort), len(task.participants)], dtype=torch.int64))
+        gone = [[client, _STEPS.index(step)] for client, step in task.dropouts.items()]
+        counts = [state.round, len(task.cohort), len(task.participants), len(gone)]
+        self._tell(torch.tensor(counts, dtype=torch.int64))
         self._tell(torch.tensor([state.clip_norm], dtype=torch.float64))
         self._tell(torch.from_numpy(task.cohort))
         self._tell(torch.from_numpy(task.participants))
+        self._tell(torch.tensor(gone, dtype=torch.int64))
         self._tell(state.broadcast)
 
     def follow(self, start: ServerState) -> Iterator[Task]:
         while True:
-            round, drawn, asked = self._tell(torch.zeros(3, dtype=torch.int64)).tolist()
+            round, drawn, asked, gone = self._tell(torch.zeros(4, dtype=torch.int64)).tolist()
             if round < 0:
                 return
             clip_norm = float(self._tell(torch.zeros(1, dtype=torch.float64)))
             cohort, participants = (self._tell(torch.zeros(n, dtype=torch.int64)).numpy() for n in (drawn, asked))
+            pairs = self._tell(torch.zeros((gone, 2), dtype=torch.int64)).tolist()
+            dropouts = {client: _STEPS[step] for client, step in pairs}
             weights = self._tell(torch.empty_like(start.broadcast))
             state = ServerState(round=round, broadcast=weights, clip_norm=clip_norm)
-            yield Task(state=state, cohort=cohort, participants=participants)
+            yield Task(state=state, cohort=cohort, participants=participants, dropouts=dropouts)
 
     def stop(self) -> None:
-        self._tell(torch.tensor([-1, 0, 0], dtype=torch.int64))
+        self._tell(torch.tensor([-1, 0, 0, 0], dtype=torch.int64))
 
     def total(self, part: Tensor) -> Tensor:
         distributed.all_reduce(part)

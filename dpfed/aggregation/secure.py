@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.agreement import FEWEST, agree
-from dpfed.aggregation.dropouts import Dropouts
+from dpfed.aggregation.agreement import FEWEST, Agreement, agree
 from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.messages import sent_beside_row
 from dpfed.aggregation.protocol import ProtocolSum
@@ -38,17 +37,28 @@ class SecureSums:
     bits: int
     neighbours: int | None
     threshold: float
-    dropouts: Dropouts
     tolerance: float | None
     seeds: Seeds
     least_participants: int = FEWEST
 
     def open(
-        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, number: int
+        self,
+        participants: NDArray[np.int64],
+        *,
+        dropouts: Mapping[int, ProtocolStep],
+        size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        number: int,
     ) -> SecureSum:
-        lost = self.dropouts.draw(participants, number)
         make = MaskedSum if self.kind == "masked" else ProtocolSum
-        agreement = agree(
+        running = make(self.agreed(participants, size=size, number=number), dropouts=dropouts)
+        return SecureSum(running, participants, dropouts, tolerance=self.tolerance, bits=self.bits, device=device)
+
+    def agreed(self, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
+        """The terms of a round, as server and clients compute them each from the configuration; the session, which the
+        server draws, is not part of them."""
+        return agree(
             participants,
             size=size,
             bits=self.bits,
@@ -57,8 +67,6 @@ class SecureSums:
             graph_seed=self.seeds.integer("secagg.graph", number),
             least=self.least_participants,
         )
-        running = make(agreement, dropouts=lost)
-        return SecureSum(running, participants, lost, tolerance=self.tolerance, bits=self.bits, device=device)
 
     def overhead_bits(self, participants: int) -> int:
         """Keys, shares and answers of the protocol; `masked` leaves them out but stands for it."""

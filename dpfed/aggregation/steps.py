@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ProtocolStep(StrEnum):
-    """The step before which a client drops out; LATE is one whose input comes after the server has closed that step.
+    """The step before which a client drops out, in the order of time; LATE: its input arrives after UPLOAD is closed.
 
     ADVERTISE and SHARE: it is left out from the start. UPLOAD: its masks are taken out of the sum. UNMASK: its input
     stays in the sum. LATE: as UPLOAD, and its input stays hidden behind its own mask.
@@ -15,8 +15,8 @@ class ProtocolStep(StrEnum):
     ADVERTISE = "advertise"
     SHARE = "share"
     UPLOAD = "upload"
-    UNMASK = "unmask"
     LATE = "late"
+    UNMASK = "unmask"
 
     @property
     def sends(self) -> bool:

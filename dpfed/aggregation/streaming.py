@@ -11,7 +11,7 @@ from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import ConfigError
 
-_ORDER = (ProtocolStep.ADVERTISE, ProtocolStep.SHARE, ProtocolStep.UPLOAD, ProtocolStep.LATE, ProtocolStep.UNMASK)
+_ORDER = list(ProtocolStep)
 
 
 class Turns:

@@ -60,8 +60,16 @@ class Sums(Protocol[Opened]):
     """How the uploads of every round are summed."""
 
     def open(
-        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, number: int
-    ) -> Opened: ...
+        self,
+        participants: NDArray[np.int64],
+        *,
+        dropouts: Mapping[int, ProtocolStep],
+        size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        number: int,
+    ) -> Opened:
+        """An empty sum of rows [size] for the participants of a round, of whom `dropouts` drop out before a step."""
 
     def overhead_bits(self, participants: int) -> int:
         """Bits that a client sends beside its row."""

@@ -22,7 +22,7 @@ from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.run.experiment import Experiment, build
-from dpfed.run.folder import free_folder
+from dpfed.run.folder import free_folder, with_delta_of
 from dpfed.run.loop import OnRound, Outcome
 from dpfed.run.metrics import Metric
 from dpfed.run.own import Own, maker_of
@@ -45,6 +45,7 @@ def run(
     resume: bool = False,
     engine: Engine = "in-process",
     ledger: str | os.PathLike[str] | None = None,
+    pay: int | None = None,
     progress: bool | OnRound | None = None,
     track: Sequence[str] = (),
 ) -> Finished:
@@ -62,6 +63,8 @@ def run(
     out:      the folder; default: runs/NAME, the first free one. resume: go on with the interrupted run in it, given
               the same data, model and loss again
     ledger:   a project ledger (`dpfed ledger create`) that is charged as well; the run ends when its budget is spent
+    pay:      the most units of the project that the run may be bought for, where its rounds are of another kind than
+              the project's
     progress: a bar on standard error; None: where that is a terminal or a notebook; or a function that is given each
               line of metrics.jsonl
     track:    "csv", "tensorboard", "mlflow": where else these lines go (`dpfed.api.track`)
@@ -78,8 +81,10 @@ def run(
             "names. Register them in a file of your own (--load), and use the names."
         )
     tables, name = named_tables(config, settings, data=data, model=model)
+    if resume and out is not None:
+        tables = with_delta_of(Path(out), tables)
     experiment = build(parse(tables, source=name), own=own)
-    project = None if ledger is None else ProjectLedger.open(ledger)
+    project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
     folder = free_folder(Path("runs"), name) if out is None else Path(out)
     checked, budget = experiment.config, None if experiment.goal is None else experiment.goal.budget
     with (

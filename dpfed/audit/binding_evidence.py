@@ -36,6 +36,7 @@ def files_are_of_one_run(files: RunFiles) -> Finding:
         "summary.json saw another number of lines": (len(ledger.entries), files.summary.get("ledger_entries")),
     }
     wrong = [words for words, (one, other) in pairs.items() if one != other]
+    files.compared |= {"population", "ledger_head", "ledger_entries"}
     later = ledger.entries_after(facts["ledger_head"])
     if later is None:
         wrong.append("the last line of the ledger that the checkpoint saw is not there")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from accounting.compose import lower_bound, pld
@@ -42,27 +43,34 @@ def ledger_intact(files: RunFiles) -> Finding:
 
 
 def epsilon_follows(files: RunFiles) -> Finding:
-    """What the summary states is the epsilon of the ledger's releases, and so is the last epsilon in metrics.jsonl."""
-    stated, found = files.stated("epsilon"), files.guarantee
+    """The summary states what the ledger allows to be stated, and the last epsilon in metrics.jsonl is that of the
+    ledger's releases."""
+    stated, found, spent = files.stated("epsilon"), files.guarantee, files.spent.epsilon
+    files.compared.add("epsilon")
     detail = (
         f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}, summary.json states "
         f"{upwards(stated, digits=6)}."
     )
     if not math.isclose(stated, found.epsilon, rel_tol=_SAME):
-        low = "less than was spent" if stated < found.epsilon else "more than the ledger holds: lines may be missing"
+        low = "more than the ledger holds: lines may be missing"
+        if stated < found.epsilon:
+            early = "less than the plan or the budget, and the run ended early"
+            low = "less than was spent" if stated < spent * (1 - _SAME) else early
         return False, f"{detail} That is {low}."
     last = files.published[-1].epsilon if files.published else None
-    if last is None or not (math.isclose(last, stated, rel_tol=_STREAMED) or _is_a_better_account(files, last)):
-        return False, f"{detail} The last line of metrics.jsonl has {last}."
+    if last is None or not (
+        any(math.isclose(last, one, rel_tol=_STREAMED) for one in (spent, stated)) or _is_a_better_account(files, last)
+    ):
+        return False, f"{detail} The last line of metrics.jsonl has {last}, the ledger's releases {upwards(spent)}."
     return True, detail
 
 
 def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
     """Whether this is less than the configured accountant gives, yet true: a run follows the closed form of plain
     Gaussians whatever accountant is configured."""
-    if epsilon >= files.guarantee.epsilon:
+    if epsilon >= files.spent.epsilon:
         return False
-    best = files.trusted_ledger.guarantee(files.stated("delta"), with_lower_bound=False)
+    best = files.trusted_ledger.if_fixed_in_advance(files.stated("delta"), with_lower_bound=False)
     return math.isclose(epsilon, best.epsilon, rel_tol=_STREAMED)
 
 
@@ -88,6 +96,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         if not same(files.summary.get(key), value)
     ]
     unprotected = protection_problem(files)
+    files.compared |= {*expected, "not_protected"}
     if wrong or unprotected is not None:
         return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
     return True, (
@@ -158,10 +167,12 @@ def ledger_follows_configuration(files: RunFiles) -> Finding:
             f"the ledger's header is of {header.clients} clients, unit {header.unit!r}, randomness "
             f"{header.randomness!r}; config.toml says {config.federation.clients}, {unit!r}, {config.run.randomness!r}."
         )
+    if unit == "client" and config.privacy is None:
+        return False, "config.toml has no [privacy], so nothing of this run can have been private."
+    if problem := plan_problem(files, "config.toml"):
+        return False, problem
     if unit == "record":
         return steps_follow_configuration(files)
-    if config.privacy is None:
-        return False, "config.toml has no [privacy], so nothing of this run can have been private."
     wrong = {number: words for number in files.released if (words := _difference(files, number)) is not None}
     if wrong:
         first = min(wrong)
@@ -170,6 +181,31 @@ def ledger_follows_configuration(files: RunFiles) -> Finding:
         "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those that config.toml "
         f"gives, worked out anew{more_noise(files)}."
     )
+
+
+def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | None:
+    """Difference between the plan in the ledger's header and the one that `source` gives: rounds, budget and, where
+    `kinds` is true, mechanisms. None without one, and for ledgers of version 0.2, which have no plan."""
+    plan, table = files.trusted_ledger.header.plan, files.config.privacy or files.config.local.record
+    if plan is None or table is None:
+        return None
+    rounds, prolongable = files.config.federation.rounds, None not in (table.epsilon, table.noise_multiplier)
+    if plan.rounds is None or plan.rounds > rounds or (plan.rounds < rounds and not prolongable):
+        return f"the ledger's header plans {plan.rounds} rounds, {source} has {rounds}."
+    if not same(plan.epsilon, table.epsilon):
+        return f"the ledger's header has a budget of {plan.epsilon}, {source} of {table.epsilon}."
+    if plan.delta is not None and not same(plan.delta, files.stated("delta")):
+        return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.stated('delta')}."
+    if kinds and plan.most and files.released and files.config.privacy is not None:
+        try:
+            expected = files.promise.goal.run(plan.rounds).to_dict()
+        except Unavailable:
+            raise
+        except (DpfedError, AccountingError) as error:
+            return f"{source} does not give the planned releases ({error})."
+        if not same(expected, plan.most[0].to_dict()) or len(plan.most) > 1:
+            return f"the ledger's header plans other releases than {source} gives."
+    return None
 
 
 def more_noise(files: RunFiles) -> str:
@@ -196,7 +232,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
         raise
     except (DpfedError, AccountingError) as error:
         return f"config.toml does not give this line ({error})"
-    found = release.to_dict()
+    found = replace(release, nonce=None).to_dict()
     different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
     if not different:
         return None
@@ -212,6 +248,8 @@ def same(expected: Any, found: Any) -> bool:
     """Equal, numbers up to rounding."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(same, expected, found))
     if isinstance(expected, float) or isinstance(found, float):
         if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in (expected, found)):
             return False
@@ -223,12 +261,10 @@ def same(expected: Any, found: Any) -> bool:
 
 
 def _promised_delta(files: RunFiles) -> float | None:
-    """As configured, or clients^-1.1; of records what their number gives, as far as ledger lines tell it."""
+    """Return the configured delta; for records of a run of 0.2, the delta that their number gives, if it is known."""
     table = files.config.privacy or files.config.local.record
     if table is not None and table.delta is not None:
         return table.delta
-    if files.config.privacy is not None:
-        return float(files.config.federation.clients**-1.1)
     return delta_of_records(files)
 
 

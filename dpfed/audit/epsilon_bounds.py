@@ -4,7 +4,6 @@ With a coin a trial, a wrong guess is one event with one probability, whichever 
 carries what two counts, each with a limit of its own, would have to share.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, ndtri
 
 from accounting import require
-from accounting.gaussian import smallest_epsilon
+from accounting.gaussian import epsilon_from_below
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.scores import checked_scores
 from dpfed.audit.thresholds import Cuts, overfull
@@ -116,7 +115,4 @@ def epsilon_of_guesses(right: ArrayLike, wrong: ArrayLike, *, shown: int, alpha:
 
 def epsilon_of_shift(mu: float, *, delta: float) -> float:
     """The epsilon of a Gaussian shift `mu` at `delta`, rounded downwards; 0 at mu = 0."""
-    if mu == 0:
-        return 0.0
-    above = smallest_epsilon(delta, mu=mu)  # rounded upwards, by less than is taken off here
-    return max(0.0, above * (1 - 1e-11) - 1e-14 * (1 - math.log(delta)))
+    return epsilon_from_below(delta, mu=mu) if mu else 0.0

@@ -37,6 +37,8 @@ def notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
         "everything anew.",
         "What the loop did with clients' data beside its releases leaves no trace here: epsilon is of what went "
         "through release(), if rounds were skipped without regard to who was drawn.",
+        "Not looked at: whether the loop or a stage of yours mixes clients' rows, or keeps a state from one client or "
+        "round to the next. `dpfed audit upload FUNCTION --load FILE.py` tests one round as a function.",
     ]
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (randomness='simulated'): not for release.")

@@ -6,7 +6,7 @@ import math
 
 from accounting.ledger import Aborted, Release
 from accounting.rounding import downwards, upwards
-from dpfed.audit.conformance import more_noise, same
+from dpfed.audit.conformance import more_noise, plan_problem, same
 from dpfed.audit.loop_files import LoopFiles
 from dpfed.audit.verdict import rounds_in_words
 
@@ -18,8 +18,8 @@ _SAME = 1e-9
 def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
     """What was released costs no more than the plan allows, at the plan's delta."""
     assert files.config.privacy is not None
-    found, allowed = files.guarantee, files.config.privacy.epsilon
-    planned = files.config.privacy.delta or files.config.federation.clients**-1.1
+    found, allowed = files.spent, files.config.privacy.epsilon
+    planned = float(files.config.privacy.delta or 0)
     if not math.isclose(found.delta, planned, rel_tol=_SAME):
         return False, f"the header states delta {upwards(found.delta)}, the plan's is {upwards(planned)}."
     words = f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}"
@@ -30,12 +30,13 @@ def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
 
 def rounds_are_charged_once(files: LoopFiles) -> Finding:
     """Every round stands in the ledger once, and whatever the diagnostics know of was charged."""
-    entries, planned = files.entries, files.config.federation.rounds
+    entries, planned, table = files.entries, files.config.federation.rounds, files.config.privacy
+    prolonged = table is not None and table.epsilon is not None and table.noise_multiplier is not None
     last = max(entries, default=0)
     problems = {
         "stands in the ledger more than once": [number for number, some in entries.items() if len(some) > 1],
         "is not in the ledger, later ones are": [number for number in range(1, last + 1) if number not in entries],
-        "is beyond the rounds that were planned": [number for number in entries if number > planned],
+        "is beyond the rounds that were planned": [number for number in entries if number > planned and not prolonged],
     }
     skipped = [number for number, some in entries.items() if isinstance(some[0], Aborted)]
     known: set[int] = set()
@@ -59,6 +60,8 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
             f"the header is of {header.clients} clients, unit {header.unit!r}, randomness {header.randomness!r}; its "
             f"plan says {config.federation.clients}, 'client', {config.run.randomness!r}."
         )
+    if problem := plan_problem(files, "its plan", kinds=not files.own_stages):
+        return False, problem
     wrong = {
         number: words for number, line in files.released.items() if (words := _difference(files, line)) is not None
     }

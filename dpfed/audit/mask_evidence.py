@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,6 @@ from dpfed.config.tables import Config
 from dpfed.data.samples import public_samples, validation_samples, whole_data
 from dpfed.errors import DpfedError
 from dpfed.methods.settings import public_period
-from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.shared_mask import fingerprint, shown, top_indices
 
@@ -70,7 +70,7 @@ def _public(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
     return public.inputs, public.labels, beyond
 
 
-def _rows(inputs: NDArray[np.float32]) -> Counter[bytes]:
+def _rows(inputs: NDArray[Any]) -> Counter[bytes]:
     return Counter(np.ascontiguousarray(row).tobytes() for row in inputs)
 
 
@@ -78,14 +78,16 @@ def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) ->
     """The part of the coordinates of round 1 that are chosen again."""
     chosen = files.rounds[0].chosen
     assert chosen is not None
-    try:
-        experiment = build(files.config)
-    except DpfedError as error:
-        raise Unavailable(f"the run cannot be built again here ({error}).") from None
+    experiment = files.experiment
     local, start, at = experiment.method.clients, experiment.start, experiment.device
     server = replace(local, epochs=None, steps=public_period(files.config, local, len(labels)))
     update = server.train_on(
-        inputs.to(at), labels.to(at), start.broadcast, number=0, seeds=experiment.seeds, purpose="public.shuffle"
+        inputs.to(at, local.inputs.dtype),
+        labels.to(at),
+        start.broadcast,
+        number=0,
+        seeds=experiment.seeds,
+        purpose="public.shuffle",
     )
     again = shown(top_indices(update[None], chosen.kept)[0], len(update))
     try:

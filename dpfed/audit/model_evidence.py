@@ -26,6 +26,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
             continue
         if not summary.held(key):
             raise Unavailable(f"summary.json: has no {key!r}. The run was made by a version that did not write it.")
+        files.compared.add(key)
         if sha256_of(files.path / name) != summary.text(key):
             return False, f"{name}: is not the file that summary.json names by its hash."
     norm = files.published[-1].clip_norm if files.published else None

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.directions import LOUD, Direction, equal_in_every_layer, signs, uneven
 from dpfed.models.flat import Block
 from dpfed.stages.maps import Map
-
-LOUD = 1e3
-"""The norm of loud updates over the claimed bound: far beyond any clip, so that the clip is under test."""
 
 HUGE = 1e15
 TINY = 1e-3
@@ -32,6 +30,7 @@ class Neighbours:
 
     broadcast: where the round starts, if it matters; None: where the run starts
     scores:    what is looked at
+    screened:  the pair gets trials only if its noiseless gap is larger than that of the other pairs
     """
 
     name: str
@@ -40,6 +39,7 @@ class Neighbours:
     rest: Tensor
     broadcast: Tensor | None = None
     scores: tuple[Score, ...] = ("filter",)
+    screened: bool = False
 
 
 def pairs_of_sums(
@@ -48,20 +48,21 @@ def pairs_of_sums(
     """The pairs for a noised vector. absent: without the client nothing of it is sent, not even zeros."""
     nothing = torch.zeros(size)
 
-    def against(name: str, one: Tensor, rest: Tensor = nothing) -> Neighbours:
+    def against(name: str, one: Tensor, rest: Tensor = nothing, *, screened: bool = False) -> Neighbours:
         other = -one if adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
-        return Neighbours(name=name, one=one, other=other, rest=rest)
+        return Neighbours(name=name, one=one, other=other, rest=rest, screened=screened)
 
-    dense, loud = _signs(size), LOUD * bound
+    dense, loud, sizes = tensor(signs(size)), LOUD * bound, sizes_of(layout)
     along = chosen.adjoint(torch.ones(chosen.sent))
     return [
         against("dense", loud * dense / size**0.5),
         against("one entry", loud * _one_sent(chosen, size)),
         *([against("along the map", loud * along / along.norm())] if chosen.sent < size else []),
-        against("equal norm in every layer", loud * _layers(layout, dense)),
+        against("equal norm in every layer", loud * tensor(equal_in_every_layer(sizes))),
         against("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
         against("huge", HUGE * dense),
         against("tiny", TINY * bound * dense / size**0.5),
+        *(against(name, loud * tensor(row), screened=True) for name, row in uneven(sizes).items()),
     ]
 
 
@@ -79,11 +80,7 @@ def with_counts(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) 
 def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy: bool) -> list[Neighbours]:
     """The same for single uploads, and one in which nothing changes but which entries are the largest."""
     scores: tuple[Score, ...] = ("filter", "upload") if lossy else ("filter",)
-    alone = [
-        Neighbours(name=pair.name, one=pair.one, other=pair.other, rest=pair.rest, scores=scores)
-        for pair in pairs
-        if "others" not in pair.name
-    ]
+    alone = [replace(pair, scores=scores) for pair in pairs if "others" not in pair.name]
     even = torch.arange(size) % 2 == 0
     values = [bound / size**0.5 * (1 + _BARELY * flag) for flag in (even.float(), (~even).float())]
     return [
@@ -92,7 +89,9 @@ def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy:
     ]
 
 
-def pairs_of_coins(chosen: Map, adjacency: Adjacency, *, edge: float, bound: float, size: int) -> list[Neighbours]:
+def pairs_of_coins(
+    layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, edge: float, bound: float, size: int
+) -> list[Neighbours]:
     """All probabilities move as far as they may, from the middle and from the edge, where a coin tells the most.
 
     From the edge or, where the client may move both ways, from as far inside as it may move.
@@ -102,25 +101,29 @@ def pairs_of_coins(chosen: Map, adjacency: Adjacency, *, edge: float, bound: flo
     low = torch.full((size,), min(edge + (bound / chosen.sent**0.5 if both else 0.0), 0.5))
     deep = torch.full((size,), min(edge + (bound if both else 0.0), 0.5))
 
-    def against(name: str, one: Tensor, broadcast: Tensor | None, rest: Tensor = nothing) -> Neighbours:
-        other = -one if both else nothing
-        return Neighbours(name=name, one=one, other=other, rest=rest, broadcast=broadcast, scores=("ratio",))
+    def against(
+        name: str, one: Tensor, broadcast: Tensor | None, rest: Tensor = nothing, *, screened: bool = False
+    ) -> Neighbours:
+        return Neighbours(
+            name=name,
+            one=one,
+            other=-one if both else nothing,
+            rest=rest,
+            broadcast=broadcast,
+            scores=("ratio",),
+            screened=screened,
+        )
 
     return [
         against("all up from the edge", up, low),
         against("all down from the other edge", -up, 1 - low),
         against("all up from the start", up, None),
-        against("both ways from the start", _signs(size), None),
+        against("both ways from the start", tensor(signs(size)), None),
         against("all up, all others down", up, None, -up),
         against("one probability up", _one_sent(chosen, size), deep),
         against("all up from certainty", up, nothing),
+        *(against(name, LOUD * tensor(row), None, screened=True) for name, row in uneven(sizes_of(layout)).items()),
     ]
-
-
-def _signs(size: int) -> Tensor:
-    """+1 and -1 in no pattern that a code might treat in a special way; always the same."""
-    coins = torch.rand(size, generator=torch.Generator().manual_seed(7)) < 0.5
-    return 1.0 - 2.0 * coins.float()
 
 
 def _one_sent(chosen: Map, size: int) -> Tensor:
@@ -133,9 +136,11 @@ def _one_sent(chosen: Map, size: int) -> Tensor:
     return one
 
 
-def _layers(layout: tuple[Block, ...], signs: Tensor) -> Tensor:
-    """Norm 1 in every block."""
-    rows = signs.clone()
-    for block in layout:
-        rows[block.start : block.stop] /= (block.stop - block.start) ** 0.5
-    return rows
+def sizes_of(layout: tuple[Block, ...]) -> list[int]:
+    """Numbers of entries of a model's blocks, in order."""
+    return [block.stop - block.start for block in layout]
+
+
+def tensor(direction: Direction) -> Tensor:
+    """The same as float32 [d]."""
+    return torch.from_numpy(direction).float()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Unavailable
 from dpfed.config.own_code import code_hash
@@ -23,6 +25,13 @@ def require_own_code(files: RunFiles) -> None:
         raise ConfigError(f"{files.path}: the run was made with code of its user's own ({words}): {error}") from None
 
 
+def loaded_here(files: RunFiles) -> bool:
+    """True if each file that the run needed is loaded here, in this or another version."""
+    here = own_code_of(files.config)
+    known = {one.sha256 for one in here} | {Path(one.path).name for one in here}
+    return all(one.sha256 in known or Path(one.path).name in known for one in files.own_code)
+
+
 def own_code_is_what_ran(files: RunFiles) -> Finding:
     """Claim checked: what is loaded here has the hash that own_code.json and the ledger's header have. Could not tell
     where another version is loaded: what that says of the method is not said of the run."""
@@ -34,6 +43,9 @@ def own_code_is_what_ran(files: RunFiles) -> Finding:
         return False, "own_code.json is not the code in the ledger's header."
     if any(not one.sha256 for one in files.own_code):
         return None, "some of it was typed in a session, and is in no file."
+    if not loaded_here(files):
+        words = " ".join(f"--load {one.path}" for one in files.own_code)
+        return None, f"its own code is not loaded here. Give {words}. The other checks are made without that code."
     if code_hash(own_code_of(files.config)) != recorded:
         names = ", ".join(f"{one.path} ({one.sha256[:12]})" for one in files.own_code)
         return None, f"another version is loaded here than ran, which was {names}. Load that one (--load)."

@@ -22,11 +22,18 @@ from dpfed.audit.one_stream import OneStream
 from dpfed.audit.power import LIKELY, MOVES, MOVES_OF_COINS, NOISES, NOTHING, Power, Region, power_of
 from dpfed.audit.public_map_check import public_map_check
 from dpfed.audit.rejection import ClaimTest, reject_claim
-from dpfed.audit.round_checks import empty_round_check, floor_check, linear_check, seeds_check, sum_check
+from dpfed.audit.round_checks import (
+    distance_check,
+    empty_round_check,
+    floor_check,
+    linear_check,
+    seeds_check,
+    sum_check,
+)
 from dpfed.audit.state_checks import ledger_check, state_check
 from dpfed.audit.thresholds import Cuts, Thresholds, coins
 from dpfed.audit.two_worlds import Trials, TwoWorlds
-from dpfed.audit.verdict import Check
+from dpfed.audit.verdict import Check, in_full
 from dpfed.audit.whole_scores import WholeScores
 from dpfed.audit.window_check import window_check
 from dpfed.compress.dense import Dense
@@ -48,6 +55,7 @@ _OF_MOVES = 0.1
 """Of a pair's error probability: the part of the test of whole scores, where their law is known."""
 
 _ROUNDING = 1e-6
+_FARTHER = 0.01
 
 NOT_TESTED = (
     "several rounds together, but for shared noise",
@@ -98,6 +106,8 @@ class UploadAudit:
     """What was claimed, what was seen, and what follows.
 
     trials: whole rounds in all, or single uploads where each is seen. not_tried: pairs that got none of them.
+    only_measured: pairs of uneven updates whose releases, without noise, are no farther apart than those of the pairs
+    that were tried.
     """
 
     method: str
@@ -109,6 +119,7 @@ class UploadAudit:
     tests: tuple[PairTest, ...]
     checks: tuple[Check, ...]
     not_tried: tuple[str, ...]
+    only_measured: tuple[str, ...]
     seconds: float
 
     @property
@@ -136,6 +147,11 @@ class UploadAudit:
             return "fail"
         return "pass" if self.score_gap >= ENOUGH and self.power.enough else "inconclusive"
 
+    @property
+    def verdict_in_full(self) -> str:
+        """The verdict with its scope."""
+        return in_full(self.verdict)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of `dpfed audit upload --json`."""
         gaussian = max((one.lower_bound_gdp for one in self.tests), default=0.0) if self.claim.is_gaussian else None
@@ -153,6 +169,7 @@ class UploadAudit:
             "rejected": any(one.rejected for one in self.tests),
             "checks": [check.to_dict() for check in self.checks],
             "verdict": self.verdict,
+            "verdict_in_full": self.verdict_in_full,
             "adjacency": str(self.claim.mechanism.adjacency),
             "seen": self.claim.seen,
             "sampling": self.claim.sampling.name,
@@ -160,6 +177,7 @@ class UploadAudit:
             "dimension": self.dimension,
             "pairs": [one.to_dict() for one in self.tests],
             "not_tried": list(self.not_tried),
+            "only_measured": list(self.only_measured),
             "not_tested": list(NOT_TESTED),
             "seed": self.seed,
             "seconds": self.seconds,
@@ -219,8 +237,19 @@ def audit_round(
         seed=seed,
         dimension=size,
         tests=tuple(tests),
-        checks=(*round_checks(one, claim, size, seed, draws), state_check(seen), *_ledger(claim, seen), *checks),
-        not_tried=tuple(one.pair.name for one in worlds if all(one is not share.world for share in shares)),
+        checks=(
+            *round_checks(one, claim, size, seed, draws),
+            distance_check(one, claim, worlds),
+            state_check(seen),
+            *_ledger(claim, seen),
+            *checks,
+        ),
+        not_tried=tuple(
+            one.pair.name for one in worlds if not one.pair.screened and all(one is not share.world for share in shares)
+        ),
+        only_measured=tuple(
+            one.pair.name for one in worlds if one.pair.screened and all(one is not share.world for share in shares)
+        ),
         seconds=time.monotonic() - began,
     )
 
@@ -241,7 +270,7 @@ def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Nei
     """The pairs of neighbours that suit what is claimed."""
     adjacency, size = claim.adjacency, one.method.clients.course.size
     if claim.coins is not None:
-        return pairs_of_coins(one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
+        return pairs_of_coins(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
     stages = one.method.stages
     shares = stages.noise_in_rows
     counted = claim.count_mu > 0 and not shares
@@ -335,10 +364,13 @@ def _with_moves(power: Power | None, too_far: float | None) -> Power | None:
 def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[Share]:
     """Half of the trials, and half of alpha, for the pair with the largest gap; all of both where the others would get
     fewer than two trials each, and what the others do not need: with more than `PLENTY` each they would find no more of
-    the faults that are theirs."""
-    largest = max(one.gap for one in worlds)
-    best = next(one for one in worlds if one.gap >= largest * (1 - 1e-3))
-    others = [one for one in worlds if one is not best]
+    the faults that are theirs. Screened pairs get trials only if their gap, which is measured without noise, is larger
+    than that of all other pairs; so they take nothing from the error probability of the others."""
+    plain = max(one.gap for one in worlds if not one.pair.screened)
+    tried = [one for one in worlds if not one.pair.screened or one.gap > plain * (1 + _FARTHER)]
+    largest = max(one.gap for one in tried)
+    best = next(one for one in tried if one.gap >= largest * (1 - 1e-3))
+    others = [one for one in tried if one is not best]
     part = min(trials // 2 // len(others), PLENTY) if others else 0
     if part < 2:
         return [Share(world=best, trials=trials, alpha=alpha, best=True, seed=seed)]

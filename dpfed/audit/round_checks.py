@@ -8,6 +8,7 @@ Every random check fails on a correct round with probability at most `FALSE_ALAR
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from dpfed.audit.claims import Claim
 from dpfed.audit.one_round import PUBLIC_SEEDS, OneRound
 from dpfed.audit.seen import KeptEntries, SeenRows
+from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.audit.whole_round import ByClient, WholeRounds
 from dpfed.compress.ring import centred
@@ -103,15 +105,32 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     bounded = one.quiet.upload(updates, np.arange(2)).bounded.double()
     off = _norm(found[2] - found[0] - found[1]) / claim.bound
     lost = max(_norm(found[k] - bounded[k]) / claim.bound for k in (0, 1))
-    room = _ROUNDING * 2
-    integers = one.method.stages.find(Integers)
-    if integers is not None:  # rounded at random, anew in every round
-        point = integers.fixed_point
-        room = math.sqrt(point.padded) / point.steps_per_unit / claim.bound
+    room = max(_ROUNDING * 2, _random_rounding(one) / claim.bound)
     return Check(
         name="linear",
         passed=off <= 5 * room and lost <= 2 * room,
         detail=f"decoded together and apart differ by {off:.2g} of the bound, from what was sent by {lost:.2g}",
+    )
+
+
+def _random_rounding(one: OneRound) -> float:
+    """Largest norm of one row's random rounding to integers, which is drawn anew in every round; 0 for floats."""
+    integers = one.method.stages.find(Integers)
+    if integers is None:
+        return 0.0
+    return math.sqrt(integers.fixed_point.padded) / integers.fixed_point.steps_per_unit
+
+
+def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> Check:
+    """Without noise, no pair of neighbours moves the release farther than the claimed sensitivity: two calls a pair,
+    with the same draws. Exact but for float32 and for the random rounding of rows to integers."""
+    farthest = max(worlds, key=lambda world: world.gap)
+    room = _ROUNDING + 2 * _random_rounding(one) / claim.sensitivity if claim.coins is None else _ROUNDING
+    return Check(
+        name="distance",
+        passed=farthest.gap <= 1 + room,
+        detail=f"without noise, one client moves the release by {farthest.gap:.6f} of the claimed sensitivity at most, "
+        f"over {len(worlds)} pairs of neighbours (“{farthest.pair.name}”)",
     )
 
 

@@ -1,17 +1,23 @@
-"""How many rounds were there? Configuration, ledger, checkpoint and all files of lines must have the same answer."""
+"""Rounds and charges, counted: configuration, ledger, checkpoint, all files of lines and the project must agree."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from accounting.compose import accountant
-from accounting.errors import AccountingError
+from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Release
+from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed
 from accounting.rounding import upwards
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import JsonValues, Unavailable
+from dpfed.audit.verdict import rounds_in_words
+from dpfed.run.book import lines_of
 
 Finding = tuple[bool | None, str]
 
@@ -86,6 +92,54 @@ def _charges(files: RunFiles, done: int) -> str | None:
     if stated < extra or (stated > extra and files.summary.get("project_ledger") is None):
         return f"ledger.jsonl: {extra} charges have no round of their own, summary.json counts {stated}."
     return None
+
+
+def project_agrees(files: RunFiles, path: Path) -> Finding:
+    """Claim checked: the project's ledger has every release of the run's ledger, as a line of its own that says the
+    same, and no charge of fresh noise that the run's ledger lacks."""
+    header, own = files.trusted_ledger.header, files.trusted_ledger.releases
+    try:
+        project = ProjectLedger.open(path)
+    except EditedLedger as error:
+        return False, str(error)
+    except LedgerError as error:
+        raise Unavailable(str(error)) from None
+    run = header.about.get("run")
+    if run is None:
+        return False, f"the run's ledger does not say that it draws from a project; {path} cannot cover it."
+    if (project.ledger.header.clients, project.population) != (header.clients, header.population):
+        return False, f"{path} is for other clients than the run's."
+    heads = {"ledger.jsonl": header.about.get("project_head"), "summary.json": files.summary.get("project_head")}
+    for name, head in heads.items():
+        if not isinstance(head, str) or project.ledger.entries_after(head) is None:
+            return False, f"{path} lacks the line that {name} names as its last: lines were cut off, or it is another."
+    charged = lines_of(str(run), project)
+    ours = _contents(one for one in own if isinstance(one, Release))
+    theirs = _contents(charged)
+    if unpaid := _rounds(ours - theirs):
+        return False, f"{path} was not charged as ledger.jsonl says for {rounds_in_words(unpaid)}."
+    repeatable = header.randomness == "simulated"
+    if beyond := [one for one in (theirs - ours).elements() if repeatable or "nonce" in json.loads(one)]:
+        words = rounds_in_words(_rounds(beyond))
+        return False, f"{path} was charged for {words} besides, which ledger.jsonl lacks: another copy of the run."
+    return True, f"{len(own)} releases, each with a line of its own in {path} that says the same."
+
+
+def _contents(lines: Iterable[Release]) -> Counter[str]:
+    """Lines as text, without what a project adds."""
+    found: Counter[str] = Counter()
+    for line in lines:
+        record = line.to_dict()
+        record["detail"] = {
+            key: value for key, value in record["detail"].items() if key not in ("run", "population", "charged_as")
+        }
+        found[json.dumps(record, sort_keys=True)] += 1
+    return found
+
+
+def _rounds(contents: Iterable[str]) -> list[int]:
+    """Rounds of these lines, counted from 1."""
+    return sorted({json.loads(one)["round"] + 1 for one in contents})
 
 
 def _free(entries: tuple[Any, ...]) -> bool:

@@ -17,11 +17,12 @@ from dpfed.audit.loop import checks_of_loop, notes_of_loop
 from dpfed.audit.loop_files import LoopFiles, ledger_of
 from dpfed.audit.mask_evidence import chosen_by_public_data
 from dpfed.audit.model_evidence import model_is_the_runs
-from dpfed.audit.own_code_evidence import own_code_is_what_ran, require_own_code
+from dpfed.audit.own_code_evidence import loaded_here, own_code_is_what_ran, require_own_code
 from dpfed.audit.release_checks import checks_of_releases
-from dpfed.audit.rounds_evidence import rounds_agree
+from dpfed.audit.rounds_evidence import project_agrees, rounds_agree
 from dpfed.audit.run_files import RunFiles
-from dpfed.audit.verdict import Check, Verdict, check, verdict
+from dpfed.audit.summary_figures import figures_follow, not_checked
+from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 
@@ -32,7 +33,8 @@ counts, canaries. Each has this part of alpha, whether it can be made or not."""
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunAudit:
-    """Outcome of `audit_run`. `claimed_epsilon`: of summary.json; `recomputed_epsilon`: from the ledger alone."""
+    """Outcome of `audit_run`. `claimed_epsilon`: of summary.json; `recomputed_epsilon`: from the ledger alone.
+    `not_checked`: keys of summary.json that no check has compared with anything."""
 
     files: RunFiles
     confidence: float
@@ -42,6 +44,7 @@ class RunAudit:
     checks: tuple[Check, ...]
     canaries: CanaryResult | None
     notes: tuple[str, ...]
+    not_checked: tuple[str, ...] = ()
 
     @property
     def alpha_each(self) -> float:
@@ -52,6 +55,11 @@ class RunAudit:
     def verdict(self) -> Verdict:
         return verdict(self.checks)
 
+    @property
+    def verdict_in_full(self) -> str:
+        """The verdict with its scope."""
+        return in_full(self.verdict, "on these files")
+
     @cached_property
     def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
         """What dp-accounting states for the same ledger, no part of the verdict; and what that is beside ours and
@@ -61,7 +69,7 @@ class RunAudit:
             if opinion is None:
                 return None, ("no second opinion: nothing was released",)
             least = conformance.least_epsilon(self.files, opinion.delta)
-            return opinion.epsilon, opinion.remarks(epsilon=self.files.guarantee.epsilon, lower_bound=least)
+            return opinion.epsilon, opinion.remarks(epsilon=self.files.spent.epsilon, lower_bound=least)
         except (DpfedError, AccountingError) as reason:
             return None, (f"no second opinion: {reason}",)
 
@@ -80,14 +88,16 @@ class RunAudit:
             "score_gap": found.score_gap if found else None,
             "checks": [one.to_dict() for one in self.checks],
             "verdict": self.verdict,
+            "verdict_in_full": self.verdict_in_full,
             "canaries": found.to_dict() if found else None,
             "notes": [*self.notes, *remarks],
+            "not_checked": list(self.not_checked),
         }
 
 
-def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
+def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
     """Audit the folder that a run left, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that
-    apply to it (`dpfed.audit.loop`).
+    apply to it (`dpfed.audit.loop`). project: the ledger that the run drew from, to be compared release by release.
 
     Claim: a run whose files are what a correct run writes is called "fail" with probability at most 1 - confidence,
     over the run's own randomness. The converse does not hold: "pass" says that nothing in the files speaks against the
@@ -97,12 +107,14 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
     load_own_code()
     loop = ledger_of(path)
+    if loop is not None and project is not None:
+        raise ConfigError(f"--project {project}: a dpfed.ClientLevel draws from no project. Leave it out.")
     if loop is not None:
         return _audit_loop(LoopFiles(loop), confidence, alpha)
     files = RunFiles(path if path.is_dir() or not path.exists() else path.parent)
     require_own_code(files)
     _require_claim(files)
-    checks = [*_of_claims(files), *_of_rounds(files, alpha)]
+    checks = [*_of_claims(files), *_of_project(files, project), *_of_rounds(files, alpha)]
     canaries: list[CanaryResult] = []
     if files.config.audit.canaries or (path / "canaries.jsonl").exists():
         checks.append(check("canaries are the seed's", lambda: canary_test.coins_are_the_seeds(files)))
@@ -115,7 +127,8 @@ def audit_run(path: Path, *, confidence: float = 0.95) -> RunAudit:
         delta=_number(files, "delta"),
         checks=tuple(checks),
         canaries=canaries[0] if canaries else None,
-        notes=_notes(files),
+        notes=_notes(files, project),
+        not_checked=not_checked(files),
     )
 
 
@@ -146,7 +159,37 @@ def _of_claims(files: RunFiles) -> list[Check]:
         check("ledger follows the configuration", lambda: conformance.ledger_follows_configuration(files)),
         check("all files are of one run", lambda: files_are_of_one_run(files)),
         check("model is the run's", lambda: model_is_the_runs(files)),
+        check("other figures follow", lambda: figures_follow(files)),
     ]
+
+
+def _of_project(files: RunFiles, project: Path | None) -> list[Check]:
+    """The run's charges against its project's."""
+    if project is not None:
+        return [check("project was charged alike", lambda: project_agrees(files, project))]
+    return [check("charges taken back", lambda: _taken_back(files))] if _marks(files) else []
+
+
+def _marks(files: RunFiles) -> int:
+    """Number of charges that the run's ledger says its project never had."""
+    try:
+        return (len(files.ledger.entries) - len(files.ledger.standing)) // 2
+    except (DpfedError, AccountingError):
+        return 0
+
+
+def _of_a_project(files: RunFiles) -> bool:
+    try:
+        return "run" in files.ledger.header.about
+    except (DpfedError, AccountingError):
+        return False
+
+
+def _taken_back(files: RunFiles) -> tuple[bool | None, str]:
+    return None, (
+        f"ledger.jsonl marks {_marks(files)} charges as taken back, since the project was never charged for them. Give "
+        "the project's ledger by --project to see that."
+    )
 
 
 def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
@@ -161,7 +204,8 @@ def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks.append(check("counts are noised", lambda: counts_are_noised(files, alpha=alpha)))
     if files.own_code:
-        checks.append(check("own code is what ran", lambda: own_code_is_what_ran(files)))
+        rests = not loaded_here(files)  # on the other checks, which say what of it they could not make
+        checks.append(check("own code is what ran", lambda: own_code_is_what_ran(files), smoke=rests))
     if files.config.method.name == "fed-smp-topk":
         checks.append(check("coordinates are chosen by public data", lambda: chosen_by_public_data(files)))
     return checks
@@ -196,13 +240,21 @@ def _recomputed(files: RunFiles) -> float | None:
         return None
 
 
-def _notes(files: RunFiles) -> tuple[str, ...]:
+def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
     """What a pass does not show."""
     notes = [
         *_caveats(files),
         "The files are the run's own account: hashes find accidents and careless edits, not a forger who writes "
         "everything anew.",
     ]
+    if files.config.privacy is not None:
+        loads = "".join(f" --load {one.path}" for one in files.own_code)
+        notes.append(
+            "Not looked at: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
+            f"round to the next. `dpfed audit upload {files.config.method.name}{loads}` tests that."
+        )
+    if project is None and _of_a_project(files):
+        notes.append("The run draws from a project, whose ledger was not compared: --project LEDGER does that.")
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
     if files.config.local.record is not None:

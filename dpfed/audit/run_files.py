@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from accounting import require
 from accounting.compose.accountant import Guarantee
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
-from accounting.ledger import Aborted, Entry, Ledger, Release
+from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from dpfed.audit.promise import Promise, promise_of, with_more_noise
 from dpfed.audit.run_lines import (
@@ -29,8 +29,9 @@ from dpfed.audit.run_lines import (
 )
 from dpfed.audit.saved import Saved, saved_in
 from dpfed.config.own_code import OwnFile
-from dpfed.config.tables import Config, parse
+from dpfed.config.tables import Config, override, parse_written
 from dpfed.errors import ConfigError, DpfedError, RunError
+from dpfed.run.experiment import Experiment, build
 from dpfed.run.folder import own_code_in
 
 Line = TypeVar("Line", RoundLine, PublishedLine)
@@ -48,6 +49,7 @@ class RunFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.compared: set[str] = set()  # keys of summary.json that a check has compared with something else
         try:
             text = read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION)
             tables = self.tables = tomllib.loads(text)
@@ -56,7 +58,7 @@ class RunFiles:
                 f"{path / 'config.toml'}: cannot be read ({error}). Name the folder of a run, as `dpfed run --out` "
                 "left it, or the ledger of a dpfed.ClientLevel."
             ) from None
-        self.config: Config = parse(tables, source=str(path / "config.toml"))
+        self.config: Config = parse_written(tables, source=str(path / "config.toml"))
 
     @cached_property
     def own_code(self) -> tuple[OwnFile, ...]:
@@ -65,6 +67,16 @@ class RunFiles:
             return own_code_in(self.path)
         except RunError:
             return ()
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The run built again from its configuration, on the CPU. Unavailable where data or code are not here."""
+        try:
+            return build(
+                parse_written(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
+            )
+        except (DpfedError, AccountingError) as error:
+            raise Unavailable(f"the run cannot be built again here ({error}).") from None
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
@@ -102,9 +114,9 @@ class RunFiles:
 
     @cached_property
     def entries(self) -> Mapping[int, tuple[Entry, ...]]:
-        """The ledger's lines by round, counted from 1."""
+        """The ledger's lines by round, counted from 1, without charges that were taken back."""
         found: dict[int, tuple[Entry, ...]] = {}
-        for entry in self.trusted_ledger.entries:
+        for entry in self.trusted_ledger.standing:
             found[entry.round + 1] = (*found.get(entry.round + 1, ()), entry)
         return found
 
@@ -116,12 +128,21 @@ class RunFiles:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """Epsilon from the ledger alone, at the delta that the summary states, by the configured accountant."""
+        """What may be stated by the ledger alone, at the delta that the summary states, by the configured accountant:
+        of a run that ended early, the epsilon of its plan or budget."""
+        return self._of_ledger(Ledger.guarantee)
+
+    @cached_property
+    def spent(self) -> Guarantee:
+        """The same of the ledger's releases, as if they had been fixed in advance."""
+        return self._of_ledger(Ledger.if_fixed_in_advance)
+
+    def _of_ledger(self, account: Callable[..., Guarantee]) -> Guarantee:
         table = self.config.privacy or self.config.local.record
         accountant = table.accountant if table is not None else "best"
         ledger, delta = self.trusted_ledger, self.stated("delta")
         try:
-            return ledger.guarantee(delta, accountant=accountant, with_lower_bound=False)
+            return account(ledger, delta, accountant=accountant, with_lower_bound=False)
         except AccountingError as error:
             raise Unavailable(f"ledger.jsonl: no epsilon follows from it ({error}).") from None
 
@@ -236,7 +257,7 @@ def _numbered(name: str, lines: list[Line]) -> tuple[Line, ...]:
 def _check_entry(entry: Entry) -> None:
     """The values that the ledger itself takes as they come."""
     require.count(at_least=0, round=entry.round)
-    if isinstance(entry, Aborted):
+    if isinstance(entry, Aborted | Purchase):
         return
     if not 0 < require.positive(clip_norm=entry.clip_norm) + require.nonnegative(noise_std=entry.noise_std) < LARGEST:
         raise InvalidParameter(f"clip_norm={entry.clip_norm}, noise_std={entry.noise_std}: no run has them.")

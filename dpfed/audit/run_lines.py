@@ -80,6 +80,7 @@ class RoundLine:
     longest_added: float | None = None
     probes: Probes | None = None
     chosen: Chosen | None = None
+    uplink_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,7 @@ class PublishedLine:
     epsilon: float | None
     clip_norm: float | None
     aborted: bool
+    uplink_megabytes: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +194,7 @@ def published_from(record: JsonValues) -> PublishedLine:
         epsilon=record.real_or_none("epsilon"),
         clip_norm=record.real_or_none("clip_norm"),
         aborted="aborted" in record.values,
+        uplink_megabytes=record.real_or_none("uplink_megabytes") if record.held("uplink_megabytes") else None,
     )
 
 
@@ -214,6 +217,7 @@ def round_from(record: JsonValues) -> RoundLine:
         longest_added=record.size("longest_added") if record.held("longest_added") else None,
         probes=_probes_from(record.inner("probes")) if record.held("probes") else None,
         chosen=_chosen_from(record.inner("map")) if record.held("map") else None,
+        uplink_bytes=record.whole("uplink_bytes") if record.held("uplink_bytes") else None,
     )
 
 

@@ -22,12 +22,14 @@ _CLIENTS, _COHORT = 20, 1
 
 def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], rounds: int = 200) -> Check:
     """The samplers of `method` and `others`, drawn from as a round does it (`dpfed.round.cohort_of`): each by
-    `sampler_check`. Small cohorts are among them, so that some are empty under Poisson sampling."""
+    `sampler_check`. Small cohorts are among them, so that some are empty under Poisson sampling; and one that is larger
+    than its fixed number of uploads in two of five rounds."""
     small = [sampler(name, clients=_CLIENTS, cohort=_COHORT) for name in ("poisson", "fixed")]
+    overfull = sampler("poisson", clients=_CLIENTS, cohort=_CLIENTS // 2)
     found = []
-    for who in (method.sampler, *others, *small):
-        drawing = replace(method, sampler=who, slots=None, canaries=None, randomness=Simulated(seeds=seeds))
-        found.append(sampler_check(_AsDrawn(drawing), drawing.randomness, rounds))
+    for who, slots in ((method.sampler, None), *((one, None) for one in (*others, *small)), (overfull, _CLIENTS // 2)):
+        drawing = replace(method, sampler=who, slots=slots, canaries=None, randomness=Simulated(seeds=seeds))
+        found.append(sampler_check(_AsDrawn(drawing), drawing.randomness, rounds, slots=slots))
     wrong = [one for one in found if not one.passed]
     return wrong[0] if wrong else replace(found[0], detail="; ".join(dict.fromkeys(one.detail for one in found)))
 
@@ -43,13 +45,17 @@ class _AsDrawn:
         return cohort_of(self._method, number)
 
 
-def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
-    """Cohort sizes and members have the law that is accounted: a constant size, or independent draws.
+def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200, *, slots: int | None = None) -> Check:
+    """Cohort sizes and members have the law that is accounted: a constant size, or independent draws, of which at most
+    `slots` are kept.
 
     Sizes exactly (`cohort_law`); that every client is drawn about as often as every other by chi-square, upper tail, in
     its normal approximation. Fails on a correct sampler with probability about FALSE_ALARM.
     """
     q, clients = who.law.probability, who.clients
+    sized = size_law(who, clients if slots is None else slots)
+    if slots is not None:
+        q = (sized.first + float(sized.mass @ np.arange(len(sized.mass)))) / clients
     cohorts = [who.sample(randomness, number) for number in range(rounds)]
     sizes = [len(cohort) for cohort in cohorts]
     drawn = np.bincount(np.concatenate(cohorts), minlength=clients)
@@ -58,7 +64,7 @@ def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Ch
         fits = all(size == round(q * clients) for size in sizes)
         detail = f"{rounds} cohorts of {min(sizes)} to {max(sizes)} clients, {who.law.name} sampling charged"
     else:
-        finding, detail = poisson_finding(size_law(who, clients), round(who.expected), sizes, FALSE_ALARM / 2)
+        finding, detail = poisson_finding(sized, round(who.expected), sizes, FALSE_ALARM / 2)
         fits = finding is True
     uneven = 0.0
     if q < 1:

@@ -145,6 +145,8 @@ def _probed(files: RunFiles) -> Iterator[tuple[RoundLine, Probes]]:
 
 def _same_sum(probes: Probes, one: RoundLine, longest: float) -> bool:
     added = 0 if probes.added is None else probes.added
+    if isinstance(added, float) and added.is_integer() and isinstance(probes.summed, int):
+        added = int(added)  # counts of Bernoulli samples are floats in the rows, and integers in a secure sum
     if isinstance(added, int) and isinstance(probes.summed, int):
         return (added - probes.summed) % (1 << (64 if probes.bits is None else min(probes.bits, 64))) == 0
     return abs(added - probes.summed) <= _OF_SUMS * longest

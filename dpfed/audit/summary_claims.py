@@ -9,7 +9,7 @@ from dpfed.audit.run_files import RunFiles
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
-from dpfed.run.protection import not_protected
+from dpfed.run.protection import CHARGED_LOSSES, not_protected, on_nodes
 from dpfed.run.server_view import hostile_clients_view, server_view
 from dpfed.run.summary import schedule_facts
 
@@ -23,7 +23,7 @@ def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:
         "model": config.model.name,
         "aggregation": config.aggregation.kind,
         "seed": config.run.seed,
-        "for_release": config.run.randomness == "secure",
+        "for_release": config.run.for_release,
     }
 
 
@@ -75,7 +75,10 @@ def protection_problem(files: RunFiles) -> str | None:
     if len(set_aside) != (config.data.validation is not None):
         return "not_protected does not name the validation samples"
     expected = not_protected([*public, *set_aside], config, decodes_first(config))
-    lacking = [one for one in expected if one not in stated]
+    if files.trusted_ledger.header.plan is None:  # of version 0.2
+        expected = tuple(one for one in expected if one != CHARGED_LOSSES)
+    nodes = config.aggregation.kind == "protocol"  # of which the clients may be nodes of an engine: no file names one
+    lacking = [one for one in expected if one not in stated and not (nodes and on_nodes(one) in stated)]
     return f"not_protected lacks {lacking[0]!r}" if lacking else None
 
 

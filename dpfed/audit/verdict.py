@@ -15,6 +15,11 @@ FALSE_ALARM = 1e-6
 """The probability with which a check of an upload's audit fails on a correct round, at most."""
 
 
+def in_full(outcome: str, scope: str = "on these inputs") -> str:
+    """Return the verdict as a person reads it: a pass names its scope, as it is no proof beyond that scope."""
+    return f"{outcome} {scope}" if outcome == "pass" else outcome
+
+
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """One check in words for a reader. `passed`: None where it could not be made, or could not have shown enough.

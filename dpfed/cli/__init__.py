@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from accounting.errors import AccountingError, LedgerError
+from accounting.errors import AccountingError, ContradictoryBounds, LedgerError
 from dpfed import __version__
 from dpfed.cli.audit import audit
 from dpfed.cli.budget import budget
@@ -60,7 +60,7 @@ def status(arguments: Sequence[str]) -> int:
             result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         return _complain(_beginning(_with_setting(str(error), arguments)), 2)
-    except (RunError, LedgerError) as error:
+    except (RunError, LedgerError, ContradictoryBounds) as error:
         return _complain(str(error), 3 if list(arguments[:2]) == ["audit", "upload"] else 1)
     except (DpfedError, AccountingError) as error:
         return _complain(str(error), 2)

@@ -158,7 +158,7 @@ def upload(
             )
         audits.append(done)
         if every:
-            log.print(f"{name}: {done.verdict}, {done.seconds:.0f} s")
+            log.print(f"{name}: {done.verdict_in_full}, {done.seconds:.0f} s")
         if out is not None:
             from dpfed.report.audit import write_audit
 
@@ -199,7 +199,7 @@ def _show(done: UploadAudit, folder: Path | None) -> None:
         out.print(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}", highlight=False)
     if words := moved_words(done):
         out.print(words, highlight=False)
-    out.print(f"{done.verdict}: {verdict_words(done)}", highlight=False)
+    out.print(f"{done.verdict_in_full}: {verdict_words(done)}", highlight=False)
     if folder is not None:
         out.print(f"report: {folder / 'report.html'}", highlight=False)
 
@@ -235,6 +235,6 @@ def _show_all(audits: list[UploadAudit]) -> None:
             "–" if done.power.noise_short is None else f"{upwards(100 * done.power.noise_short, digits=1)}%",
             f"{sum(bool(check.passed) for check in done.checks)}/{len(done.checks)}",
             f"{done.seconds:.0f}",
-            done.verdict,
+            done.verdict_in_full,
         )
     console().print(table)

@@ -66,8 +66,13 @@ def _show(found: list[tuple[FlowerCase, FunctionAudit]]) -> None:
     for case, done in found:
         shown = max(max(one.lower_bound, one.lower_bound_gdp * done.claim.gaussian) for one in done.tests)
         table.add_row(
-            case.name, case.adjacency, upwards(done.claim.epsilon), downwards(shown), done.verdict, case.true_where
+            case.name,
+            case.adjacency,
+            upwards(done.claim.epsilon),
+            downwards(shown),
+            done.verdict_in_full,
+            case.true_where,
         )
     console().print(table)
     for _, done in found:
-        console().print(f"{done.name}: {done.verdict}. {done.in_words()}", highlight=False)
+        console().print(f"{done.name}: {done.verdict_in_full}. {done.in_words()}", highlight=False)

@@ -60,7 +60,7 @@ def audit_loaded(
 
 def _show(done: FunctionAudit, folder: Path | None) -> None:
     out = console()
-    out.print(f"{done.verdict}: {done.in_words()}", highlight=False)
+    out.print(f"{done.verdict_in_full}: {done.in_words()}", highlight=False)
     table = Table(title=f"{done.name}: {done.claim.words}")
     for heading in ("inputs that differ in one client", "looked at"):
         table.add_column(heading)

@@ -22,6 +22,7 @@ def run(
     *,
     confidence: float = 0.95,
     out: Path | None = None,
+    project: Path | None = None,
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -42,6 +43,8 @@ def run(
         A correct run fails with probability at most 1 - confidence, all checks together.
     out
         Where audit.html and audit.png go; default: the folder itself.
+    project
+        The project's ledger that the run drew from (`dpfed run --ledger`): the two are compared release by release.
     load
         The Python file of your own that the run was started with; may be given again.
     json
@@ -57,7 +60,7 @@ def run(
             f"`dpfed audit run` needs the training extra ({error}): pip install 'dpfed[train]'."
         ) from None
     load_files(load or [])
-    found = audit_run(folder, confidence=confidence)
+    found = audit_run(folder, confidence=confidence, project=project)
     page = write_audit_report(found, out or found.files.path)
     if json:
         print_json(found.to_dict())
@@ -69,7 +72,7 @@ def run(
 def _show(found: RunAudit, page: Path) -> None:
     out = console()
     words = {True: "yes", False: "NO", None: "could not tell"}
-    table = Table(title=f"{found.files.path}: {found.verdict}", show_lines=False)
+    table = Table(title=f"{found.files.path}: {found.verdict_in_full}", show_lines=False)
     for heading in ("check", "holds", "detail"):
         table.add_column(heading, overflow="fold")
     for one in found.checks:
@@ -83,4 +86,6 @@ def _show(found: RunAudit, page: Path) -> None:
         out.print(remark)
     for note in found.notes:
         out.print(f"note: {note}")
+    if found.not_checked:
+        out.print(f"not checked in summary.json: {', '.join(found.not_checked)}")
     out.print(f"report, with plots: {page}")

@@ -85,7 +85,7 @@ def budget(
     epsilon
         The target, if the noise multiplier or the rounds are wanted. From the ledger, where there is one.
     delta
-        Default: clients^-1.1, or the ledger's.
+        Default: the smaller of clients^-1.1 and 1e-4, or the ledger's.
     sampling
         How a cohort is drawn: each client independently, a fixed number without replacement, all; or a schedule over
         rounds, in which each client takes part once in an epoch of clients / cohort rounds (balls-and-bins), in so many

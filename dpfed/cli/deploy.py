@@ -23,7 +23,7 @@ def deploy(
 ) -> None:
     """Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.
 
-    Example: dpfed deploy dp-fedavg-digits --out app --set run.randomness=secure --set privacy.noise=skellam
+    Example: dpfed deploy dp-fedavg-digits --out app --set run.release=true
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def deploy(
     from dpfed.run.experiment import build
 
     experiment = build(checked)  # refuses what cannot work here, before any node sees it
-    write_app(checked, out, name=name, own_code=named_files())
+    write_app(experiment.config, out, name=name, own_code=named_files())
     nodes = checked.federation.clients
     simulated = experiment.goal is not None and checked.run.randomness == "simulated"
     if json:
@@ -63,5 +63,6 @@ def deploy(
     else:
         print(f"Try it here: flwr run {out} local --stream --federation-config 'num-supernodes={nodes}'")
     if simulated:
-        print("note: noise and cohorts come from run.seed, which every node knows: for a release --set")
-        print("run.randomness=secure")
+        print(
+            "note: noise and cohorts come from run.seed, which every node knows: for a release --set run.release=true"
+        )

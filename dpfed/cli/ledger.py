@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from accounting import require
-from accounting.caveats import caveats
+from accounting.caveats import caveats, default_delta
 from accounting.ledger import Ledger, kept_head, population_key
 from accounting.ledger.project import ProjectLedger
+from accounting.ledger.terms import RESERVE, unit_of, without_streams
+from accounting.mechanisms import Composed
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console, print_json
+from dpfed.cli.project_budget import project_lines
 from dpfed.errors import ConfigError
 from dpfed.run import ledger_signature
 
@@ -24,9 +27,19 @@ ledger = App(
 
 @ledger.command
 def create(
-    path: Path, *, clients: int, epsilon: float, delta: float | None = None, population: Path | None = None
+    path: Path,
+    *,
+    clients: int,
+    epsilon: float,
+    delta: float | None = None,
+    population: Path | None = None,
+    plan: Annotated[list[str] | None, Parameter(name="--plan", negative="")] = None,
+    reserve: float = RESERVE,
 ) -> None:
-    """A new project ledger; runs draw from it with `dpfed run ... --ledger PATH`.
+    """Create a project ledger; runs draw from it with `dpfed run ... --ledger PATH`.
+
+    The budget is a number of units, each one round of the first plan. Runs with such rounds may be stopped, resumed,
+    repeated and chosen by the results of others. A run of another kind is bought whole, in units, before it begins.
 
     Example: dpfed ledger create project.jsonl --clients 650 --epsilon 3
 
@@ -39,23 +52,32 @@ def create(
     epsilon
         What all runs together may spend on any one client.
     delta
-        Default: clients^-1.1.
+        Default: the smaller of clients^-1.1 and 1e-4.
     population
         The folder of a run on the clients that all runs must have. Default: the first run that is charged says who
         they are.
+    plan
+        A TOML file or preset whose round is the unit; default: the first release that is charged. Given again: runs
+        that are declared before any result, at what they cost together with the units.
+    reserve
+        Share of delta for runs of other kinds; 0: none, and up to 1% more units.
     """
-    clients = require.count(at_least=2 if delta is None else 1, clients=clients)
+    clients = require.count(clients=clients)
     fingerprint, key = (None, None) if population is None else _population_of(population)
     project = ProjectLedger.create(
         path,
         clients=clients,
         epsilon=epsilon,
-        delta=clients**-1.1 if delta is None else delta,
+        delta=default_delta(clients) if delta is None else delta,
         population=fingerprint,
         key=key,
+        reserve=reserve,
+        **_terms_of(plan or [], clients),
     )
+    units = project.units
     console().print(
         f"{path}: epsilon {downwards(epsilon)} at delta {upwards(project.terms.delta)} for {clients} clients"
+        + ("" if units is None else f", which is {units[0]} units ({project.to_dict()['unit']})")
     )
     for note in caveats(epsilon=epsilon, delta=project.terms.delta, units=clients):
         console().print(f"note: {note}")
@@ -63,7 +85,10 @@ def create(
 
 @ledger.command
 def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
-    """What a project has spent, and which run how often.
+    """Show a project's budget, the units that are left, and the releases of each run.
+
+    The statement is the budget: it holds whatever was chosen by looking at results. What is spent is the epsilon of the
+    releases if all of them had been fixed before the first result was seen.
 
     Example: dpfed ledger show project.jsonl
 
@@ -79,11 +104,8 @@ def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -
         print_json(record)
         return
     out = console()
-    out.print(
-        f"{path}: epsilon {upwards(record['spent_epsilon'])} of {downwards(record['epsilon'])} spent at delta "
-        f"{upwards(record['delta'])}, {record['releases']} releases on {record['clients']} clients, "
-        f"{record['adjacency']}"
-    )
+    for line in project_lines(record):
+        out.print(line)
     for run, count in record["runs"].items():
         out.print(f"  {run}: {count}")
     for note in record["notes"]:
@@ -182,6 +204,29 @@ def keygen(path: Path) -> None:
     """
     public = ledger_signature.generate(path)
     console().print(f"{path}: private key, keep it; {public}: public key, give it to whoever verifies")
+
+
+def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
+    """Unit and declared runs of a project, from configurations."""
+    if not plans:
+        return {}
+    from dpfed.cli.run import read_configuration
+    from dpfed.methods.goals import PrivacyGoal
+    from dpfed.run.experiment import build
+
+    runs = []
+    for given in plans:
+        checked, _ = read_configuration(given, [])
+        goal = build(checked).goal
+        if not isinstance(goal, PrivacyGoal) or checked.federation.clients != clients:
+            raise ConfigError(
+                f"--plan {given}: must have [privacy] and {clients} clients, as --clients says; it has "
+                f"{checked.federation.clients}. Give a plan on these clients."
+            )
+        runs.append(goal.run(checked.federation.rounds).parts)
+    first, *others = runs
+    declared = Composed(parts=tuple(part for run in others for part in run)).parts if others else ()
+    return {"unit": unit_of(first[0][0]) or without_streams(first), "declared": declared}
 
 
 def _population_of(folder: Path) -> tuple[str, bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,10 @@ from typing import Any
 from accounting.budget import Budget, Plan, with_second_opinion
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
-from accounting.errors import CalibrationError
+from accounting.compose.unit_currency import with_stream
+from accounting.errors import BudgetSpent, CalibrationError
 from accounting.ledger.project import ProjectLedger
+from accounting.mechanisms import SingleRelease, parts_of
 from accounting.rounding import downwards, upwards
 from dpfed.cli.budget_plans import PlanOptions, after
 from dpfed.cli.budget_tables import show
@@ -34,8 +38,8 @@ def project_budget(
 ) -> None:
     """Looks only: it takes no lock, and runs may charge the project meanwhile."""
     project = ProjectLedger.open(path)
-    record = project.to_dict()
-    answer, plan = None, None
+    record = {**project.to_dict(), "price": None}
+    answer, plan, refused = None, None, None
     if options.cohort is not None or options.sampling == "all":
         terms = project.terms
         options = replace(options, clients=project.ledger.header.clients, delta=terms.delta)
@@ -49,6 +53,10 @@ def project_budget(
             answer = solve(plan, rounds, noise_multiplier, target, accountant, conversion, precise)
         except CalibrationError as error:
             raise CalibrationError(f"{path}: {error}") from None
+        try:
+            record["price"] = project.price(_run_of(answer, project))
+        except BudgetSpent as why:
+            refused = str(why)
         if second_opinion:
             (answer,) = with_second_opinion([answer])
     elif rounds is not None or noise_multiplier is not None or plot is not None or second_opinion:
@@ -63,9 +71,14 @@ def project_budget(
     if json:
         print_json({**record, "plan": answer.to_dict() if answer else None})
         return
-    _show_project(record)
+    for line in project_lines(record):
+        console().print(line)
+    for run, count in record["runs"].items():
+        console().print(f"  {run}: {count} rounds")
+    for note in record["notes"]:
+        console().print(f"note: {note}")
     if plan is not None and answer is not None:
-        _show_answer(plan, answer, record, plot)
+        _show_answer(plan, answer, record, plot, refused)
 
 
 def _target(record: dict[str, Any]) -> float:
@@ -77,22 +90,39 @@ def _target(record: dict[str, Any]) -> float:
     return float(record["epsilon"])
 
 
-def _show_project(record: dict[str, Any]) -> None:
-    console().print(
-        f"{record['ledger']}: epsilon {upwards(record['spent_epsilon'])} of {downwards(record['epsilon'])} spent, "
-        f"{downwards(record['left_epsilon'])} left, at delta {upwards(record['delta'])}; {record['releases']} releases "
-        f"on {record['clients']} clients, neighbours: {record['adjacency']}"
-    )
-    for run, count in record["runs"].items():
-        console().print(f"  {run}: {count} rounds")
-    for note in record["notes"]:
-        console().print(f"note: {note}")
+def project_lines(record: Mapping[str, Any]) -> list[str]:
+    """A project's statement, the units that are left, and what its lines would cost had they been fixed in advance."""
+    units, left = record["units"], record["units_left"]
+    return [
+        f"{record['ledger']}: epsilon {upwards(record['epsilon'])} at delta {upwards(record['delta'])} for any one of "
+        f"{record['clients']} clients, neighbours: {record['adjacency']}; {record['releases']} releases",
+        "no unit yet: the first release that is charged is one"
+        if units is None and not record["releases"]
+        else "no units: natural composition"
+        if units is None
+        else f"{left} of {units} units left ({record['unit']}), whatever is chosen by looking at results",
+        f"if all releases were fixed in advance: epsilon {upwards(record['spent_epsilon'])} spent, "
+        f"{downwards(record['left_epsilon'])} left",
+    ]
 
 
-def _show_answer(plan: Plan, answer: Budget, record: dict[str, Any], plot: Path | None) -> None:
+def _run_of(answer: Budget, project: ProjectLedger) -> tuple[tuple[SingleRelease, int], ...]:
+    """The run that was asked about, without what was released before it; a schedule under a name of its own."""
+    before = project.ledger.mechanism()
+    found = Counter(dict(parts_of(answer.mechanism)))
+    found -= Counter(dict(before.parts) if before is not None else {})
+    return tuple((with_stream(release, "of a further run"), count) for release, count in found.items())
+
+
+def _show_answer(plan: Plan, answer: Budget, record: dict[str, Any], plot: Path | None, refused: str | None) -> None:
     show(plan, answer, [], [plot] if plot is not None else [])
     fits = answer.epsilon <= record["epsilon"]
     console().print(
         f"{answer.rounds} such rounds on top "
-        + ("fit." if fits else f"DO NOT FIT: the project may spend {downwards(record['epsilon'])}.")
+        + ("fit" if fits else f"DO NOT FIT: the project may spend {downwards(record['epsilon'])}")
+        + ", had all of it been fixed in advance."
     )
+    if record["price"] is not None:
+        console().print(f"As a further run they cost {record['price']} of the {record['units_left']} units left.")
+    elif refused is not None:
+        console().print(f"As a further run: {refused}")

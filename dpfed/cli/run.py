@@ -35,11 +35,13 @@ def run(
     resume: Annotated[bool, Parameter(negative="")] = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
+    pay: int | None = None,
+    release: Annotated[bool, Parameter(negative="")] = False,
     engine: Engine = "in-process",
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
-) -> None:
+) -> int:
     """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
 
     Example: dpfed run fed-smp-randk-digits --set federation.rounds=10
@@ -58,6 +60,12 @@ def run(
         Name the presets and stop.
     ledger
         A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
+    pay
+        With --ledger: the most units of the project that the run may be bought for, where its rounds are of another
+        kind than the project's. All are spent when the run begins.
+    release
+        Run for a model that is released: noise, cohorts and dropouts from the operating system, exact integer noise.
+        Refused, with all reasons, where a method or a setting has no release.
     engine
         Who trains the clients: this process, or Flower's simulation with processes of its own.
     load
@@ -77,13 +85,16 @@ def run(
     load_files(load or [])
     if list_presets:
         print_json(presets.names()) if json else _list_presets(presets.names())
-        return
+        return 0
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
     given = out if config is None and resume else config
     if given is None:
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
-    checked, name = read_configuration(given, settings or [])
+    wanted = [*(settings or []), *(["run.release=true"] if release else [])]
+    checked, name = read_configuration(given, wanted, of_run=out if resume else None)
+    if release and any(one.replace(" ", "").startswith("run.release=f") for one in settings or []):
+        raise ConfigError("--release with --set run.release=false: contradict each other. Remove one of them.")
     from dpfed.aggregation import ranks
     from dpfed.run import loop as federation
     from dpfed.run.experiment import build
@@ -95,13 +106,16 @@ def run(
         if among.index:
             with asked_by_signals(lambda words: None):  # the first process says when it is over
                 federation.follow(experiment)
-            return
-        project = None if ledger is None else ProjectLedger.open(ledger)
+            return 0
+        if pay is not None and ledger is None:
+            raise ConfigError("--pay without --ledger: units of which project? Name it.")
+        project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
         again = _command(
             config,
             folder,
             settings=settings or [],
             ledger=ledger,
+            release=release,
             engine=engine,
             load=load or [],
             track=track or [],
@@ -115,6 +129,7 @@ def run(
         print_json(outcome.summary)
     else:
         _show(outcome)
+    return 1 if outcome.summary["no_statement"] else 0
 
 
 def _list_presets(names: list[str]) -> None:
@@ -159,11 +174,14 @@ def _measured(names: list[str]) -> Table:
     return table
 
 
-def read_configuration(given: str | Path, settings: list[str]) -> tuple[Config, str]:
-    """The checked configuration of a TOML file, a preset or a run's folder, and its name."""
+def read_configuration(given: str | Path, settings: list[str], *, of_run: Path | None = None) -> tuple[Config, str]:
+    """Return the checked configuration of a TOML file, a preset or a run's folder, and its name.
+
+    of_run: folder of the run that is resumed, whose delta counts where none is given.
+    """
     from dpfed.config.tables import override, parse, parse_written, read_toml
     from dpfed.methods import presets
-    from dpfed.run.folder import configuration_in
+    from dpfed.run.folder import configuration_in, with_delta_of
 
     if isinstance(given, Path):
         written = parse_written(configuration_in(given), source=str(given / "config.toml"))
@@ -172,7 +190,8 @@ def read_configuration(given: str | Path, settings: list[str]) -> tuple[Config, 
         tables, name = read_toml(Path(given)), Path(given).stem
     else:
         tables, name = presets.tables(given), given
-    return parse(override(tables, settings), source=str(given)), name
+    tables = override(tables, settings)
+    return parse(tables if of_run is None else with_delta_of(of_run, tables), source=str(given)), name
 
 
 def _command(
@@ -181,6 +200,7 @@ def _command(
     *,
     settings: Sequence[str],
     ledger: Path | None,
+    release: bool,
     engine: str,
     load: Sequence[Path],
     track: Sequence[str],
@@ -191,6 +211,7 @@ def _command(
     words = [*start, "run", *([] if config is None else [config])]
     words += [*(word for one in settings for word in ("--set", one)), "--out", str(out)]
     words += [] if ledger is None else ["--ledger", str(ledger)]
+    words += ["--release"] if release else []
     words += [] if engine == "in-process" else ["--engine", engine]
     words += [word for file in load for word in ("--load", str(file))]
     words += [word for kind in track for word in ("--track", kind)]
@@ -267,12 +288,18 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("holds for", f"one {summary['unit']}, {summary['adjacency']}, {_sampled(summary)}"),
             ("private by", f"{noise_words(summary)}; clip norm {downwards(summary['clip_norm'])}"),
         ]
+    elif summary["no_statement"]:
+        rows.append(("epsilon", f"no statement: {summary['no_statement']}"))
     else:
         rows.append(("epsilon", "none: not private"))
     if summary["aggregation"] != "plain":
         rows += _secure_sum_rows(summary)
     if summary["project_ledger"] is not None:
-        rows.append(("project", f"{summary['project_ledger']}: {upwards(summary['project_epsilon'])} spent in all"))
+        rows.append(
+            ("project", f"{summary['project_ledger']}: epsilon {upwards(summary['project_epsilon'])} for all its runs")
+        )
+    if summary["project_condition"] is not None:
+        rows.append(("", summary["project_condition"]))
     rows += [
         ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})" + _aborted(summary) + _again(summary)),
         (

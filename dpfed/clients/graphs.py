@@ -14,8 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dpfed.clients.side_by_side import out_of_memory
-from dpfed.clients.task import LocalTask, forward_pass
+from dpfed.clients.task import LocalTask, forward_pass, out_of_memory
 
 LANES = 8
 """Clients whose operations may run at the same time."""

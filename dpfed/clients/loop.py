@@ -12,8 +12,9 @@ from torch import Tensor
 
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import RecordGradients
-from dpfed.clients.side_by_side import out_of_memory, room_for_moves
-from dpfed.clients.task import LocalTask, Walk, forward_pass
+from dpfed.clients.side_by_side import room_for_moves
+from dpfed.clients.start import Held
+from dpfed.clients.task import LocalTask, Walk, forward_pass, out_of_memory
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 
@@ -44,24 +45,35 @@ def train_in_turn(task: LocalTask) -> Tensor:
 def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
     """As `_train_clients`; whichever core is done takes the next client."""
     waiting = iter(clients)
+    alone = task.start is not None and task.start.alone
     # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
     with one_thread() as cores, ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for done in [pool.submit(_train_clients, task, waiting, moves) for _ in range(cores)]:
+        for done in [pool.submit(_train_clients, task, waiting, moves) for _ in range(1 if alone else cores)]:
             done.result()
 
 
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
-    """Fill the rows `clients` of moves."""
+    """Fill the rows `clients` of moves. A client whose exception is forgiven has NaN in its row, and the next one a
+    new module: what the exception left in the old one reaches no client."""
     step: _BatchStep | None = None
     for client in clients:
-        walk = task.begin(np.array([client]))
-        if step is None:
-            step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
-        step.enter(walk)
-        for number, batch in enumerate(_batches(task, client)):
-            walk.place(1, number)
-            step.take(client, number, batch)
-        moves[client] = walk.finish()[0]
+        try:
+            walk = task.begin(np.array([client]))
+            if step is None:
+                task.put_back()
+                step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
+            step.enter(walk)
+            for number, batch in enumerate(_batches(task, client)):
+                walk.place(1, number)
+                step.take(client, number, batch)
+            moves[client] = walk.finish()[0]
+        except BaseException as error:
+            if not task.forgives(error):
+                raise
+            assert task.failed is not None
+            task.failed.add((client,))
+            moves[client] = torch.nan
+            step = None
 
 
 class _BatchStep(Protocol):
@@ -79,18 +91,24 @@ class _PlainStep:
         self._task, self._walk = task, walk
         self._module = task.model.bind(walk.room[0])
         self._gradients = BatchGradients(task.model, self._module, factors=task.precision != "bf16")
+        self._parameters = [one for one in self._module.parameters() if one.requires_grad]
         self._room = walk.room.new_empty(task.model.size)
+        self._held = Held(task.start, task.model, self._module, task.loss)
+        self._views = [one.data for one in self._parameters]
 
     def enter(self, walk: Walk) -> None:
         self._walk = walk
+        self._held.restore()
         self._task.model.rebind(self._module, walk.room[0])
+        self._views = [one.data for one in self._parameters]
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
         task, walk = self._task, self._walk
         with torch.enable_grad():
-            drawn = task.own_randomness(np.array([client]), number, side_by_side=False)
+            drawn = task.own_randomness(np.array([client]), number)
             with forward_pass(task.precision, batch.device), drawn:
                 outputs = self._module(task.images(batch))
+            self._keep_replaced()
             loss = task.loss.mean(outputs.float(), task.labels[batch])
         if walk.rate is not None:
             self._gradients.descend(loss, walk.rate)
@@ -98,40 +116,68 @@ class _PlainStep:
         self._gradients.write(loss, self._room)
         walk.step(1, number, walk.slope(1, self._room[None]))
 
+    def _keep_replaced(self) -> None:
+        """Copy a parameter that the forward pass has given other memory (`weight.data = renorm(weight.data)`) back
+        into the client's own weights, where the step is taken and the update is read."""
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            if parameter.data_ptr() != view.data_ptr():
+                view.copy_(parameter.data)
+                parameter.data = view
+
 
 class _PrivateStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
-        self._module = task.model.bind(walk.room[0])
-        self._records = RecordGradients(self._module, loss=task.loss)
+        self._room = walk.room[0].clone()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._task.put_back()
+        self._module = self._task.model.bind(self._room)
+        self._records = RecordGradients(self._module, loss=self._task.loss)
+        self._held = Held(self._task.start, self._task.model, self._module, self._task.loss)
 
     def enter(self, walk: Walk) -> None:
         self._walk = walk
-        self._task.model.rebind(self._module, walk.room[0])
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
-        slope = _private_slope(self._task, self._walk, self._records, batch, client, number)
+        """Follow the slopes of the batch's records, clipped one by one, with noise."""
+        task = self._task
+        assert task.record is not None
+        assert task.schedule.expected is not None
+
+        def slopes(rows: Tensor) -> Tensor:
+            return self._walk.slope(1, self._gradients(client, number, rows))
+
+        slope = task.record.slope(
+            slopes,
+            batch,
+            size=task.course.size,
+            expected=int(task.schedule.expected[client]),
+            path=(task.round, int(task.clients[client]), number),
+        )
         self._walk.step(1, number, slope[None])
 
-
-def _private_slope(
-    task: LocalTask, walk: Walk, records: RecordGradients, batch: Tensor, client: int, step: int
-) -> Tensor:
-    """[n], of the batch's records clipped one by one, with noise."""
-    assert task.record is not None
-    assert task.schedule.expected is not None
-    drawn = task.own_randomness(np.array([client]), step, side_by_side=False)
-
-    def slopes(rows: Tensor) -> Tensor:
-        return walk.slope(1, records(task.inputs[rows], task.labels[rows], drawn))
-
-    return task.record.slope(
-        slopes,
-        batch,
-        size=task.course.size,
-        expected=int(task.schedule.expected[client]),
-        path=(task.round, int(task.clients[client]), step),
-    )
+    def _gradients(self, client: int, step: int, rows: Tensor) -> Tensor:
+        """Per-record gradients [b, d], at a copy of the client's weights: what a forward pass writes to its parameters
+        is bounded by no clipping, so it must not reach the next batch or the update. A batch in which an exception is
+        forgiven is taken apart; a record that raises alone has the gradient 0, like one that is not finite."""
+        task = self._task
+        self._held.restore()  # no record bears on later ones through a state
+        self._room.copy_(self._walk.room[0])
+        task.model.rebind(self._module, self._room)
+        drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())
+        try:
+            return self._records(task.inputs[rows], task.labels[rows], drawn)
+        except BaseException as error:
+            if not task.forgives(error):
+                raise
+        self._prepare()
+        if len(rows) == 1:
+            assert task.failed is not None
+            task.failed.add((client, step, int(rows[0])))
+            return self._room.new_zeros(1, len(self._room))
+        return torch.cat([self._gradients(client, step, row[None]) for row in rows])
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:

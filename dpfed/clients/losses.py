@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, huber_loss, l1_loss, mse_loss
 
+from dpfed.clients.state import State
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError
@@ -135,6 +136,7 @@ def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
 
 
 def _tried(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
+    start = State(("local.loss", loss.each))
     try:
         with torch.enable_grad():
             return function(outputs, targets)
@@ -143,6 +145,8 @@ def _tried(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) ->
             f"local.loss={loss.name!r}: fails for outputs {_form(outputs)} and targets {_form(targets)}: "
             f"{words_of(error)}."
         ) from error
+    finally:
+        start.restore()
 
 
 def _form(tensor: Tensor) -> str:

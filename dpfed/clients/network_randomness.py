@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,8 +28,9 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     """Within it whatever torch would draw comes from streams named by (purpose, round, client, step, number of the
     draw): independent over all of these, and the same whoever else trains, in a loop or side by side.
 
-    clients:      who trains; the first dimension of whatever is drawn if `side_by_side`
-    side_by_side: under torch.vmap(randomness="different")
+    clients: who trains; the first dimension of whatever is drawn, under torch.vmap(randomness="different")
+    records: rows of the data set in a batch of one client whose records are private: each has streams of its own, since
+             these seeds are public. Whatever is drawn must then have the batch as its first dimension.
 
     A draw for a batch that is filled up begins with that for its real samples, as long as samples are its first
     dimension. On CUDA, and elsewhere, a loop and side by side draw other numbers of the same law.
@@ -45,11 +48,12 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         number: int,
         clients: Sequence[int],
         step: int,
-        side_by_side: bool,
+        records: NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._seeds, self._purpose, self._number, self._step = seeds, purpose, number, step
-        self._clients, self._side_by_side, self._draws = clients, side_by_side, 0
+        self._clients, self._draws = clients, 0
+        self._records = records
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
@@ -66,9 +70,16 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         """Float32, of this shape."""
         self._draws += 1
         made = torch.empty(tuple(shape), device=device)
-        rows = made.reshape(len(self._clients), -1) if self._side_by_side else made.reshape(1, -1)
-        for row, client in zip(rows, self._clients, strict=True):
-            path = self._number, client, self._step, self._draws
+        paths: list[tuple[int, ...]] = [(self._number, client, self._step, self._draws) for client in self._clients]
+        if self._records is not None:
+            if tuple(shape[:1]) != self._records.shape:
+                raise TrainingFailed(
+                    f"model: draws random numbers of shape {list(shape)} for a batch of private records. Each record "
+                    "must have draws of its own: put the batch first, as torch's dropout layers do."
+                )
+            paths = [(*paths[0], record) for record in self._records.tolist()]
+        rows = made.reshape(len(paths), -1)
+        for row, path in zip(rows, paths, strict=True):
             self._seeds.tensors(self._purpose, *path, device=str(device)).fill_uniform(row)
         return made
 

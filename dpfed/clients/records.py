@@ -40,7 +40,8 @@ class RecordLevel:
     Claim: under add-remove of one record of one client each h is a Poisson-sampled Gaussian mechanism of noise
     multiplier z and probability q; whatever the client makes of them (momentum, Adam, its update, the upload) is
     post-processing. q, q n and the number of steps are parameters that do not change with the record: sizes of
-    clients are public. A slope that is not finite counts as zero.
+    clients are public. A slope that is not finite counts as zero. What dropout layers draw for a record, from public
+    seeds, does not depend on the other records of the batch (`dpfed.clients.network_randomness`).
     """
 
     clip_norm: float
@@ -102,21 +103,28 @@ class RecordGradients:
         self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         for part in module.modules():  # Opacus passes over layers in eval(); layers that it knows have one mode only
-            part.training |= any(one.requires_grad for one in part.parameters(recurse=False))
+            trained = any(one.requires_grad for one in part.parameters(recurse=False))
+            part.training |= trained
+            if trained and not hasattr(part, "activations"):
+                # Opacus would add the list in the first batch, as if the network kept a state.
+                part.activations = []  # type: ignore[assignment]
         self._loss = loss
 
     def __call__(self, inputs: Tensor, labels: Tensor, within: AbstractContextManager[object] | None = None) -> Tensor:
         """[b, d] for inputs [b, ...], b at least 1; the forward pass is made `within`."""
         # Opacus works in hooks that run when the gradient of a layer's input is taken: the first layer's, too.
-        wanted = inputs.detach().requires_grad_()
+        wanted = inputs.detach()
+        if wanted.is_floating_point():
+            wanted.requires_grad_()
         with torch.enable_grad():
             with within or nullcontext():
                 outputs = self._module(wanted)
             loss = self._loss.of_records(outputs, labels).sum()
-        *totals, _ = torch.autograd.grad(loss, [*self._parameters, wanted], allow_unused=True)
+        sought = [*self._parameters, wanted] if wanted.requires_grad else self._parameters
+        totals = torch.autograd.grad(loss, sought, allow_unused=True)
         rows = [
             self._taken(parameter, total, len(labels))
-            for parameter, total in zip(self._parameters, totals, strict=True)
+            for parameter, total in zip(self._parameters, totals, strict=False)
         ]
         return torch.cat(rows, dim=1)
 

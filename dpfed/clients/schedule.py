@@ -38,7 +38,9 @@ class Schedule:
 class PoissonBatches:
     """Every record of a client of n is in every batch independently with probability q = min(1, batch_size / n).
 
-    A round has `steps` batches, or ceil(epochs / q); exactly one of the two is given.
+    A round has `steps` batches, or ceil(epochs / q); exactly one of the two is given. A record's uniform belongs to
+    (round, client, step, the record's place among the client's own): neither the number of records nor that of steps
+    moves it.
     """
 
     batch_size: int
@@ -60,7 +62,7 @@ class PoissonBatches:
         return self.steps if self.steps is not None else -(-(self.epochs or 0) * size // self.expected(size))
 
     def draw(self, partition: Holdings, clients: NDArray[np.int64], randomness: Randomness, *, number: int) -> Schedule:
-        """The batches of `clients` [c] in a round. A client's coins are named by (round, its id)."""
+        """The batches of `clients` [c] in a round."""
         drawn = [self._client(partition.of(int(client)), int(client), randomness, number) for client in clients]
         counts = np.array([len(batches) for batches in drawn], dtype=np.int64)
         width = max((len(batch) for batches in drawn for batch in batches), default=0)
@@ -80,8 +82,8 @@ class PoissonBatches:
         size, count = len(rows), self.count(len(rows))
         if count == 0:
             return []
-        coins = randomness.uniform(count * size, "local.records", number, client).reshape(count, size)
-        return [rows[heads] for heads in coins < self.probability(size)]
+        drawn = (randomness.uniform(size, "local.records", number, client, step) for step in range(count))
+        return [rows[uniforms < self.probability(size)] for uniforms in drawn]
 
 
 def count_steps(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from dpfed.clients.schedule import Schedule
-from dpfed.clients.task import LocalTask, forward_pass
+from dpfed.clients.task import LocalTask, forward_pass, out_of_memory
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 
@@ -35,7 +36,7 @@ def train_side_by_side(task: LocalTask, chunk: Chunk, gradients: Gradients) -> T
 
     def train(start: int, stop: int) -> None:
         places = order[start:stop]
-        moves[torch.from_numpy(places).to(moves.device)] = _train_group(task, places, gradients)
+        moves[torch.from_numpy(places).to(moves.device)] = _train_apart(task, places, gradients)
 
     with one_thread():
         chunk.go_through(len(order), train)
@@ -47,8 +48,25 @@ def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
     return np.lexsort((-schedule.real.sum(axis=(1, 2)), -schedule.steps))
 
 
+def _train_apart(task: LocalTask, places: NDArray[np.int64], gradients: Gradients) -> Tensor:
+    """As `_train_group`; a group in which an exception may be forgiven is halved until it is one client's, whose move
+    is NaN then."""
+    try:
+        return _train_group(task, places, gradients)
+    except BaseException as error:
+        if not task.forgives(error):
+            raise
+    if len(places) == 1:
+        assert task.failed is not None
+        task.failed.add((int(places[0]),))
+        return torch.full((1, task.course.size), torch.nan, device=task.broadcast.device)
+    halves = np.array_split(places, 2)
+    return torch.cat([_train_apart(task, half, gradients) for half in halves])
+
+
 def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradients) -> Tensor:
     """Moves [c, n] of the clients in `places`, sorted by falling steps: those still training come first."""
+    task.put_back()
     group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
     shares = torch.from_numpy(_shares(group.real)).to(walk.room.device)
@@ -58,7 +76,7 @@ def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradient
         width = int(widths[:active, step].max())  # real samples come first in a batch
         walk.place(active, step)
         batch, real = samples[:active, step, :width], shares[:active, step, :width]
-        with task.own_randomness(places[:active], step, side_by_side=True):
+        with task.own_randomness(places[:active], step):
             gradient = gradients(task, walk.room[:active], batch, real)
         walk.step(active, step, walk.slope(active, gradient))
     return walk.finish()
@@ -67,7 +85,7 @@ def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradient
 def in_one_pass(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) -> Tensor:
     """`Gradients` by torch.vmap: clients share no weights, so the gradient of one sum has them all."""
     model, leaf = task.model, weights.detach().requires_grad_()
-    with torch.enable_grad():
+    with torch.enable_grad(), WithinBounds():
         with forward_pass(task.precision, weights.device):
             random = task.random is not None
             outputs, statistics = model.train_clients(leaf, task.inputs[rows], shares, random=random)
@@ -77,6 +95,35 @@ def in_one_pass(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) 
     if model.has_statistics:
         weights[:, model.parameters_size :] = statistics
     return gradients
+
+
+class WithinBounds(TorchFunctionMode):
+    """Raises IndexError for an index out of bounds under torch.vmap, as torch does without it.
+
+    For some operations torch.vmap lays the tensors of all clients behind each other and checks bounds of the whole
+    only. A client's index out of bounds, a word beyond its embedding or -1, would read and train another client's
+    weights.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _INDEXING:
+            rows, index, *dim = _INDEXING[func]
+            given = {**dict(enumerate(args)), **(kwargs or {})}
+            found = [next(given[key] for key in keys if key in given) for keys in (rows, index, *dim)]
+            # index_select checks its bounds under torch.vmap, too.
+            found[0].detach().index_select(found[2] if dim else 0, found[1].reshape(-1))
+        return func(*args, **(kwargs or {}))
+
+
+_FILLING = ((0, "input", "self"), (2, "index"), (1, "dim"))
+_INDEXING: dict[Any, tuple[tuple[int | str, ...], ...]] = {
+    torch.nn.functional.embedding: ((1, "weight"), (0, "input")),
+    torch.embedding: ((0, "weight"), (1, "indices")),
+    torch.index_fill: _FILLING,
+    Tensor.index_fill: _FILLING,
+    Tensor.index_fill_: _FILLING,
+}
+"""Operations without such checks (torch 2.13): where their rows, indices and dimension are among the arguments."""
 
 
 def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -145,9 +192,3 @@ def room_for_moves(clients: int, size: int, device: torch.device) -> Tensor:
             f"local training: the moves of {clients} clients, {size:,} numbers each, do not fit into memory. Choose a "
             "smaller run.group."
         ) from error
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether a tensor found no room: on a GPU, in torch's CPU allocator, or in Python itself."""
-    words = ("can't allocate memory", "not enough memory")  # Linux and macOS; Windows
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)

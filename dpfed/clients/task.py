@@ -16,6 +16,7 @@ from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.network_randomness import OwnRandomness
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import Schedule
+from dpfed.clients.start import Start
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
@@ -75,6 +76,9 @@ class LocalTask:
 
     random: the purpose that names what the network draws (`dpfed.clients.network_randomness`); None: it draws nothing
     channels_last: whether batches of images may lie so in memory (`dpfed.clients.layout`)
+    start: state of network and loss that each client begins with; None: training leaves it as it is
+    failed: None: an exception of the network or the loss ends training. Else it is noted here, as (place of the
+            client,) or (place, step, row) of a private record, and the client's move is NaN, the record's slope 0
     """
 
     model: FlatModel
@@ -91,17 +95,37 @@ class LocalTask:
     random: str | None = None
     channels_last: bool = False
     precision: Precision = "float32"
+    start: Start | None = None
+    failed: set[tuple[int, ...]] | None = None
+
+    def forgives(self, error: BaseException) -> bool:
+        """True if training goes on after this exception, so that no one sees whose samples caused it. Interrupts and
+        lack of memory always end training."""
+        if self.failed is None or isinstance(error, KeyboardInterrupt | MemoryError | torch.OutOfMemoryError):
+            return False
+        return not (type(error) is RuntimeError and out_of_memory(error))
 
     def own_randomness(
-        self, places: NDArray[np.int64], step: int, *, side_by_side: bool
+        self, places: NDArray[np.int64], step: int, *, records: NDArray[np.int64] | None = None
     ) -> AbstractContextManager[object]:
-        """For a forward pass of the clients in these places of the schedule."""
+        """For a forward pass of the clients in these places of the schedule, or of one client's `records`, each of
+        which then has draws of its own."""
         if self.random is None:
             return _NOTHING
         clients, number = self.clients[places].tolist(), self.round
         return OwnRandomness(
-            self.seeds, self.random, number=number, clients=clients, step=step, side_by_side=side_by_side
+            self.seeds,
+            self.random,
+            number=number,
+            clients=clients,
+            step=step,
+            records=records,
         )
+
+    def put_back(self) -> None:
+        """Put the state that all copies of the model share back to the start."""
+        if self.start is not None:
+            self.start.restore()
 
     def images(self, rows: Tensor) -> Tensor:
         """The inputs of a batch, laid out as its model is fastest."""
@@ -113,6 +137,12 @@ class LocalTask:
         return self.course.begin(
             self.broadcast, self.clients[rows], steps=self.schedule.steps[rows], number=self.round, seeds=self.seeds
         )
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a tensor found no room: on a GPU, in torch's CPU allocator, or in Python itself."""
+    words = ("can't allocate memory", "not enough memory")  # Linux and macOS; Windows
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def forward_pass(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

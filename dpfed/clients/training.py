@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,6 +24,7 @@ from dpfed.clients.plan import Strategy, TrainingPlan, cheapest, cost_of
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.clients.side_by_side import Chunk, Gradients, in_one_pass, train_side_by_side
+from dpfed.clients.start import Start
 from dpfed.clients.task import Course, LocalTask, Precision, matrix_products
 from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
@@ -36,8 +39,8 @@ class LocalTraining:
     Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A
     client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
 
-    inputs, labels: float32 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on the
-                    device to train on
+    inputs, labels: float32 or int64 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on
+                    the device to train on
     strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "graphs" records
                     the steps of clients side by side as CUDA graphs, "auto" takes what should be faster (`plan`). All
                     give the same up to float rounding.
@@ -49,6 +52,10 @@ class LocalTraining:
                     CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
     record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes clipped record
                     by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
+
+    start:          state of network and loss that each client begins with (`dpfed.clients.trial`); None: nothing is
+                    put back between clients
+    not_together:   why clients cannot be trained side by side, for "auto"; None: they can
 
     What a network draws (dropout layers) is each client's own, from the seeds (`dpfed.clients.network_randomness`).
 
@@ -73,6 +80,8 @@ class LocalTraining:
     at_once: int = 100
     precision: Precision = "float32"
     record: RecordLevel | None = None
+    start: Start | None = None
+    not_together: str | None = None
 
     def __post_init__(self) -> None:
         check_training(self)
@@ -99,13 +108,24 @@ class LocalTraining:
         sizes = np.array([self.partition.sizes.max()])
         return int(count_steps(sizes, batch_size=self.batch_size, epochs=self.epochs, steps=None)[0])
 
-    def train(self, broadcast: Tensor, clients: NDArray[np.int64], *, number: int, seeds: Seeds) -> Tensor:
+    def train(
+        self,
+        broadcast: Tensor,
+        clients: NDArray[np.int64],
+        *,
+        number: int,
+        seeds: Seeds,
+        failed: set[tuple[int, ...]] | None = None,
+    ) -> Tensor:
         """Moves [c, n], float32, of `clients` [c] from broadcast [n].
 
-        A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the
-        call, up to float rounding under vmap and exactly in a loop.
+        failed: if given, an exception of the network or the loss is noted here and ends nothing (`LocalTask.failed`),
+        and no warning is shown meanwhile.
+
+        A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the call, up to
+        float rounding under vmap and exactly in a loop.
         """
-        return self._train(broadcast, clients, number=number, seeds=seeds, purpose="local.shuffle")
+        return self._train(broadcast, clients, number=number, seeds=seeds, purpose="local.shuffle", failed=failed)
 
     def train_on(
         self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
@@ -130,7 +150,14 @@ class LocalTraining:
         return trainer._train(broadcast, np.zeros(1, dtype=np.int64), number=number, seeds=seeds, purpose=purpose)[0]
 
     def _train(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, number: int, seeds: Seeds, purpose: str
+        self,
+        broadcast: Tensor,
+        clients: NDArray[np.int64],
+        *,
+        number: int,
+        seeds: Seeds,
+        purpose: str,
+        failed: set[tuple[int, ...]] | None = None,
     ) -> Tensor:
         _check_call(self, broadcast, clients)
         if self.record is not None:
@@ -161,8 +188,12 @@ class LocalTraining:
             random=f"{purpose}.network" if self._random else None,
             channels_last=self._channels_last,
             precision=self.precision,
+            start=self.start,
+            failed=failed,
         )
-        with matrix_products(self.precision, self.inputs.device):
+        kept = nullcontext() if self.start is None else self.start.kept()
+        silence = nullcontext() if failed is None else warnings.catch_warnings(action="ignore")
+        with matrix_products(self.precision, self.inputs.device), silence, kept:
             if self._chunk is None:
                 return train_in_turn(task)
             return train_side_by_side(task, self._chunk, self._gradients)
@@ -193,6 +224,8 @@ class LocalTraining:
         """Depends on the configuration and the machine's memory only: a resumed run goes on as it began."""
         if self.strategy == "loop":
             return TrainingPlan(strategy="loop", chunk=None, why="as local.strategy says")
+        if self.strategy == "auto" and self.not_together is not None:
+            return TrainingPlan(strategy="loop", chunk=None, why=self.not_together)
         if self.record is not None:
             return TrainingPlan(strategy="loop", chunk=None, why="private records are trained client by client")
         if self.precision == "bf16" and self.model.has_statistics:

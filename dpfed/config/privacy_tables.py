@@ -37,11 +37,11 @@ class Promise(Table):
     """The budget of the run."""
 
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Default: clients^-1.1."""
+    """Default: the smaller of clients^-1.1 and 1e-4."""
 
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
     """What neighbours are; default: replace-one under fixed; otherwise add-remove, or zero-out where the
-    number of participants shows."""
+    number of participants shows. Zero-out: one client's row and its count of an adaptive clip are 0."""
 
     accountant: Literal["best", "rdp", "pld"] = "best"
     """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""
@@ -207,9 +207,7 @@ class DitheredPrivacy(Noised):
     trials: ClassVar[int] = 1
 
 
-Privacy = Annotated[
-    GaussianPrivacy | IntegerPrivacy | CoinPrivacy | DitheredPrivacy, Field(discriminator="noise")
-]
+Privacy = Annotated[GaussianPrivacy | IntegerPrivacy | CoinPrivacy | DitheredPrivacy, Field(discriminator="noise")]
 """[privacy]: what it takes follows from `noise`, and `noise` from the method and the sum where it is not given."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_CLIENTS, MOST_LAYERS, Clients, ClipNorm, Count, Positive, Seed
 from dpfed.config.table import Table
@@ -23,7 +24,7 @@ class Aggregation(Table):
     Bonawitz et al. 2017."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability that a client drops out of a round; which ones comes from run.seed."""
+    """Probability that a client drops out of a round, each by a draw of the run's secret randomness."""
 
     dropout_at: Literal["any", "advertise", "share", "upload", "unmask", "late"] = "any"
     """The step at which clients drop out; any: a random one."""
@@ -114,4 +115,28 @@ class RunTable(Table):
     targets that are no classes; default: mae and r2 for them. Labels have their accuracy anyhow."""
 
     randomness: Literal["simulated", "secure"] = "simulated"
-    """Cohorts and noise from the seed, for experiments; or from the operating system, for a model that is released."""
+    """Cohorts, dropouts and noise from the seed, for experiments; or from the operating system, for a model that is
+    released. Default: simulated, or secure with run.release = true."""
+
+    on_error: Literal["raise", "count"] | None = None
+    """An exception of the network or the loss while a client trains. raise: it ends the run. count: the client's update
+    counts as one that is not finite, zero, and diagnostics.jsonl counts it. Default: count where a model is for release
+    (randomness = "secure" with [privacy]) and on Flower's nodes, else raise."""
+
+    release: bool = False
+    """A model for release: sets run.randomness = "secure" and, where noise is added, privacy.noise =
+    "discrete-gaussian"; what cannot be released is refused. privacy.release is about something else: which part of a
+    round is seen, its sum or every upload."""
+
+    @property
+    def for_release(self) -> bool:
+        """True if the model is for release: noise, cohorts and dropouts come from the operating system."""
+        return self.release or self.randomness == "secure"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _secure_if_released(cls, tables: Any) -> Any:
+        """Set run.randomness of a run for release where it is not given."""
+        if not isinstance(tables, Mapping) or tables.get("release") is not True:
+            return tables
+        return {"randomness": "secure", **tables}

@@ -46,10 +46,20 @@ class Config(Table):
             return tables
         name, kind = (_said(tables, "method", "name"), _said(tables, "aggregation", "kind"))
         fixed = noise_of_method(str(name))
-        default = "gaussian" if kind in (None, "plain") else "discrete-gaussian"
+        exact = kind not in (None, "plain") or _said(tables, "run", "release") is True
+        default = "discrete-gaussian" if exact else "gaussian"
         given = privacy.get("noise")
         noise = fixed if fixed is not None and given in (None, "gaussian") and fixed != "coins" else given
         return {**tables, "privacy": {**privacy, "noise": noise or fixed or default}}
+
+    def with_delta(self, delta: float) -> Config:
+        """Return the configuration with this delta for its unit of privacy, [privacy] or [local.record]."""
+        if self.privacy is not None:
+            return self.model_copy(update={"privacy": self.privacy.model_copy(update={"delta": delta})})
+        if self.local.record is None:
+            return self
+        record = self.local.record.model_copy(update={"delta": delta})
+        return self.model_copy(update={"local": self.local.model_copy(update={"record": record})})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain tables without the keys that are not set, as TOML wants them."""
@@ -85,12 +95,18 @@ def parse(tables: Mapping[str, Any], *, source: str) -> Config:
 
 
 def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
-    """The configuration that a run wrote into its folder. A setting that its version did not have yet counts as today's
-    default, but for data.partition_seed: before there was one, run.seed divided the data."""
+    """Return the configuration that a run wrote into its folder.
+
+    A setting that the run's version did not write has today's default, with two exceptions. Without
+    data.partition_seed, run.seed divided the data; without privacy.delta, as up to 0.2, delta was clients^-1.1.
+    """
     data, run = tables.get("data"), tables.get("run")
     if isinstance(data, Mapping) and isinstance(run, Mapping) and "seed" in run and "partition_seed" not in data:
         tables = {**tables, "data": {**data, "partition_seed": run["seed"]}}
-    return parse(tables, source=source)
+    config = parse(tables, source=source)
+    if config.privacy is None or config.privacy.delta is not None or config.federation.clients == 1:
+        return config
+    return config.with_delta(float(config.federation.clients) ** -1.1)
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Record(Table):
     """The budget of every client's records."""
 
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Default: (all training records)^-1.1."""
+    """Default: the smaller of (all training records)^-1.1 and 1e-5."""
 
     accountant: Literal["best", "rdp", "pld"] = "best"
     """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""

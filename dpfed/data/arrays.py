@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
-from dpfed.data.dataset import Dataset, check_classes, undeclared
+from dpfed.data.dataset import Dataset, check_classes, exact_floats, undeclared
 from dpfed.errors import DataError
 
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -37,7 +37,7 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
     """The data set in a file .safetensors or .npz: train_inputs, train_labels, test_inputs, test_labels; perhaps
     train_clients.
 
-    Inputs are [N, ...] of any number type and become float32 as they are; labels are integers [N, ...] from 0 on,
+    Inputs are [N, ...] of any number type (`_inputs` has what becomes of each); labels are integers [N, ...] from 0 on,
     clients integers [N], who holds each training sample. Such files hold arrays and nothing else (of .npz, objects are
     refused), so that reading them runs no code. train_targets and test_targets in place of the labels are numbers
     [N, ...] to predict, no classes.
@@ -129,7 +129,9 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
 def from_samples(
     train: Samples, test: Samples, *, classes: int | None, clients: Sequence[Any] | None = None, name: str = "own"
 ) -> Dataset:
-    """A data set from two map-style ones, whose items are (input, label); inputs become float32, labels integers.
+    """A data set from two map-style ones, whose items are (input, label), labels integers.
+
+    Inputs become float32; integers of 32 or 64 bits stay integers, as long as the network of a run takes them.
 
     classes: how many labels there can be, a public number; None where items are (input, target), a target being a
     number or an array of them, which become float32 if they are floating
@@ -139,10 +141,13 @@ def from_samples(
     for half, samples in (("train", train), ("test", test)):
         rows = [samples[i] for i in range(len(samples))]
         try:
-            arrays[f"{half}_inputs"] = np.stack([np.asarray(x) for x, _ in rows])
+            inputs = alike([np.asarray(x) for x, _ in rows], f"dataset {name!r}, {half} half")
+            arrays[f"{half}_inputs"] = np.stack(inputs)
             arrays[f"{half}_labels"] = _stacked([y for _, y in rows], classes)
         except OverflowError:
             raise undeclared(f"dataset {name!r}", classes or 0) from None
+        except DataError:
+            raise
         except (TypeError, ValueError) as error:  # whose words may hold a label
             raise DataError(
                 f"dataset {name!r}, {half} half: its items must be (input, label), inputs of one shape, labels "
@@ -167,8 +172,8 @@ def from_arrays(
 ) -> Dataset:
     """A data set from (inputs, labels) of each half: numpy arrays, tensors, or what numpy makes arrays of.
 
-    Inputs [N, ...] become float32, labels are integers [N] or, with classes=None, targets of any shape; classes and
-    clients as in `from_samples`. Raises DataError.
+    Inputs [N, ...], classes and clients as in `from_samples`; labels are integers [N] or, with classes=None, targets of
+    any shape. Raises DataError.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for half, (inputs, labels) in (("train", train), ("test", test)):
@@ -194,8 +199,9 @@ def from_clients(clients: Sequence[Pair], test: Pair, *, classes: int | None, na
     full = [one for one in held if len(one[0])]
     if not full:
         raise DataError(f"dataset {name!r}: no client holds a sample. There is nothing to train on.")
+    every = alike([one[0] for one in full], f"dataset {name!r}, inputs")
     try:
-        inputs, labels = (np.concatenate([one[part] for one in full]) for part in (0, 1))
+        inputs, labels = np.concatenate(every), np.concatenate([one[1] for one in full])
     except ValueError:
         raise DataError(f"dataset {name!r}: samples of the clients have different shapes. Give them one.") from None
     made = from_arrays((inputs, labels), test, classes=classes, name=name)
@@ -231,11 +237,13 @@ def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: in
     clients = arrays.get("train_clients")
     if clients is not None:
         clients = np.unique(_integers(clients, f"{where}, train_clients"), return_inverse=True)[1].astype(np.int64)
+    inputs = [_inputs(arrays[f"{half}_inputs"], f"{where}, {half}_inputs") for half in ("train", "test")]
+    inputs = alike(inputs, f"{where}, inputs")
     return Dataset(
         name=name,
-        train_inputs=_floats(arrays["train_inputs"], f"{where}, train_inputs"),
+        train_inputs=inputs[0],
         train_labels=labels[0],
-        test_inputs=_floats(arrays["test_inputs"], f"{where}, test_inputs"),
+        test_inputs=inputs[1],
         test_labels=labels[1],
         classes=classes,
         train_clients=clients,
@@ -243,9 +251,23 @@ def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: in
     )
 
 
-def _floats(array: NDArray[Any], where: str) -> NDArray[np.float32]:
+def alike(arrays: list[NDArray[Any]], where: str) -> list[NDArray[Any]]:
+    """Arrays to be joined: where some hold integers of 32 or 64 bits and others do not, these as float32. DataError for
+    integers that float32 does not hold."""
+    wide = [array.dtype.kind in "iu" and array.dtype.itemsize > 2 for array in arrays]
+    if all(wide) or not any(wide):
+        return arrays
+    return [exact_floats(array, where) if one else array for array, one in zip(arrays, wide, strict=True)]
+
+
+def _inputs(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Integers of 32 and 64 bits as int64; all other numbers, images of 8 and 16 bits among them, as float32."""
     if array.dtype.kind not in "biuf" or array.ndim < 2:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
+    if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
+        if array.size and array.max() > np.iinfo(np.int64).max:
+            raise DataError(f"{where}: holds integers beyond 2^63 - 1. Number them from 0 on.")
+        return array.astype(np.int64)
     with np.errstate(over="ignore"):
         inputs = array.astype(np.float32)
     if not np.isfinite(inputs).all():

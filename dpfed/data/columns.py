@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
-from dpfed.data.arrays import from_arrays
+from dpfed.data.arrays import alike, from_arrays
 from dpfed.data.dataset import Dataset, check_classes
 from dpfed.errors import ConfigError, DataError
 
@@ -156,7 +156,7 @@ def _pair(table: pa.Table, columns: Columns, folder: Path) -> tuple[NDArray[Any]
     if len(arrays) == 1:
         inputs = arrays[0] if arrays[0].ndim > 1 else arrays[0][:, None]
     elif {one.ndim for one in arrays} <= {1}:
-        inputs = np.stack(arrays, axis=1)
+        inputs = np.stack(alike(arrays, f"{folder}/, columns of inputs"), axis=1)
     else:
         raise DataError(f"{folder}/: several columns of inputs must be of plain numbers; name one, or others.")
     return inputs, _array(table, columns.label, folder)

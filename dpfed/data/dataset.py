@@ -15,6 +15,7 @@ from dpfed.errors import ConfigError, DataError
 MOST_CLASSES = 2**16
 """A network has weights for every class, whether it occurs or not."""
 
+_WHOLE_FLOATS = 2**24
 _OF_TARGETS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
@@ -23,10 +24,11 @@ class Dataset:
     """Training and test samples with labels of classes, or with other targets.
 
     name:          what reports call it
-    train_inputs:  float32 [N, *input_shape]
+    train_inputs:  float32 [N, *input_shape], or int64: numbers of words and the like. A run trains on integers if its
+                   network takes them, else on `as_floats`
     train_labels:  int64 [N, *target_shape], each in 0 .. classes-1; one a sample, or several (a sequence's). Where
                    `classes` is None: targets of any shape, numbers of a type that torch has
-    test_inputs:   float32 [M, *input_shape]
+    test_inputs:   [M, *input_shape] of the same type
     test_labels:   the same for them
     classes:       number of labels, at most MOST_CLASSES. Declared by whoever makes the data set: it is public, and
                    never counted from labels, which are private. None: targets are no classes
@@ -38,9 +40,9 @@ class Dataset:
     """
 
     name: str
-    train_inputs: NDArray[np.float32]
+    train_inputs: NDArray[Any]
     train_labels: NDArray[Any]
-    test_inputs: NDArray[np.float32]
+    test_inputs: NDArray[Any]
     test_labels: NDArray[Any]
     classes: int | None
     train_clients: NDArray[np.int64] | None = None
@@ -52,10 +54,11 @@ class Dataset:
             check_classes(self.classes, where=f"dataset {self.name!r}")
         _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes)
         _check_half(self.name, "test", self.test_inputs, self.test_labels, self.classes)
-        if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
+        halves = [(half.dtype.name, half.shape[1:]) for half in (self.train_inputs, self.test_inputs)]
+        if halves[0] != halves[1]:
             raise DataError(
-                f"dataset {self.name!r}: train samples are {self.train_inputs.shape[1:]}, test samples "
-                f"{self.test_inputs.shape[1:]}; both must be equal. Load both from one release."
+                f"dataset {self.name!r}: train samples are {halves[0][0]} {halves[0][1]}, test samples {halves[1][0]} "
+                f"{halves[1][1]}; both must be equal. Load both from one release."
             )
         _check_alike(self.name, self.train_labels, self.test_labels)
         _check_clients(self.name, self.train_clients, self.natural_clients, len(self.train_labels))
@@ -76,9 +79,19 @@ class Dataset:
         as a target has."""
         return self.classes if self.classes is not None else math.prod(self.target_shape)
 
-    def carve_public(
-        self, count: int, generator: np.random.Generator
-    ) -> tuple[Dataset, NDArray[np.float32], NDArray[Any]]:
+    @property
+    def has_integers(self) -> bool:
+        """True if inputs are integers."""
+        return self.train_inputs.dtype.kind == "i"
+
+    def as_floats(self) -> Dataset:
+        """The data set with inputs in float32. DataError for integers that float32 does not hold."""
+        if not self.has_integers:
+            return self
+        train, test = (exact_floats(half, f"dataset {self.name!r}") for half in (self.train_inputs, self.test_inputs))
+        return replace(self, train_inputs=train, test_inputs=test)
+
+    def carve_public(self, count: int, generator: np.random.Generator) -> tuple[Dataset, NDArray[Any], NDArray[Any]]:
         """Set `count` training samples apart, uniformly at random without replacement, as public data.
 
         Returns (this data set without those rows, their inputs, their labels). The guarantee of a run then
@@ -116,6 +129,22 @@ class Dataset:
         )
 
 
+def exact_floats(integers: NDArray[Any], where: str) -> NDArray[np.float32]:
+    """The same numbers in float32. DataError, which names `where`, for numbers beyond 2^24: some become others."""
+    if not floats_hold(integers):
+        raise DataError(
+            f"{where}: has integers beyond {_WHOLE_FLOATS:,} that must become float32, beside fractions or for a "
+            "network of floats; some would become other numbers. Use a network that takes integers "
+            "(torch.nn.Embedding) and integers in every part of the data, or scale them to fractions."
+        )
+    return integers.astype(np.float32)
+
+
+def floats_hold(integers: NDArray[Any]) -> bool:
+    """True if float32 holds all of these integers as they are."""
+    return not integers.size or (integers.min() >= -_WHOLE_FLOATS and integers.max() <= _WHOLE_FLOATS)
+
+
 def check_classes(classes: object, *, where: str) -> int:
     """The declared number of classes; DataError naming `where` it is declared unless a run can have so many."""
     if isinstance(classes, bool) or not isinstance(classes, int) or not 1 <= classes <= MOST_CLASSES:
@@ -150,12 +179,12 @@ def _check_clients(name: str, clients: NDArray[np.int64] | None, count: int, sam
         )
 
 
-def _check_half(name: str, half: str, inputs: NDArray[np.float32], labels: NDArray[Any], classes: int | None) -> None:
+def _check_half(name: str, half: str, inputs: NDArray[Any], labels: NDArray[Any], classes: int | None) -> None:
     where = f"dataset {name!r}, {half} half"
     of_labels = ("int64",) if classes is not None else _OF_TARGETS
-    if inputs.dtype != np.float32 or labels.dtype.name not in of_labels:
+    if inputs.dtype.name not in ("float32", "int64") or labels.dtype.name not in of_labels:
         raise DataError(
-            f"{where}: inputs are {inputs.dtype}, labels {labels.dtype}; they must be float32 and "
+            f"{where}: inputs are {inputs.dtype}, labels {labels.dtype}; they must be float32 or int64 and "
             f"{' or '.join(of_labels)}. Convert them."
         )
     if labels.ndim < 1 or len(inputs) != len(labels) or labels.size == 0:

@@ -1,4 +1,8 @@
-"""Which training samples each client holds."""
+"""Which training samples each client holds.
+
+A partition deals out samples by place, from the public seed: it makes the federated data set that a guarantee is about,
+whose neighbours differ in one client or record as dealt out, and is no part of the private mechanism.
+"""
 
 from __future__ import annotations
 

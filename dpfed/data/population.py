@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.data.dataset import Dataset
+from dpfed.data.dataset import Dataset, floats_hold
 from dpfed.data.partition import Holdings, Partition
 from dpfed.data.resampled import Resampled
 
@@ -35,7 +35,10 @@ def _names(holdings: Holdings) -> Iterator[bytes]:
 
 
 def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
-    yield from _array("inputs", dataset.train_inputs if dataset.raw_inputs is None else dataset.raw_inputs)
+    inputs = dataset.train_inputs if dataset.raw_inputs is None else dataset.raw_inputs
+    if dataset.has_integers and floats_hold(inputs):  # the same population, whether a network takes integers or floats
+        inputs = inputs.astype(np.float32)
+    yield from _array("inputs", inputs)
     yield from _array("labels", dataset.train_labels)
     match holdings:
         case Partition():

@@ -27,6 +27,8 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Public:
+    """Public samples, of which a run makes no secret."""
+
     inputs: torch.Tensor
     labels: torch.Tensor
     note: str
@@ -98,6 +100,8 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
             note += ", nor is what they share with other samples of the clients they come from"
     else:
         other = _load(limits, limits.public_from)
+        if other.has_integers != whole.has_integers:
+            other, whole = other.as_floats(), whole.as_floats()
         if not _of_one_form(other, whole):
             raise ConfigError(
                 f"data.public_from={other.name!r}: its samples are {_form(other)}, {whole.name} has {_form(whole)}. "

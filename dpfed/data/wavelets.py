@@ -25,7 +25,7 @@ def with_scattering(dataset: Dataset, *, orientations: int) -> Dataset:
 
     The features of the last data set are kept: the runs of a sweep have the same.
     """
-    before = dict(_kept)
+    dataset, before = dataset.as_floats(), dict(_kept)
     _kept.clear()
     features = []
     for images in (dataset.train_inputs, dataset.test_inputs):

@@ -21,6 +21,7 @@ class RoundRecord:
 
     cohort, members:       clients that were drawn, canaries not counted, and which (`dpfed.participation.members`)
     counted:               of the cohort's rows; None where clients do not say which were inside the bound
+    failed:                clients (records, where these are private) whose training raised, and ended nothing
     participants, arrived: uploads that were asked for and that are in the sum, with those of clients that only fill up
     aborted:               why the round has no result, if it has none; others get no more than `NO_RESULT`
     divisor:               what the sum was divided by
@@ -36,6 +37,7 @@ class RoundRecord:
     counted: int | None = None
     clipped: int | None = None
     not_finite: int = 0
+    failed: int = 0
     uplink_bytes: int | None = None
     arrived: int = 0
     largest_norm: float | None = None

@@ -33,13 +33,12 @@ class Watch:
     arriving:      clients whose rows come in time
     largest_norm:  of a clipped row, over the clip norm (of coins: over the nearest of their bounds, in their metric);
                    None: only clients have seen rows
-    typical_norm:  the median norm of rows before they are clipped, over the clip norm (`dpfed.diagnostics.update_norms`); None:
-                   none was seen
+    typical_norm:  the median norm of rows before they are clipped, over the clip norm; None: none was seen
     longest_added: the L2 norm of the longest row where it goes into the sum (or, with noise in rows, where that comes
                    on), in the units it is added in; None: only clients have seen it
     shares, draws: the sum of the noise in the rows that arrive, in their units, and of how many draws; None: no such
                    noise, or (noise_known false) only clients have seen it
-    added:         the probe (`dpfed.diagnostics.probes`) of the rows that go into the sum and arrive; None: none was seen
+    added:         the probe (`dpfed.diagnostics.probes`) of the rows that go into the sum and arrive; None: none seen
     near_the_ends: entries of a sum of integers that have probably wrapped around
     released:      [k], the noisy sum that is released; drawn: the server's noise in it (where clients add some: what
                    they have not), in the units it was added in, of `drawn_draws`
@@ -160,6 +159,7 @@ class Watch:
             counted=tally.counted if self.clipping_known else None,
             clipped=tally.counted - tally.inside if self.clipping_known else None,
             not_finite=tally.not_finite,
+            failed=tally.failed,
             uplink_bytes=tally.uplink_bytes,
             participants=len(now.task.participants),
             arrived=now.uploads,

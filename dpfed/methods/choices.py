@@ -88,3 +88,11 @@ def tolerance_of(config: Config) -> float | None:
     if table.lost:
         return min(sum(table.lost.values()) / uploads, 0.99)
     return most_missing(uploads, table.dropout) / uploads
+
+
+def counts_errors(config: Config, *, on_nodes: bool = False) -> bool:
+    """True if an exception in a client's training is counted and ends nothing: as run.on_error says, else in a run for
+    release and on the nodes of an engine."""
+    if config.run.on_error is not None:
+        return config.run.on_error == "count"
+    return on_nodes or (config.privacy is not None and config.run.for_release)

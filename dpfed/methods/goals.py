@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from accounting import budget
 from accounting.budget import NoiseSchedule, Plan
 from accounting.budget.integers import IntegerRounds
-from accounting.compose.accountant import Accountant, overflow
+from accounting.caveats import default_delta
+from accounting.compose.accountant import Accountant, guarantee, overflow
 from accounting.compose.over_rounds import epsilons
+from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers.fixed_point import NoiseLaw
-from accounting.mechanisms import Composed, GaussianShares, SingleRelease, sampling_of, subsample, unsampled
+from accounting.ledger import Planned
+from accounting.mechanisms import (
+    Composed,
+    DiscreteGaussian,
+    GaussianShares,
+    SingleRelease,
+    Skellam,
+    sampling_of,
+    subsample,
+    unsampled,
+)
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.slots import default_slots
@@ -99,7 +112,8 @@ class PrivacyGoal:
 
     def of_round(self, number: int) -> SingleRelease:
         """The mechanism of round `number`, counted from 0, at the most that it may be charged."""
-        return self.private.in_round(number) if isinstance(self.private, GaussianNoise) else self.mechanism
+        scheduled = isinstance(self.private, GaussianNoise) and self.private.schedule is not None
+        return self.private.in_round(number) if scheduled else self.mechanism
 
     def run(self, rounds: int) -> Composed:
         """The first `rounds` rounds, at the most that they may be charged."""
@@ -113,6 +127,18 @@ class PrivacyGoal:
             getattr(self, name) == getattr(other, name)
             for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least")
         )
+
+    def planned(self, rounds: int) -> Planned:
+        """The plan of a run of so many rounds, for the header of its ledger."""
+        delta = None if self.budget is None else self.delta
+        return Planned(rounds=rounds, most=(self.run(rounds),), epsilon=self.budget, delta=delta)
+
+    def require_statement(self, rounds: int) -> None:
+        """Raise ContradictoryBounds if the planned rounds have a lower bound above their epsilon: none may be run."""
+        with suppress(
+            InvalidParameter, UnsupportedMechanism
+        ):  # more rounds than have an account, of which fewer are run
+            guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
 
 
 def goal_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomness | None = None) -> PrivacyGoal:
@@ -151,11 +177,9 @@ def _goal(config: Config, private: Private, *bound: Stage, z: float | None, clip
 
 
 def delta_of(config: Config) -> float:
+    """Return privacy.delta, or its default."""
     assert config.privacy is not None
-    clients = config.federation.clients
-    if config.privacy.delta is None and clients == 1:
-        raise ConfigError("federation.clients=1: the default privacy.delta n^-1.1 would be 1. Give privacy.delta.")
-    return clients**-1.1 if config.privacy.delta is None else config.privacy.delta
+    return config.privacy.delta or default_delta(config.federation.clients)
 
 
 def _gaussian(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
@@ -255,6 +279,7 @@ def _integers(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
         z /= math.sqrt(1 - sums.dropout) if charged else 1.0
     least = least_uploads(made.uploads, tolerance) if charged else None
     noise, who = made.noise(z), sampler_of(config)
+    assert isinstance(noise, DiscreteGaussian | Skellam)
     terms = IntegerTerms(
         kind=table.noise,
         placement=table.placement,

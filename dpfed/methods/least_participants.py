@@ -14,9 +14,16 @@ def least_participants(config: Config, named: int | None) -> int:
 
     Shares of noise are sized for that many, so a node that keeps to it adds its share to no sum with less noise than
     the account says. named: None where cohorts have no known size and no noise depends on it; then `FEWEST`.
-    ConfigError for a minimum below what the shares are sized for, or that no round could reach.
+    ConfigError for a minimum below what the shares are sized for, or that no round could reach; and for sums of a
+    single upload, which no secure sum hides and every client refuses.
     """
     table = config.aggregation
+    if named is not None and named < FEWEST:
+        raise ConfigError(
+            f"aggregation.kind={table.kind!r} with {named} client in every sum: a secure sum hides an upload among "
+            f"others, so that no round would end with a result. Use a federation.cohort of at least {FEWEST}, or "
+            "aggregation.kind='plain'."
+        )
     tolerated = FEWEST if named is None else _tolerated(config, named)
     given = tolerated if table.least_participants is None else table.least_participants
     shares = config.privacy is not None and config.privacy.placement == "clients"

@@ -114,6 +114,11 @@ def randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
     if config.privacy is None:
         return
+    if config.run.on_error == "raise":
+        yield (
+            "run.on_error='raise' with run.randomness='secure': a run that ends by an exception tells that a client's "
+            "samples caused it, which no epsilon covers. Remove run.on_error, or use 'simulated' to find the cause."
+        )
     table = config.privacy
     if isinstance(table, CoinPrivacy) and table.noise_std:
         yield (

@@ -8,8 +8,10 @@ from typing import Literal
 import numpy as np
 
 from accounting.budget import calibrate
+from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant
 from accounting.compose.histories import epsilon_of_worst
+from accounting.ledger import Planned
 from accounting.mechanisms import Composed
 from dpfed.clients.records import RecordLevel, step_of
 from dpfed.clients.training import LocalTraining
@@ -33,12 +35,22 @@ class RecordGoal:
     clip_norm: float
     unit: Literal["record"] = "record"
 
+    def planned(self, local: LocalTraining, rounds: int) -> Planned:
+        """The plan of a run of so many rounds, for the header of its ledger: a client of each size in every round."""
+        batches, sizes = local.poisson_batches, np.unique(local.partition.sizes)
+        most = [
+            Composed(parts=((step_of(self.noise_multiplier, batches, int(size)), rounds * batches.count(int(size))),))
+            for size in sizes[sizes > 0]
+        ]
+        delta = None if self.budget is None else self.delta
+        return Planned(rounds=rounds, most=tuple(dict.fromkeys(most)), epsilon=self.budget, delta=delta)
+
 
 def private_records(config: Config, local: LocalTraining, randomness: Randomness) -> tuple[LocalTraining, RecordGoal]:
     """Local training with private records, and what that promises. ConfigError, CalibrationError."""
     table = config.local.record
     assert table is not None
-    delta = local.partition.total**-1.1 if table.delta is None else table.delta
+    delta = default_delta(local.partition.total, unit="record") if table.delta is None else table.delta
     z = _noise_multiplier(config, table, local, delta)
     goal = RecordGoal(
         delta=delta,

@@ -30,7 +30,13 @@ _OF_COINS = {"stochastic-sign": ("bound",), "fedmrns": ("noise", "alpha")}
 
 def refuse(config: Config, facts: MethodFacts) -> None:
     """ConfigError for settings that cannot work together, or that nothing would look at."""
-    for message in chain(
+    for message in problems(config, facts):
+        raise ConfigError(message)
+
+
+def problems(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Yield a message for each setting that cannot work with the others."""
+    return chain(
         not_taken(config, facts, every_method()),
         _privacy_of(config, facts),
         _masks_and_public_data(config, facts),
@@ -46,8 +52,7 @@ def refuse(config: Config, facts: MethodFacts) -> None:
         _schedules(config),
         noise_refusals.correlated(config, facts),
         noise_refusals.changing_noise(config, facts),
-    ):
-        raise ConfigError(message)
+    )
 
 
 def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:

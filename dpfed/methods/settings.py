@@ -160,8 +160,8 @@ class Settings:
         goal = self.goal(choice.sent)
         if goal is None or not isinstance(goal.private, DitheredNoise):
             raise ConfigError(
-                "a chain with DitheredNoise in a method whose noise is not in shares: its quantiser is for dp-dithered. "
-                "Use that method, or GaussianNoise (Settings.noise)."
+                "a chain with DitheredNoise in a method whose noise is not in shares: its quantiser is for "
+                "dp-dithered. Use that method, or GaussianNoise (Settings.noise)."
             )
         return Stages(Project(choice=choice), *goal.stages)
 

@@ -28,15 +28,8 @@ _MOST_BITS = 32
 
 def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
     table = config.aggregation
-    dropouts = Dropouts(
-        seeds=seeds,
-        probability=table.dropout,
-        at=None if table.dropout_at == "any" else ProtocolStep(table.dropout_at),
-        lost={ProtocolStep(name): count for name, count in table.lost.items()},
-    )
     if table.kind == "plain":
-        drops = bool(table.dropout or table.lost)
-        return PlainSums(dropouts=dropouts if drops else None, tolerance=tolerance_of(config))
+        return PlainSums(tolerance=tolerance_of(config))
     wire = stages.wire
     assert isinstance(wire, Words)
     _check_neighbours(config, goal)
@@ -45,10 +38,23 @@ def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: See
         bits=wire.bits,
         neighbours=table.neighbours or None,
         threshold=table.threshold,
-        dropouts=dropouts,
         tolerance=tolerance_of(config),
         least_participants=least_participants(config, _named(config, goal)),
         seeds=seeds,
+    )
+
+
+def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
+    """The simulated dropouts of aggregation.dropout or aggregation.lost; None: no client drops out."""
+    table = config.aggregation
+    if not table.dropout and not table.lost:
+        return None
+    return Dropouts(
+        randomness=randomness,
+        population=config.federation.clients + config.audit.canaries,
+        probability=table.dropout,
+        at=None if table.dropout_at == "any" else ProtocolStep(table.dropout_at),
+        lost={ProtocolStep(name): count for name, count in table.lost.items()},
     )
 
 

@@ -47,11 +47,11 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 def register(name: str, maker: Callable[..., nn.Module]) -> None:
     """Make a network of one's own known as model.name in this process.
 
-    maker: function (input_shape, classes, **options) that makes the module with fresh random weights, with inputs
-    float32 [b, *input_shape] and logits [b, classes], or [b, classes, ...] where a sample has several labels. Where
-    targets are no classes, `classes` is how many numbers a target has, and outputs are what the loss takes. `FlatModel`
-    says which modules it cannot be. Raises ConfigError for the name of a network that comes with dpfed, or that another
-    line of code has registered.
+    maker: function (input_shape, classes, **options) that makes the module with fresh random weights. Inputs are
+    float32 [b, *input_shape], or int64 where the data have integers and the module takes them. Outputs are logits
+    [b, classes], or [b, classes, ...] where a sample has several labels. Where targets are no classes, `classes` is how
+    many numbers a target has, and outputs are what the loss takes. `FlatModel` says which modules it cannot be. Raises
+    ConfigError for the name of a network that comes with dpfed, or that another line of code has registered.
     """
     if not callable(maker):
         raise ConfigError(f"model {name!r}: is {type(maker).__name__}; must be a function that makes a module.")

@@ -71,6 +71,8 @@ class FlatModel:
         self.recurrent: bool = any(isinstance(part, LstmLayer | nn.RNNBase) for part in self._module.modules())
         """Whether it goes step by step through its input: with fused kernels a loop over clients is faster then."""
         self._stepwise = stepwise(copy.deepcopy(self._module)) if self.recurrent else self._module
+        self._evaluated = copy.deepcopy(self._module)
+        """The module of `forward` and `try_on`: what a forward pass leaves in it reaches no module that is trained."""
         self._forward_clients = torch.vmap(self._forward_client)
         in_training = self._set_mode(stepwise(copy.deepcopy(self._module)), training=True)
         self._training = with_padding(in_training, keep=self._resting)
@@ -106,13 +108,24 @@ class FlatModel:
 
         Not for several threads at once: each takes a module of its own from `bind`.
         """
-        logits: Tensor = functional_call(self._module, self._state(weights), (inputs,))
+        logits: Tensor = functional_call(self._evaluated, self._state(weights), (inputs,))
         return logits
 
     def try_on(self, inputs: Tensor) -> object:
         """What the module makes of inputs [b, ...] as it was made, whatever that is."""
         with torch.no_grad():
-            return self._module(inputs)
+            return self._evaluated(inputs)
+
+    def takes(self, inputs: Tensor) -> bool:
+        """True if a forward pass of these inputs [b, ...] raises nothing, in evaluation and in training."""
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                module = self.bind(self.initial(0))
+                module(inputs)
+                module.eval()(inputs)
+        except Exception:  # the network may be the user's, and raise anything
+            return False
+        return True
 
     def forward_clients(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Logits [c, b, classes] of inputs [c, b, ...], client i under its own weights[i] of [c, d]."""
@@ -154,6 +167,17 @@ class FlatModel:
         state = dict([*module.named_parameters(), *module.named_buffers()])
         for block in self.layout:
             state[block.name].data = weights[block.start : block.stop].view(block.shape)
+
+    def shared(self, device: torch.device) -> list[object]:
+        """Modules and fixed tensors that all clients share."""
+        modules: list[object] = [self._module, self._training, self._stepwise]
+        return modules if device.type == "cpu" else [*modules, self._fixed_on(device)]
+
+    def trained(self, module: nn.Module) -> list[Tensor]:
+        """Tensors of a module from `bind` that are views of a client's weights, and BatchNorm's counts of batches."""
+        names = {block.name for block in self.layout}
+        state = dict([*module.named_parameters(), *module.named_buffers()])
+        return [one for name, one in state.items() if name in names or name.endswith("num_batches_tracked")]
 
     def trains_on_one(self, sample: Tensor) -> bool:
         """Whether a batch of this one sample [1, ...] can be trained on: BatchNorm needs two values a channel."""

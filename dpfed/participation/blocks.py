@@ -1,11 +1,17 @@
-"""Clients block by block: what is drawn for a large population needs no memory for all of it."""
+"""Draws that belong to client ids, made block by block: a large population needs no memory for all of it.
+
+A draw belongs to a client's id, never to a place in a cohort or a list: one client more or less changes no other
+client's draw.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpfed.randomness import Randomness
 
 BLOCK = 1 << 17
 """Clients that are drawn from at a time."""
@@ -18,3 +24,45 @@ def in_blocks(clients: int, takes_part: Callable[[int, int], NDArray[np.bool_]])
         for block in range(-(-clients // BLOCK))
     ]
     return np.concatenate(found)
+
+
+def uniforms_by_id(
+    clients: int, randomness: Randomness, purpose: str, number: int
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield (first id, uniforms in [0, 1)) for each block of the ids 0 .. clients - 1 in a round.
+
+    Claim: a client's value depends on (randomness, purpose, round, its id) only, not on `clients` either, where draws
+    are repeatable.
+    """
+    for block in range(-(-clients // BLOCK)):
+        path = (number, block) if block else (number,)
+        yield block * BLOCK, randomness.uniform(min(BLOCK, clients - block * BLOCK), purpose, *path)
+
+
+def uniforms_of(
+    ids: NDArray[np.int64], clients: int, randomness: Randomness, purpose: str, number: int
+) -> NDArray[np.float64]:
+    """Return the values of `uniforms_by_id` for some ids [c] of 0 .. clients - 1, float64 [c]."""
+    values = np.full(len(ids), np.nan)
+    for first, drawn in uniforms_by_id(clients, randomness, purpose, number):
+        here = (ids >= first) & (ids < first + len(drawn))
+        values[here] = drawn[ids[here] - first]
+    assert not np.isnan(values).any(), f"an id beyond the {clients} that values are drawn for"
+    return values
+
+
+def smallest_of_others(
+    count: int, but: NDArray[np.int64], clients: int, randomness: Randomness, purpose: str, number: int
+) -> NDArray[np.int64]:
+    """Return the `count` ids of 0 .. clients - 1 outside `but` with the smallest values of `uniforms_by_id`."""
+    ids, values, bound = np.zeros(0, dtype=np.int64), np.zeros(0), 1.0
+    for first, drawn in uniforms_by_id(clients, randomness, purpose, number):
+        free = drawn < bound
+        free[but[(but >= first) & (but < first + len(drawn))] - first] = False
+        low = np.flatnonzero(free)
+        ids, values = np.concatenate([ids, first + low]), np.concatenate([values, drawn[low]])
+        if len(ids) > count:
+            kept = np.argpartition(values, count)[:count]
+            ids, values = ids[kept], values[kept]
+            bound = float(values.max(initial=0.0))
+    return ids

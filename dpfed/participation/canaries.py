@@ -32,6 +32,7 @@ class Canaries:
 
     def of_round(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Ids that take part in this round, and those that might have and stay away."""
+        # Canaries alone are drawn by place: no draw here depends on clients, so none can tell who is a member.
         generator = self.seeds.generator("canaries")
         rounds = generator.permutation(np.arange(self.count) % self.rounds)
         heads = generator.random(self.count) < 0.5

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
 from dpfed.errors import ConfigError
-from dpfed.participation.blocks import in_blocks
+from dpfed.participation.blocks import smallest_of_others, uniforms_by_id, uniforms_of
 from dpfed.randomness import Randomness
 
 
@@ -47,16 +47,16 @@ class PoissonCohorts:
         return float(self.cohort)
 
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
-        def drawn(count: int, block: int) -> NDArray[np.bool_]:
-            path = (number, block) if block else (number,)
-            return randomness.uniform(count, "cohort", *path) < self.law.probability
-
-        return in_blocks(self.clients, drawn)
+        values = uniforms_by_id(self.clients, randomness, "cohort", number)
+        return np.concatenate([first + np.flatnonzero(drawn < self.law.probability) for first, drawn in values])
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSizeCohorts:
-    """Exactly `cohort` clients, uniformly without replacement."""
+    """Exactly `cohort` clients, uniformly without replacement.
+
+    The draw is of ids from a population whose size is the same for all neighbours (replace-one, zero-out).
+    """
 
     clients: int
     cohort: int
@@ -106,21 +106,28 @@ def sampler(name: str, *, clients: int, cohort: int) -> Sampler:
 
 
 def draw_cohort(who: Sampler, randomness: Randomness, slots: int | None, number: int) -> NDArray[np.int64]:
-    """The sampler's clients, at most `slots` of them, the others left out by secret lot."""
+    """Return the sampler's clients, at most `slots` of them: those with the smallest secret values.
+
+    Claim: given who was drawn, every subset of `slots` clients is equally likely; one client less in an overfull cohort
+    lets one other client in and changes nothing else.
+    """
     cohort = who.sample(randomness, number)
-    if slots is not None and len(cohort) > slots:
-        return cohort[randomness.subset(slots, len(cohort), "cohort.slots", number)]
-    return cohort
+    if slots is None or len(cohort) <= slots:
+        return cohort
+    values = uniforms_of(cohort, who.clients, randomness, "cohort.slots", number)
+    return np.sort(cohort[np.argsort(values, kind="stable")[:slots]])
 
 
 def with_others(
     cohort: NDArray[np.int64], fill: int, clients: int, randomness: Randomness, number: int
 ) -> NDArray[np.int64]:
-    """The cohort and as many others, by secret lot, as make `fill` clients of them."""
-    drawn = int((cohort < clients).sum())
-    if drawn >= fill:
+    """Return the cohort and, up to `fill` clients in all, those others that have the smallest secret values.
+
+    Claim: given the cohort, every subset of so many others is equally likely; one client less in the cohort adds one
+    other client and changes nothing else. Ids of canaries, from `clients` on, are kept and not counted.
+    """
+    missing = fill - int((cohort < clients).sum())
+    if missing <= 0:
         return cohort
-    chosen = randomness.subset(fill - drawn, clients - drawn, "cohort.fill", number)
-    passed = np.sort(cohort)[:drawn] - np.arange(drawn)  # for each of the cohort, how many others come before it
-    others = chosen + np.searchsorted(passed, chosen, side="right")
+    others = smallest_of_others(missing, cohort, clients, randomness, "cohort.fill", number)
     return np.sort(np.concatenate([cohort, others]))

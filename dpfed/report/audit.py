@@ -13,9 +13,9 @@ from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.round_audit import ENOUGH, NOT_TESTED, PairTest, UploadAudit
 from dpfed.audit.verdict import FALSE_ALARM
 from dpfed.errors import RunError
-from dpfed.report.audit_charts import errors_group
 from dpfed.report.figures.audit import Observed, plot_audit
-from dpfed.report.page import ChartGroup, rendered
+from dpfed.report.figures.inline import ChartGroup
+from dpfed.report.page import rendered
 from dpfed.run.durable_files import put
 
 
@@ -117,13 +117,12 @@ def _row(one: PairTest, gaussian: bool) -> dict[str, object]:
 
 
 def _drawn(audit: UploadAudit, path: Path) -> ChartGroup:
-    """The figure for print goes to `path`; the chart of the page comes back."""
+    """Write the figure for print to `path` and return it for a page."""
     epsilons = np.linspace(0.0, 1.3 * audit.claim.epsilon + 0.1, 300)
     rates = np.linspace(0.0, 1.0, 401)
     pairs = [_observed(one, one.test.alpha) for one in audit.tests]
     allowed = trade_off(audit.claim.profile, rates)
-    plot_audit(epsilons, audit.claim.profile(epsilons), rates, allowed, pairs, path)
-    return errors_group(rates, allowed, pairs)
+    return plot_audit(epsilons, audit.claim.profile(epsilons), rates, allowed, pairs, path)
 
 
 def _observed(one: PairTest, alpha: float) -> Observed:

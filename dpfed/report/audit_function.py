@@ -12,9 +12,9 @@ from dpfed.audit.claims import trade_off
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
 from dpfed.errors import RunError
-from dpfed.report.audit_charts import errors_group
 from dpfed.report.figures.audit import Observed, plot_audit
-from dpfed.report.page import ChartGroup, rendered
+from dpfed.report.figures.inline import ChartGroup
+from dpfed.report.page import rendered
 from dpfed.run.durable_files import put
 
 
@@ -64,14 +64,13 @@ def _row(one: FunctionTest, gaussian: bool) -> dict[str, object]:
 
 
 def _drawn(audit: FunctionAudit, path: Path) -> ChartGroup:
-    """The figure for print goes to `path`; the chart of the page comes back."""
+    """Write the figure for print to `path` and return it for a page."""
     epsilons = np.linspace(0.0, 1.3 * min(audit.claim.epsilon, 50.0) + 0.1, 300)
     rates = np.linspace(0.0, 1.0, 401)
     claimed = np.asarray(audit.claim.profile(epsilons))
     pairs = [_observed(one) for one in audit.tests]
     allowed = trade_off(audit.claim.profile, rates)
-    plot_audit(epsilons, claimed, rates, allowed, pairs, path)
-    return errors_group(rates, allowed, pairs)
+    return plot_audit(epsilons, claimed, rates, allowed, pairs, path)
 
 
 def _observed(one: FunctionTest) -> Observed:

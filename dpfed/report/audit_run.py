@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,9 @@ from dpfed.audit.noise_evidence import limits, measured
 from dpfed.audit.run import RunAudit
 from dpfed.errors import DpfedError, RunError
 from dpfed.participation.of_run import sampler_of
-from dpfed.report.audit_charts import run_groups
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
-from dpfed.report.page import ChartGroup, rendered
+from dpfed.report.figures.inline import ChartGroup
+from dpfed.report.page import rendered
 from dpfed.run.durable_files import put
 
 _MEANING = {
@@ -34,32 +33,32 @@ def write_audit_report(found: RunAudit, out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
         seen = _canaries(found), _noise(found), _cohorts(found)
-        plot_audit(*seen, out / "audit.png")
-        put(page, _rendered(found, run_groups(*seen)).encode())
+        put(page, _rendered(found, plot_audit(*seen, out / "audit.png")).encode())
     except OSError as error:
         raise RunError(f"{page}: cannot be written ({error.strerror}). Name another folder with --out.") from None
     return page
 
 
-def _rendered(found: RunAudit, groups: Sequence[ChartGroup]) -> str:
+def _rendered(found: RunAudit, group: ChartGroup) -> str:
     checks = []
     for one in found.checks:
         holds, colour = _HOLDS[one.passed]
         checks.append({"name": one.name, "holds": holds, "colour": colour, "detail": one.detail})
     return rendered(
         "audit_run.html",
-        title=f"Audit: {found.verdict}",
+        title=f"Audit: {found.verdict_in_full}",
         folder=found.files.path.name or str(found.files.path),
-        verdict=found.verdict,
+        verdict=found.verdict_in_full,
         colour=_COLOURS[found.verdict],
         meaning=_MEANING[found.verdict],
         claimed=_shown(found.claimed_epsilon),
         delta=_shown(found.delta),
         recomputed=_shown(found.recomputed_epsilon),
         alpha=f"{1 - found.confidence:.2g}",
-        groups=groups,
+        group=group,
         checks=checks,
         notes=found.notes,
+        not_checked=found.not_checked,
         remarks=[remark[:1].upper() + remark[1:] for remark in found.second_opinion[1]],
     )
 

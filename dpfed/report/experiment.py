@@ -9,8 +9,8 @@ from typing import Any
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.report.collection import SEED, Collection, write_results
-from dpfed.report.experiment_figures import Figure, draw_figures
-from dpfed.report.page import ChartGroup, rendered
+from dpfed.report.experiment_figures import draw_figures
+from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Card, short_card_of
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import Group, Mean, groups_of, mean_of, short, write_table
@@ -28,7 +28,7 @@ def write_experiment_report(collection: Collection, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_results(collection.runs, folder / "results.csv")
         write_table(collection, folder / "table.csv")
-        figures = [_chart_group(one) for one in draw_figures(collection, folder)]
+        figures = draw_figures(collection, folder)
         page = rendered("experiment.html", title=collection.title, figures=figures, **_content(collection))
         put(folder / "report.html", page.encode())
     except OSError as error:
@@ -69,17 +69,6 @@ def _content(collection: Collection) -> dict[str, Any]:
         "percent": lambda value: "failed" if value is None else f"{value:.2%}",
         "pairs": lambda table: ", ".join(f"{key} {value}" for key, value in table.items() if key != SEED),
     }
-
-
-def _chart_group(figure: Figure) -> ChartGroup:
-    """One legend for its charts, whose series are the same."""
-    legend = {one.name: one for chart in figure.charts for one in chart.series}
-    return ChartGroup(
-        charts=figure.charts,
-        words=figure.caption,
-        legend=tuple(legend.values()),
-        files=f"{figure.path.name}, {figure.path.with_suffix('.pdf').name}",
-    )
 
 
 def _cards(groups: Sequence[Group], collection: Collection) -> list[tuple[str, Card]]:

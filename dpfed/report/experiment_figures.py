@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from accounting.rounding import upwards
-from dpfed.report.chart import Chart
 from dpfed.report.collection import Collection
-from dpfed.report.experiment_charts import curve_charts, over_chart
 from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over
+from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.figures.looks import Look, looks_of
 from dpfed.report.statistics import Group, groups_of, mean_of, short
 from dpfed.run.quantities import QUANTITIES
@@ -27,23 +25,14 @@ _AXES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A PNG, its PDF beside it, what it shows, and the same for the page."""
-
-    path: Path
-    caption: str
-    charts: tuple[Chart, ...]
-
-
-def draw_figures(collection: Collection, folder: Path) -> list[Figure]:
-    """Write the figures that the runs have data for."""
+def draw_figures(collection: Collection, folder: Path) -> list[ChartGroup]:
+    """Write the figures that the runs have data for, as PNG and PDF; return them for a page."""
     groups = groups_of(collection)
     drawn = (_over_x, _over_epsilon, _over_bytes, _curves)
     return [figure for draw in drawn for figure in draw(collection, groups, folder)]
 
 
-def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
+def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
     x = collection.x
     if x is None or len({group.at[x] for group in groups if x in group.at}) < 2:
         return
@@ -61,7 +50,7 @@ def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> It
     ]
     path = folder / "axis.png"
     xlabel = _AXES.get(x, short(x))
-    yield _over(
+    yield plot_over(
         points,
         path,
         xlabel=xlabel,
@@ -73,7 +62,7 @@ def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> It
     )
 
 
-def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
+def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
     epsilons = {group.name: mean_of(group, "epsilon", collection).mean for group in groups}
     different = {upwards(epsilon) for epsilon in epsilons.values() if epsilon is not None}
     if len(different) < 2 or collection.x == _EPSILON:
@@ -85,7 +74,7 @@ def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path)
         if (one := mean_of(group, _ACCURACY, collection)).mean is not None
     ]
     path = folder / "privacy-utility.png"
-    yield _over(
+    yield plot_over(
         points,
         path,
         xlabel="epsilon (upper bound for what ran)",
@@ -98,7 +87,7 @@ def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path)
     )
 
 
-def _over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
+def _over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
     """Accuracy against the uplink of all clients."""
     sent = {group.name: mean_of(group, _UPLINK, collection).mean for group in groups}
     different = {f"{megabytes:.4g}" for megabytes in sent.values() if megabytes}
@@ -109,7 +98,7 @@ def _over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -
         for group in groups
         if (one := mean_of(group, _ACCURACY, collection)).mean is not None and sent[group.name]
     ]
-    yield _over(
+    yield plot_over(
         points,
         folder / "uplink-utility.png",
         xlabel="sent by all clients, MB",
@@ -121,24 +110,7 @@ def _over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -
     )
 
 
-def _over(
-    points: Sequence[Point],
-    path: Path,
-    *,
-    xlabel: str,
-    ylabel: str,
-    logarithmic: bool,
-    bounds: bool,
-    looks: Mapping[str, Look],
-    caption: str,
-) -> Figure:
-    plot_over(points, path, xlabel=xlabel, ylabel=ylabel, logarithmic=logarithmic, bounds=bounds, looks=looks)
-    title = f"{ylabel[:1].upper()}{ylabel[1:]}"
-    chart = over_chart(points, title=title, xlabel=xlabel, logarithmic=logarithmic, bounds=bounds, looks=looks)
-    return Figure(path=path, caption=caption, charts=(chart,))
-
-
-def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[Figure]:
+def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
     """All in one figure where they have room, else one figure for each point of the axes."""
     parts: dict[str, list[Group]] = {}
     for group in groups:
@@ -149,13 +121,9 @@ def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> It
         drawn = [curve for group in (*everywhere, *some) if (curve := _curve(group, bool(words))) is not None]
         if any(len(curve.rounds) > 1 for curve in drawn):
             path = folder / ("curves.png" if len(parts) == 1 else f"curves-{i}.png")
-            plot_curves(drawn, path, looks=_looks(collection))
             where = f" at {words}" if words else ""
-            yield Figure(
-                path=path,
-                caption=f"Accuracy over rounds and over the uplink of all clients{where}.",
-                charts=tuple(curve_charts(drawn, _looks(collection))),
-            )
+            caption = f"Accuracy over rounds and over the uplink of all clients{where}."
+            yield plot_curves(drawn, path, looks=_looks(collection), caption=caption)
 
 
 def _looks(collection: Collection) -> dict[str, Look]:

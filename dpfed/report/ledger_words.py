@@ -11,7 +11,7 @@ from typing import Any
 
 from accounting import Ledger
 from accounting.errors import AccountingError
-from accounting.ledger import Aborted, LocalRelease, Release
+from accounting.ledger import Aborted, LocalRelease, Purchase, Release
 from accounting.rounding import downwards, upwards
 from dpfed.report.privacy_words import sampler_name
 from dpfed.report.units import significant
@@ -46,7 +46,7 @@ def ledger_words(file: Path) -> LedgerWords | None:
         ledger = Ledger.read(file)
     except AccountingError as error:
         return LedgerWords(error=str(error))
-    lines = tuple(_lines(ledger.entries))
+    lines = tuple(_lines([entry for entry in ledger.entries if not isinstance(entry, Purchase)]))
     if len(lines) > _MOST_LINES:
         lines = (*lines[: _MOST_LINES - 1], f"and {len(lines) - _MOST_LINES + 1} more kinds of releases")
     return LedgerWords(lines=lines, entries=len(ledger.entries), head=ledger.head)

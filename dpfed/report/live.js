@@ -7,6 +7,5 @@ setInterval(async () => {
     const here = document.querySelector("main");
     if (!fresh || fresh.dataset.state === here.dataset.state) return;
     here.replaceWith(fresh);
-    document.querySelectorAll("svg[data-marks]").forEach(readable);
   } catch { /* the server has ended, or will answer again */ }
 }, 2000);

@@ -11,11 +11,11 @@ from typing import Any
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
+from dpfed.report.figures.run import Records, plot_runs
 from dpfed.report.finished_run import read_finished
-from dpfed.report.page import ChartGroup, rendered
+from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Badge, Card, Number
 from dpfed.report.run import page_of
-from dpfed.report.run_charts import Records, charts_of
 from dpfed.report.units import percent, significant, size
 
 _LONGEST = 300
@@ -25,7 +25,7 @@ def live_page(folder: Path) -> str:
     """RunError where there is no run in this folder."""
     if (folder / "summary.json").exists():
         found = read_finished(folder)
-        return page_of(folder, found.summary, found.metrics, live=True)
+        return page_of(folder, found.summary, plot_runs({found.summary["method"]: found.metrics}, None), live=True)
     try:
         config = tomllib.loads(read_text(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
         metrics = _lines(folder / "metrics.jsonl")
@@ -43,7 +43,7 @@ def _running(config: Mapping[str, Any], metrics: Records) -> str:
         connects=True,
         scripts=("live.js",),
         card=Card(badges=(Badge(words="under way", mood="mind"),), numbers=_numbers(config, metrics), facts=()),
-        group=ChartGroup(charts=charts_of(metrics)),
+        group=plot_runs({config["method"]["name"]: metrics}, None),
     )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -14,17 +13,6 @@ import jinja2
 from markupsafe import Markup
 
 from dpfed import __version__
-from dpfed.report.chart import Chart, Series, svg, swatch
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChartGroup:
-    """Charts that belong together: words above them, one legend below, and the names of their files."""
-
-    charts: Sequence[Chart]
-    words: str = ""
-    legend: Sequence[Series] = ()
-    files: str = ""
 
 
 def rendered(
@@ -39,11 +27,10 @@ def rendered(
 ) -> str:
     """The page of a template in this folder. `connects`: it may ask its own server, and nothing else; `state`: what
     changes when there is news. `scripts` and `style` are more files of this folder."""
-    script = "".join(_text(name) for name in ("hover.js", *scripts))
+    script = "".join(_text(name) for name in scripts)
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_text), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.globals |= {"svg": svg, "swatch": swatch}
     return environment.get_template(template).render(
         title=title,
         state=state,

@@ -68,7 +68,7 @@ def short_card_of(summary: Mapping[str, Any]) -> Card:
 
 def _badges(summary: Mapping[str, Any]) -> tuple[Badge, ...]:
     if summary.get("epsilon") is None:
-        return (Badge(words="not private", mood="bad"),)
+        return (Badge(words="no statement" if summary.get("no_statement") else "not private", mood="bad"),)
     private = Badge(words=f"{summary['unit']}-level differential privacy", mood="good")
     if summary.get("randomness") == "secure":
         return private, Badge(words="noise from the operating system", mood="good")
@@ -77,7 +77,8 @@ def _badges(summary: Mapping[str, Any]) -> tuple[Badge, ...]:
 
 def _numbers(summary: Mapping[str, Any]) -> list[Number]:
     if summary.get("epsilon") is None:
-        first = Number(name="epsilon", value="none", beside="nothing bounds what the model reveals")
+        beside = "its bounds contradict" if summary.get("no_statement") else "nothing bounds what the model reveals"
+        first = Number(name="epsilon", value="none", beside=beside)
     else:
         first = Number(name="epsilon, at most", value=upwards(summary["epsilon"]), beside=delta_words(summary))
     sent = summary.get("uplink_bytes_per_client_round")
@@ -160,9 +161,7 @@ def _other_epsilons(summary: Mapping[str, Any]) -> list[Fact]:
         words = f"Epsilon at most {upwards(summary['hostile_clients_epsilon'])}, whatever other clients send."
         facts.append(Fact(name="Hostile clients", words=words))
     if summary.get("project_epsilon") is not None:
-        words = (
-            f"Epsilon at most {upwards(summary['project_epsilon'])} spent by all runs of {summary['project_ledger']}."
-        )
+        words = f"Epsilon at most {upwards(summary['project_epsilon'])} for all runs of {summary['project_ledger']}."
         facts.append(Fact(name="Whole project", words=words))
     return facts
 
@@ -176,8 +175,8 @@ def _release_words(summary: Mapping[str, Any]) -> str:
             "above is acceptable to those whose data it was."
         )
     return (
-        "Do not release this model: its noise can be worked out from the seed. A run with run.randomness = 'secure' "
-        "takes noise and cohorts from the operating system."
+        "Do not release this model: its noise can be worked out from the seed. A run with --release "
+        "(run.release = true) takes noise and cohorts from the operating system."
     )
 
 

@@ -13,14 +13,26 @@ _FACTORS = 8
 
 def statement(summary: Mapping[str, Any]) -> str:
     """The privacy of the run in one sentence, with everything that must be named; then what makes it unfit."""
+    if summary.get("no_statement"):
+        return f"No statement: nothing is claimed of this run's privacy. {summary['no_statement']}"
     if summary["epsilon"] is None:
         return "This run is not private: its weights may reveal anything about the clients' data."
+    if nothing_released(summary):
+        return (
+            f"Nothing was released: none of {summary['rounds']} rounds had a result. The model is the initial one, "
+            "which depends on no client's data; epsilon is 0."
+        )
     words = _statement(summary)
     if summary.get("interrupted_charges"):
         words += f" Charged besides: {summary['interrupted_charges']} rounds that were interrupted after their charge."
     if summary.get("randomness") == "simulated":
         words += " Simulated: noise and cohorts come from a seed. This is an experiment, not for release."
     return words
+
+
+def nothing_released(summary: Mapping[str, Any]) -> bool:
+    """Return True for a private run of which no round had a result."""
+    return summary["epsilon"] is not None and summary["noise_placement"] is None
 
 
 def _statement(summary: Mapping[str, Any]) -> str:
@@ -45,6 +57,8 @@ def _statement(summary: Mapping[str, Any]) -> str:
 def noise_words(summary: Mapping[str, Any]) -> str:
     """What makes the run private, in words."""
     z, placement = summary["noise_multiplier"], summary["noise_placement"]
+    if placement is None:
+        return "no release at all"
     if z is None:
         return "coins under sums of a fixed number of uploads" if placement == "coins" else "coins in every upload"
     law = {"discrete-gaussian": "discrete Gaussian, ", "skellam": "Skellam, "}.get(summary.get("noise") or "", "")
@@ -92,6 +106,7 @@ _NEIGHBOURS = {
     "add-remove": "one {unit} is added or removed",
     "replace-one": "one {unit} is replaced by another",
     "zero-out": "one {unit}'s contribution is replaced by zero",
+    "any": "one {unit} is changed in any way",
 }
 
 

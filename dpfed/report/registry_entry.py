@@ -26,6 +26,8 @@ def registry_entry(folder: Path, run: FinishedRun, about: About) -> dict[str, An
     """The entry as nested tables. Epsilon and delta are rounded upwards. RunError for a run that is not private."""
     summary = run.summary
     if summary["epsilon"] is None:
+        if summary.get("no_statement"):
+            raise RunError(f"{folder}: the run has no statement of privacy. {summary['no_statement']}")
         raise RunError(f"{folder}: the run is not private, and a registry of private deployments has no place for it.")
     plain = f"{summary['method']} on {summary['dataset']}"
     name = about.words("name", mark=f"{_MARK} ({plain})")

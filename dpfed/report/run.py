@@ -8,12 +8,12 @@ from typing import Any
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
+from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.figures.run import plot_runs
 from dpfed.report.ledger_words import ledger_words
-from dpfed.report.page import ChartGroup, rendered
+from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Fact, card_of
 from dpfed.report.privacy_words import sampler_name
-from dpfed.report.run_charts import Records, charts_of
 from dpfed.report.units import duration, significant, size
 from dpfed.run.durable_files import put
 from dpfed.run.loop import Outcome
@@ -25,16 +25,16 @@ def write_report(outcome: Outcome) -> None:
     """Write curves.png and report.html into the run folder."""
     plot, target = outcome.folder / "curves.png", outcome.folder / "report.html"
     try:
-        plot_runs({outcome.summary["method"]: outcome.metrics}, plot)
+        group = plot_runs({outcome.summary["method"]: outcome.metrics}, plot)
     except RunError as error:
         raise RunError(f"{error} {_COMPLETE}") from None
     try:
-        put(target, page_of(outcome.folder, outcome.summary, outcome.metrics).encode())
+        put(target, page_of(outcome.folder, outcome.summary, group).encode())
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}). {_COMPLETE}") from None
 
 
-def page_of(folder: Path, summary: Mapping[str, Any], metrics: Records, *, live: bool = False) -> str:
+def page_of(folder: Path, summary: Mapping[str, Any], group: ChartGroup, *, live: bool = False) -> str:
     """The page of a finished run in this folder; `live`: as a server shows it that has shown the run under way."""
     return rendered(
         "run.html",
@@ -42,7 +42,7 @@ def page_of(folder: Path, summary: Mapping[str, Any], metrics: Records, *, live:
         connects=live,
         scripts=("live.js",) if live else (),
         card=card_of(summary),
-        group=ChartGroup(charts=charts_of(metrics), files="curves.png"),
+        group=group,
         ran=_ran(summary),
         ledger=ledger_words(folder / "ledger.jsonl"),
         commands=_commands(summary),

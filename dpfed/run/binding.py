@@ -88,22 +88,27 @@ def binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedger
         simulated = experiment.method.randomness.name == "simulated"
         return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
 
-    readout = experiment.readout
     return Binding(
         configuration=folder.configuration,
-        population=fingerprint(
-            folder.key(new_key),
-            experiment.dataset,
-            experiment.method.clients.partition,
-            unit=experiment.goal.unit if experiment.goal is not None else "none",
-            on_nodes=experiment.config.data.partition == "nodes",
-        ),
-        start=start_hash(
-            [
-                experiment.start.broadcast,
-                *([frozen.constants] if (frozen := network_of(readout)) is not None else []),
-                *experiment.model.fixed.values(),
-            ]
-        ),
+        population=population_of(experiment, folder.key(new_key)),
+        start=start_of(experiment),
         own_code=code_hash(experiment.own_code),
     )
+
+
+def population_of(experiment: Experiment, key: bytes) -> str:
+    """Fingerprint of the run's clients under this key."""
+    return fingerprint(
+        key,
+        experiment.dataset,
+        experiment.method.clients.partition,
+        unit=experiment.goal.unit if experiment.goal is not None else "none",
+        on_nodes=experiment.config.data.partition == "nodes",
+    )
+
+
+def start_of(experiment: Experiment) -> str:
+    """Hash of the model and the constants that the run starts from."""
+    frozen = network_of(experiment.readout)
+    constants = [] if frozen is None else [frozen.constants]
+    return start_hash([experiment.start.broadcast, *constants, *experiment.model.fixed.values()])

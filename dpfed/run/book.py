@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from accounting.ledger import Entry, Header, Ledger, LocalRelease, Release
+from accounting.errors import BudgetSpent
+from accounting.ledger import Aborted, Entry, Header, Ledger, LocalRelease, Release
 from accounting.ledger.file import LONGEST_LINE
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import open_input
 from accounting.mechanisms import SingleRelease, schedule_of
 from dpfed.errors import RunError
+from dpfed.methods.goals import PrivacyGoal
 from dpfed.run.binding import PARTS, Heads
+
+TAKEN_BACK = "the project was not charged for the line of this nonce, so nothing was released"
+"""Reason of the mark in a run's ledger."""
 
 
 class Book:
-    """With simulated randomness an interrupted round is repeated with the same noise: the same release, so its line
-    stands. With secure randomness the repetition is a new release and is charged on top. A run of a project charges the
-    project first: what it has not got left is not released.
+    """Charges of one run, in its own ledger and in its project's.
+
+    With simulated randomness an interrupted round is repeated with the same noise: the same release, so its line
+    stands, in the project too, which is charged first. With secure randomness the repetition is a new release and is
+    charged on top. In a project each charge of such fresh noise has a nonce. Under the project's lock the run's line is
+    written, then the project's line with the same nonce, then the round is released. A project's line whose nonce the
+    folder lacks shows an old copy of the folder. A run's line whose nonce the project lacks released nothing.
     """
 
     def __init__(self, ledger: Ledger, project: ProjectLedger | None = None) -> None:
         self.ledger, self.project = ledger, project
+        self.worst: SingleRelease | None = None
         self._repeatable = ledger.header.randomness == "simulated"
-        self._written = {entry.round: entry for entry in ledger.entries}
-        self._of_project = _lines_of(self.run, project)
+        self._written = {entry.round: entry for entry in ledger.standing}
+        self._of_project = Counter(line.round for line in lines_of(self.run, project))
+        self._nonces = {one.nonce for one in self._own()}
+        self._compared = 0
 
     @classmethod
     def open(
@@ -58,6 +73,7 @@ class Book:
                 "were released without a charge or lines were lost; nothing true can be said about this run."
             )
         book._check_seen(heads.ledger)
+        book._take_back()
         return book
 
     def _check_header(self, header: Header) -> None:
@@ -95,8 +111,12 @@ class Book:
         if self.project is None:
             return
         project = self.project.ledger
-        own = Counter(entry.round for entry in self.ledger.releases)
-        lost = sorted((own - self._of_project).keys())
+        own, charged = self._own(), lines_of(self.run, self.project)
+        paid = {line.nonce for line in charged}
+        before = Counter(one.round for one in own if one.nonce is None)  # simulated, or of version 0.2
+        there = Counter(line.round for line in charged if line.nonce is None)
+        lost = sorted((before - there).keys())
+        lost += [one.round for one in own if one.nonce not in paid and one.round < rounds_done]
         if lost:
             raise RunError(
                 f"{project.path}: has no charge of round {lost[0]} of run {self.run}, whose ledger says "
@@ -108,28 +128,82 @@ class Book:
                     f"{project.path}: has no line of hash {head[:12]}..., which this run has seen in its project. "
                     "Lines were cut off, or it is another project. Give the ledger that the run began with."
                 )
-        beyond = [one for one in sorted((self._of_project - own).keys()) if one > rounds_done]
+        self._refuse_old_copy()
+        beyond = [round for round in sorted((there - before).keys()) if round > rounds_done]
         if beyond:
-            raise RunError(
-                f"{self.ledger.path}: has no line for round {beyond[0]}, {project.path} was charged for it: the folder "
-                f"is an old copy of run {self.run}. Restore the newest one."
-            )
+            raise self._old_copy(beyond[0])
+
+    def _refuse_old_copy(self) -> None:
+        """RunError where the project was charged for fresh noise of this run by another copy of its folder."""
+        assert self.project is not None
+        entries = self.project.ledger.entries
+        for line in entries[self._compared :]:
+            if not isinstance(line, Release) or line.detail.get("run") != self.run:
+                continue
+            if line.nonce is not None and line.nonce not in self._nonces:
+                raise self._old_copy(line.round)
+        self._compared = len(entries)
+
+    def _old_copy(self, number: int) -> RunError:
+        assert self.project is not None
+        return RunError(
+            f"{self.ledger.path}: has no line for a charge of round {number} that {self.project.ledger.path} has of "
+            f"run {self.run}: the folder is an old copy, and another one has gone on. Nothing was released. Resume the "
+            "newest folder of this run, or start a new run."
+        )
+
+    def _take_back(self) -> None:
+        """Mark the run's own lines that the project was not charged for: a crash between the two released nothing. A
+        round of a schedule that only the project holds (version 0.2 wrote that line first) is entered as charged."""
+        if self.project is None or self._repeatable:
+            return
+        charged = lines_of(self.run, self.project)
+        paid = {line.nonce for line in charged}
+        unpaid = [one for one in self._own() if one.nonce not in paid]
+        self.ledger.record_all(Aborted(round=one.round, reason=TAKEN_BACK, nonce=one.nonce) for one in unpaid)
+        for line in charged:
+            if line.nonce is None and schedule_of(line.mechanism) is not None and line.round not in self._written:
+                detail = {
+                    key: value for key, value in line.detail.items() if key not in ("run", "population", "charged_as")
+                }
+                self.ledger.record(replace(line, detail=detail))
+        self._written = {entry.round: entry for entry in self.ledger.standing}
+        self._nonces = {one.nonce for one in self._own()}
+
+    def _own(self) -> list[Release]:
+        """Releases to all clients in the run's own ledger."""
+        return [one for one in self.ledger.releases if isinstance(one, Release)]
 
     def record(self, entry: Entry) -> None:
-        """Write a round's line, unless this very line is there from before the interruption."""
-        before = self._written.get(entry.round)
-        if not self._repeatable or before is None:
-            if self.project is not None and isinstance(entry, Release):
-                population = self.ledger.header.population
-                # A round of a schedule is never repeated: a line that the ledger has not got released nothing.
-                stands = self._repeatable or schedule_of(entry.mechanism) is not None
-                self.project.charge(entry, run=self.run, population=population, repeatable=stands)
-            self.ledger.record(entry)
-        elif before != entry:
+        """Charge a round: write its line, unless this very line was written before the interruption."""
+        before = self._written.get(entry.round) if self._repeatable else None
+        if before is not None and before != entry:
             raise RunError(
                 f"{self.ledger.path}, round {entry.round}: the repeated round is not the one that was charged. The "
                 "package or the machine has changed since; start a new run."
             )
+        if before is not None:
+            return
+        if self.project is None or not isinstance(entry, Release):
+            self.ledger.record(entry)
+            return
+        charge = partial(self.project.charge, run=self.run, population=self.ledger.header.population, worst=self.worst)
+        if self._repeatable:
+            charge(entry, repeatable=True)
+            self.ledger.record(entry)
+        else:
+            line = replace(entry, nonce=secrets.token_hex(16))
+            try:
+                charge(line, first=partial(self._write, line))
+            except BudgetSpent:
+                self._refuse_old_copy()  # a copy that went on has used what this one was to use
+                raise
+
+    def _write(self, line: Release) -> None:
+        """Write the run's own line of a charge that the project pays; under the project's lock."""
+        self._refuse_old_copy()
+        self.ledger.record(line)
+        self._nonces.add(line.nonce)
 
     def charged_apart(self, rounds_done: int) -> bool:
         """Whether the next round was charged before an interruption, and would be another release if repeated."""
@@ -148,6 +222,17 @@ class Book:
                     f"{self.ledger.path}: run {name} of the project has a schedule that is drawn from "
                     f"{schedule.stream!r}, too. Give this run another run.seed."
                 )
+
+    def begin(self, goal: PrivacyGoal, *, first: int, rounds: int) -> None:
+        """Have the project pay for the rounds that it was not charged for yet. BudgetSpent where it does not.
+
+        Where a charge depends on the shares that arrive, a round costs what the fewest of them would.
+        """
+        self.worst = goal.mechanism if goal.varies else None
+        if self.project is not None:
+            left = [goal.of_round(number) for number in range(first, rounds) if number not in self._of_project]
+            population = self.ledger.header.population
+            self.project.begin(left, run=self.run, first=first, population=population)
 
     @property
     def heads(self) -> Heads:
@@ -171,7 +256,7 @@ class Book:
         """How many charges, in the ledger or the project, no finished round has: of rounds that were interrupted after
         their charge and repeated with new noise, or not at all."""
         charges = Counter(entry.round for entry in self.ledger.releases)
-        for round, count in _lines_of(self.run, self.project).items():
+        for round, count in Counter(line.round for line in lines_of(self.run, self.project)).items():
             charges[round] = max(charges[round], count)
         return sum(charges.values()) - sum(round < rounds_done for round in charges)
 
@@ -195,7 +280,7 @@ def has_no_header(path: Path) -> bool:
         raise RunError(f"{path}: the ledger cannot be read ({error.strerror}).") from None
 
 
-def _lines_of(run: str, project: ProjectLedger | None) -> Counter[int]:
-    """Charges of the run in the project, by round."""
+def lines_of(run: str, project: ProjectLedger | None) -> list[Release]:
+    """Charges of the run in the project."""
     lines = [] if project is None else project.ledger.releases
-    return Counter(line.round for line in lines if isinstance(line, Release) and line.detail.get("run") == run)
+    return [line for line in lines if isinstance(line, Release) and line.detail.get("run") == run]

@@ -54,8 +54,10 @@ def evaluate(
 ) -> TestResult:
     """Test result of weights [d] on inputs [n, ...] and labels, or other targets, [n, ...].
 
-    1000 rows at a time, or 100 images on a CPU, whose cache holds what their layers make.
+    1000 rows at a time, or 100 images on a CPU, whose cache holds what their layers make. Evaluation runs on a copy of
+    the weights: a forward pass that writes to its parameters (an embedding with max_norm) leaves `weights` unchanged.
     """
+    weights = weights.clone()
     turned = takes_channels_last(model, inputs)
     batch = 100 if turned else 1000
     correct = loss = 0.0

@@ -20,15 +20,11 @@ def of_the_run(goal: PrivacyGoal | RecordGoal, after: float) -> str:
     )
 
 
-def of_the_project(goal: PrivacyGoal, project: ProjectLedger, number: int) -> str:
-    """The epsilon of a project, as it stands now, with round `number` (from 0) of this run."""
-    return no_round_fits(
-        f"{project.ledger.path} (a project ledger)",
-        allowed=project.terms.epsilon,
-        after=project.with_also(goal.of_round(number)),
-        spent=project.spent(with_lower_bound=False).epsilon,
-        delta=project.terms.delta,
-        advice=f"{_quieter(goal)}, or do without the run.",
+def of_the_project(goal: PrivacyGoal, project: ProjectLedger, why: str) -> str:
+    """The budget of a project, which refuses this run's first round."""
+    return (
+        f"{project.ledger.path} (a project ledger): not even one round fits: {why} {_quieter(goal)}, or do without the "
+        "run."
     )
 
 

@@ -8,9 +8,13 @@ from typing import get_args
 
 import torch
 
+from accounting.caveats import default_delta
 from accounting.errors import AccountingError
 from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
+from dpfed.clients.records_apart import require_records_apart
+from dpfed.clients.start import Start
+from dpfed.clients.state import State
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
 from dpfed.config.tables import Config
@@ -20,13 +24,15 @@ from dpfed.data.letters import check_letters
 from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data, with_features
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
+from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
 from dpfed.methods.records import RecordGoal, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
+from dpfed.methods.release import check_release
 from dpfed.methods.schemes import sparsity_schedule
 from dpfed.methods.settings import Settings
-from dpfed.methods.sums import filled_to, most_uploads, sums_of
+from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.models.mask_file import Recipe
@@ -37,7 +43,17 @@ from dpfed.run.evaluate import Objective
 from dpfed.run.objective import objective_of, with_own_loss
 from dpfed.run.own import Own
 from dpfed.run.protection import not_protected
-from dpfed.run.training import course, frozen_network, group_of, local_training, model_options, network_of
+from dpfed.run.training import (
+    TRIAL_LIMITS,
+    after_trial,
+    course,
+    frozen_network,
+    group_of,
+    is_custom,
+    local_training,
+    model_options,
+    network_of,
+)
 from dpfed.seeds import Seeds
 from dpfed.server.adaptive import AdaptiveRule, Kind
 from dpfed.server.averaging import Averaging
@@ -91,8 +107,16 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     if own is None or own.model is None:
         models.check_name(config.model.name)
     check_rule(config.server.rule)
+    check_release(config, chosen)
     refuse(config, chosen)
     return chosen
+
+
+def resolved(config: Config) -> Config:
+    """Return the configuration with privacy.delta set: the default delta of its clients where none is given."""
+    if config.privacy is None or config.privacy.delta is not None:
+        return config
+    return config.with_delta(default_delta(config.federation.clients))
 
 
 def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
@@ -103,12 +127,21 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     if own.loss is not None:
         config = with_own_loss(config)
     facts = check(config, ranks, own)
+    config = resolved(config)
     seeds = Seeds(root=config.run.seed)
     device = _device(config.run.device, ranks)
     division = Seeds(root=config.data.partition_seed)
     dataset, public, validation = _samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
+    unused = State(*(("model", one) for one in model.shared(device))) if is_custom(config, own) else None
+    if dataset.has_integers and not model.takes(torch.from_numpy(dataset.test_inputs[:2])):
+        dataset = dataset.as_floats()
+        public = public and replace(public, inputs=public.inputs.float())
+        validation = validation and replace(validation, inputs=validation.inputs.float())
     objective = objective_of(config, dataset, model, own.loss, own.metrics)
+    if unused is not None:
+        unused.restore()
+    start = None if unused is None else Start(model, objective.loss, device)
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
     randomness = randomness_of(config.run.randomness, seeds)
@@ -118,6 +151,17 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     records: RecordGoal | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
+        require_records_apart(
+            model,
+            objective.loss,
+            torch.from_numpy(dataset.test_inputs),
+            torch.from_numpy(dataset.test_labels),
+            batch_size=config.local.batch_size,
+            seeds=seeds,
+        )
+    broadcast, readout = _start(config, network, model, dataset, seeds)
+    if start is not None:
+        clients = after_trial(config, clients, broadcast.to(device), dataset, start)
     settings = Settings(
         config=config,
         facts=facts,
@@ -134,10 +178,13 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     method = _method(settings, stages, goal, ranks)
     beside = method.aggregation.overhead_bits(most_uploads(config, filled_to(config, goal)))
     stated = goal or records
-    broadcast, readout = _start(config, network, model, dataset, seeds)
+    if records is not None:
+        config = config.with_delta(records.delta)
     notes = [one.note for one in (public, validation) if one is not None]
     if goal is not None and of_ones_own(stages):
         notes.append(_taken_at_its_word(stages))
+    if start is not None and stated is not None:
+        notes.append(TRIAL_LIMITS)
     return Experiment(
         config=config,
         facts=facts,
@@ -251,8 +298,10 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
         divisor=settings.sampler.expected if goal else None,
         slots=slots_of(goal) if goal else None,
         fill=filled_to(config, goal),
+        dropouts=dropouts_of(config, settings.randomness),
         canaries=settings.canaries(goal),
         ranks=ranks,
+        counts_errors=counts_errors(config),
     )
 
 

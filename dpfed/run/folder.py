@@ -31,10 +31,10 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save
 
-from accounting.ledger import population_key
+from accounting.ledger import Ledger, population_key
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from dpfed.config.own_code import OwnFile, code_hash
-from dpfed.config.tables import parse_written
+from dpfed.config.tables import override, parse_written
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.run import checkpoint, durable_files
@@ -96,7 +96,7 @@ class RunFolder:
         Of a setting that its version did not have yet, see `parse_written`.
         """
         before = configuration_in(path)
-        written = parse_written(before, source=str(path / "config.toml")).to_dict()
+        written = parse_written(with_delta_of(path, before), source=str(path / "config.toml")).to_dict()
         changed = differences(written, dict(config))
         if changed and not prolonged(written, config):
             raise RunError(
@@ -269,6 +269,35 @@ def configuration_in(path: Path) -> dict[str, Any]:
         return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
+
+
+def with_delta_of(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
+    """Return `tables` with the delta of the run in this folder, if neither has one written: the run is then of 0.2.
+
+    Of clients it is the default of 0.2 (`parse_written`); of records, whose number no configuration has, the ledger
+    states it.
+    """
+    written, ledger = configuration_in(path), path / "ledger.jsonl"
+    for key in ("privacy", "local.record"):
+        begun, given = (_table(one, key) for one in (written, tables))
+        if begun is None or given is None or begun.get("delta") is not None or given.get("delta") is not None:
+            continue
+        delta = None
+        if key == "privacy":
+            privacy = parse_written(written, source=str(path / "config.toml")).privacy
+            delta = None if privacy is None else privacy.delta
+        elif ledger.exists():
+            delta = Ledger.header_of(ledger).about.get("delta")
+        return tables if delta is None else override(tables, [f"{key}.delta={delta!r}"])
+    return tables
+
+
+def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    """Return the table of a dotted key; None if there is none."""
+    found: Any = tables
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else None
 
 
 def own_code_in(path: Path) -> tuple[OwnFile, ...]:

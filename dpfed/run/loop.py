@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.errors import AccountingError, BudgetSpent
-from accounting.ledger import Header, LocalRelease, Release
+from accounting.ledger import Header, LocalRelease, Planned, Release
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import __version__
@@ -167,6 +167,8 @@ class Run:
         """In a new folder, or going on in the one of an interrupted run; nobody else can, until `release` or `close`
         (or the end of this process)."""
         _check_project(experiment, project)
+        if not resume and isinstance(experiment.goal, PrivacyGoal):
+            experiment.goal.require_statement(experiment.config.federation.rounds)
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
@@ -213,11 +215,9 @@ class Run:
             self._stopped_by = "budget"
             return
         try:
-            done = run_round(
-                state, experiment.method, source, seeds=experiment.seeds, ledger=self._book, cohort=cohort
-            )
-        except BudgetSpent:  # another run was faster
-            self._project_refuses()
+            done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=self._book, cohort=cohort)
+        except BudgetSpent as why:  # another run was faster
+            self._project_refuses(why)
             return
         self._save(done.state, done.record, time.monotonic() - started, release=done.release)
 
@@ -281,12 +281,12 @@ class Run:
         self.release()
         return Outcome(folder=folder.path, summary=summary, metrics=self._metrics)
 
-    def _project_refuses(self) -> None:
+    def _project_refuses(self, why: BudgetSpent) -> None:
         """It could still pay when the round began."""
         self._stopped_by, goal = "budget", self.experiment.goal
         assert self._project is not None
         assert isinstance(goal, PrivacyGoal)
-        self._exceeded = partial(exceeded.of_the_project, goal, self._project, self.state.round)
+        self._exceeded = partial(exceeded.of_the_project, goal, self._project, str(why))
 
     def _affordable(self, cohort: NDArray[np.int64]) -> bool:
         """Whether the run's own budget and the project's, as things stand, pay for one more round."""
@@ -299,10 +299,10 @@ class Run:
             return True
         if self._book is not None and self._book.paid(self.state.round):
             return True
-        if project.with_also(goal.of_round(self.state.round)) <= project.terms.epsilon:
-            return True
-        self._exceeded = partial(exceeded.of_the_project, goal, project, self.state.round)
-        return False
+        assert self._book is not None
+        why = project.refusal(goal.of_round(self.state.round), run=self._book.run, number=self.state.round)
+        self._exceeded = partial(exceeded.of_the_project, goal, project, why or "")
+        return why is None
 
 
 def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:
@@ -333,11 +333,20 @@ def _open_book(
         about=about,
         population=binding.population,
         binding=binding.to_header(),
+        plan=_planned(experiment, goal),
     )
     book = Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
     if isinstance(goal, PrivacyGoal):
         book.require_own_stream(goal.mechanism)
+        book.begin(goal, first=saved.state.round, rounds=experiment.config.federation.rounds)
     return book
+
+
+def _planned(experiment: Experiment, goal: PrivacyGoal | RecordGoal) -> Planned:
+    rounds = experiment.config.federation.rounds
+    if isinstance(goal, RecordGoal):
+        return goal.planned(experiment.method.clients, rounds)
+    return goal.planned(rounds)
 
 
 def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:

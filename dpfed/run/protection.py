@@ -10,7 +10,19 @@ from dpfed.methods.choices import edge_of, others_of, seen, signs_are_coins
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
-"""What is not protected by a secure sum in one process; an engine on several machines says something else."""
+"""What is not protected by a secure sum in one process."""
+_APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
+_APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"
+CHARGED_LOSSES = (
+    "losses of clients that depend on data or on earlier results: the noise that arrived is charged "
+    "(privacy.missing_shares = 'charged')"
+)
+"""Limitation of runs that charge the noise that arrived; runs of version 0.2 do not name it."""
+
+
+def on_nodes(note: str) -> str:
+    """Return the note of a run whose clients are an engine's nodes, which may be other machines."""
+    return note.replace(ALONE, _APART).replace(ALONE_WITHOUT_NOISE, _APART_WITHOUT_NOISE)
 
 
 def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
@@ -31,6 +43,8 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
         notes.append(_of_secure_sums(config))
     if _by_coins(config) and seen(config) == "sum":
         notes.extend(_of_other_coins(config))
+    if config.privacy is not None and config.privacy.missing_shares == "charged":
+        notes.append(CHARGED_LOSSES)
     if config.privacy is not None and config.run.randomness == "simulated":
         notes.append("noise and cohorts come from the seed (run.randomness = 'simulated'): do not release this model")
     if config.privacy is not None and config.data.partition == "resampled":

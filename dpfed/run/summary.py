@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from accounting.compose.accountant import overflow
+from accounting.errors import ContradictoryBounds
 from accounting.ledger import Ledger, Release
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
@@ -36,7 +37,7 @@ def summary_of(
         **scores,
         **_privacy(experiment, state, book, ledger),
         "aborted_rounds": sum("aborted" in record for record in metrics),
-        **_bytes(experiment, state, metrics),
+        **bytes_of(experiment, state.round, metrics[-1]["uplink_megabytes"] if metrics else 0.0),
         "seconds": seconds,
         "device": str(experiment.device),
         "processes": experiment.method.ranks.count,
@@ -46,7 +47,8 @@ def summary_of(
         "ledger_entries": len(ledger.entries) if ledger else None,
         "stopped_by": stopped_by,
         "project_ledger": str(book.project.ledger.path) if book and book.project else None,
-        "project_epsilon": book.project.spent().epsilon if book and book.project else None,
+        "project_epsilon": book.project.terms.epsilon if book and book.project else None,
+        "project_condition": book.project.condition if book and book.project else None,
         "project_head": book.project.ledger.head if book and book.project else None,
     }
 
@@ -70,13 +72,17 @@ def _what_ran(experiment: Experiment, state: ServerState) -> dict[str, Any]:
 
 def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledger: Ledger | None) -> dict[str, Any]:
     config, goal = experiment.config, experiment.goal
-    stated = against_server = against_clients = None
+    stated = against_server = against_clients = contradiction = None
     if goal is not None and ledger is not None:
-        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
+        try:
+            stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
+        except ContradictoryBounds as error:  # the run is saved, and states nothing
+            contradiction = str(error)
         released = len(ledger.releases)
         against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
     return {
         "epsilon": stated.epsilon if stated else None,
+        "no_statement": contradiction,
         "lower_bound": stated.lower_bound if stated else None,
         "delta": goal.delta if goal else None,
         "delta_charged_for_failures": (delta_for_failures(ledger) if ledger else 0.0) if goal else None,
@@ -94,16 +100,16 @@ def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledg
         "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
         "aggregation": config.aggregation.kind,
         "randomness": experiment.method.randomness.name,
-        "for_release": experiment.method.randomness.name == "secure" if goal else None,
+        "for_release": config.run.for_release if goal else None,
         "interrupted_charges": book.interrupted(state.round) if book else 0,
         "not_protected": list(experiment.not_protected),
         "notes": list(stated.notes) if stated else [],
     }
 
 
-def _bytes(experiment: Experiment, state: ServerState, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    megabytes = metrics[-1]["uplink_megabytes"] if metrics else 0.0
-    uploads = uploads_of_a_round(experiment) * state.round
+def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:
+    """Bytes and bits of what clients send and get; megabytes: of all uploads of so many rounds."""
+    uploads = uploads_of_a_round(experiment) * rounds
     upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
     return {
         "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,

@@ -10,13 +10,15 @@ import torch
 from dpfed import models
 from dpfed.clients.adam import Adam
 from dpfed.clients.learning_rate import constant, cosine, linear, listed, step
-from dpfed.clients.losses import Loss
+from dpfed.clients.losses import LOSSES, Loss
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.sgd import Sgd
+from dpfed.clients.start import Start
 from dpfed.clients.task import Course
 from dpfed.clients.training import LocalTraining
+from dpfed.clients.trial import SECONDS, tried, tried_together
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
@@ -27,8 +29,14 @@ from dpfed.methods.facts import MethodFacts
 from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
-from dpfed.run.own import Maker
+from dpfed.run.own import Maker, Own
 from dpfed.seeds import Seeds
+
+TRIAL_LIMITS = (
+    "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
+    f"({SECONDS} s of processor time for each group of synthetic clients) does not find: later, or for certain samples"
+)
+"""Limitation of the guarantee where a network or a loss does not come with dpfed."""
 
 
 def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None = None) -> FlatModel:
@@ -135,3 +143,19 @@ def local_training(
         at_once=min(config.federation.cohort, group_of(config, model)),
         precision=config.local.precision,
     )
+
+
+def is_custom(config: Config, own: Own) -> bool:
+    """True if the network or the loss does not come with dpfed."""
+    given = own.model is not None or own.loss is not None
+    return given or config.model.name not in models.MODELS or config.local.loss not in (None, *LOSSES)
+
+
+def after_trial(
+    config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: Start
+) -> LocalTraining:
+    """Local training of a custom network or loss, tried on test samples. ConfigError (`dpfed.clients.trial`)."""
+    samples = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_labels)
+    if config.privacy is None and config.local.record is None:
+        return tried_together(clients, broadcast, samples, start)
+    return tried(clients, broadcast, samples, start, cohort=config.federation.cohort)

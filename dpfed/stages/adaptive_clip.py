@@ -17,8 +17,10 @@ _FARTHEST = 100.0
 class AdaptiveClip:
     """Geometric updates C <- C exp(-rate (b - quantile)), b a noisy estimate of the fraction of clients inside C.
 
-    Every client adds b_i - 1/2 (b_i = 1 if its norm is within C) to a second sum, which moves by 1/2 under add-remove
-    and zero-out and by 1 under replace-one: half of what a vector of norm 1 does. With Gaussian noise of standard
+    Every client adds b_i - 1/2 (b_i = 1 if its norm is within C) to a second sum. A row of zeros (of a client without
+    samples) and a row that is not finite add 0 instead, so that a zeroed client adds 0 to both sums. So one client
+    moves the count by 1/2 under add-remove and zero-out and by 1 under replace-one: half of what a vector of norm 1
+    does. With Gaussian noise of standard
     deviation `count_noise_std` that sum is a Gaussian release of noise multiplier 2 count_noise_std, about the same
     cohort as the update sum. Both together are to cost what one release of `noise_multiplier` costs, so the update sum
     gets the larger multiplier of `update_noise_multiplier`. `cohort`: the expected number of clients of a round.

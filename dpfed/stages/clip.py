@@ -44,7 +44,7 @@ class Clip:
     def next_state(self, state: ServerState, now: Round) -> ServerState:
         if self.adaptive is None:
             return state
-        centred = now.tally.inside - now.tally.counted / 2
+        centred = (now.tally.inside - now.tally.outside) / 2
         return replace(state, clip_norm=self.adaptive.next_norm(now.clip_norm, centred, now.number))
 
 
@@ -74,16 +74,21 @@ class DropNotFinite:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clipped:
-    """Bounded rows [c, k], whether each was inside the bound already [c], and how many were not finite."""
+    """Bounded rows [c, k], masks [c] of rows inside and outside the bound, and the number of rows that were not finite.
+
+    Rows of zeros and rows that were not finite are neither inside nor outside.
+    """
 
     rows: Tensor
     inside: Tensor
+    outside: Tensor
     not_finite: int
 
 
 def counted(clipped: Clipped, now: Round) -> Tensor:
     """The rows, after the round has counted them."""
     now.tally.inside += int(clipped.inside.sum())
+    now.tally.outside += int(clipped.outside.sum())
     now.tally.not_finite += clipped.not_finite
     return clipped.rows
 
@@ -93,15 +98,16 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
 
     Claim: every returned row has Euclidean norm <= norm, in exact arithmetic, whatever came in, for k up to 10^10: the
     norm is taken in float64 (a client at 1e30 does not overflow) and a row holding NaN or infinity becomes zero. Such a
-    row counts as not inside. Rows are scaled to, and left alone up to, norm (1 - ROOM_FOR_ROUNDING), so that rounding
-    stays below the bound. This is the sensitivity of a sum of rows: norm under add-remove and zero-out, 2 norm under
-    replace-one. ConfigError for a norm that float32 does not hold (`accounting.require.SMALLEST_CLIP`).
+    row counts as neither inside nor outside, and neither does a row of zeros. Rows are scaled to, and left alone up to,
+    norm (1 - ROOM_FOR_ROUNDING), so that rounding stays below the bound. This is the sensitivity of a sum of rows: norm
+    under add-remove and zero-out, 2 norm under replace-one. ConfigError for a norm that float32 does not hold
+    (`accounting.require.SMALLEST_CLIP`).
     """
     if not SMALLEST_CLIP <= norm <= LARGEST_CLIP:
         raise ConfigError(f"a clip norm of {norm}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
     lengths = row_norms(rows)
     finite = torch.isfinite(lengths)
-    inside, largest = finite & (lengths <= norm), norm * (1 - ROOM_FOR_ROUNDING)
+    within, largest = lengths <= norm, norm * (1 - ROOM_FOR_ROUNDING)
     factors = torch.where(finite & (lengths <= largest), 1.0, largest / lengths)
     if bool((factors[finite] < _SMALLEST_FACTOR).any()):  # by its root, twice
         roots = factors.sqrt().to(rows.dtype)[:, None]
@@ -110,15 +116,22 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
         rows.mul_(factors.to(rows.dtype)[:, None])
     if not bool(finite.all()):
         rows[~finite] = 0.0
-    return Clipped(rows=rows, inside=inside, not_finite=int((~finite).sum()))
+    return Clipped(
+        rows=rows,
+        inside=within & (lengths > 0),
+        outside=finite & ~within,
+        not_finite=int((~finite).sum()),
+    )
 
 
 def drop_not_finite(rows: Tensor) -> Clipped:
     """No bound, but a row holding NaN or infinity becomes zero: for runs without privacy. In place."""
-    finite = torch.isfinite(largest_magnitudes(rows))
+    largest = largest_magnitudes(rows)
+    finite = torch.isfinite(largest)
     if not bool(finite.all()):
         rows[~finite] = 0.0
-    return Clipped(rows=rows, inside=finite, not_finite=int((~finite).sum()))
+    nowhere = torch.zeros_like(finite)
+    return Clipped(rows=rows, inside=finite & (largest > 0), outside=nowhere, not_finite=int((~finite).sum()))
 
 
 def row_norms(rows: Tensor) -> Tensor:

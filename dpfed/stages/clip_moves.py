@@ -68,4 +68,5 @@ class ClipMoves:
         rows.clamp_(-largest, largest)
         rows[infinite] = float("nan")
         clipped = clip_rows(rows, norm)
-        return replace(clipped, inside=clipped.inside & within)
+        inside = clipped.inside & within
+        return replace(clipped, inside=inside, outside=clipped.outside | (clipped.inside & ~inside))

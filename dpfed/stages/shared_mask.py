@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.data.dataset import floats_hold
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 from dpfed.stages.maps import FLOAT_BITS, SEED_BITS, Map
@@ -146,7 +147,9 @@ def index_bits(size: int) -> int:
 
 
 def fingerprint(inputs: Tensor, labels: Tensor) -> str:
-    """SHA-256 of samples in their order."""
+    """SHA-256 of samples in their order, the same of integers and of equal floats."""
+    if not inputs.is_floating_point() and floats_hold(inputs.cpu().numpy()):
+        inputs = inputs.float()
     found = hashlib.sha256(f"{list(inputs.shape)} {inputs.dtype} {labels.dtype}".encode())
     for one in (inputs, labels):
         found.update(one.detach().cpu().contiguous().numpy().tobytes())

@@ -29,25 +29,30 @@ class Tally:
     """Numbers that are summed beside the rows, over the cohort's clients.
 
     trained:    clients that were trained; not_finite: of these, rows that held NaN or infinity and count as zero
-    inside:     rows that were within the clip norm already
+    inside, outside: rows that were within the clip norm already, and rows that were scaled down to it. Zeros, such as
+                the row of a client without samples, and rows that were not finite are neither.
+    failed:     clients, or private records, whose training raised; clients among them are in not_finite, too
     uplink_bytes: of the uploads; None where the length of an upload is fixed beforehand
     """
 
     trained: int = 0
     inside: int = 0
+    outside: int = 0
     not_finite: int = 0
+    failed: int = 0
     uplink_bytes: int | None = None
 
     @property
     def counted(self) -> int:
-        """Rows of the cohort that are finite."""
-        return self.trained - self.not_finite
+        """Rows of the cohort that are finite and not zero."""
+        return self.inside + self.outside
 
     def gather(self, ranks: Ranks) -> None:
         """What every rank has counted, added up: an adaptive clip norm follows the whole cohort's."""
-        counts = torch.tensor([self.trained, self.inside, self.not_finite, self.uplink_bytes or 0])
+        counts = [self.trained, self.inside, self.outside, self.not_finite, self.failed, self.uplink_bytes or 0]
         measured = ranks.largest(float(self.uplink_bytes is not None)) > 0
-        self.trained, self.inside, self.not_finite, uplink = ranks.total(counts).tolist()
+        total = ranks.total(torch.tensor(counts)).tolist()
+        self.trained, self.inside, self.outside, self.not_finite, self.failed, uplink = total
         self.uplink_bytes = uplink if measured else None
 
 

@@ -85,8 +85,11 @@ def _run(job: Job) -> dict[str, Any]:
 
 
 def _config(job: Job) -> Config:
+    from dpfed.run.folder import with_delta_of
+
     load_own_code()
-    return parse(job.config, source=str(job.folder))
+    tables = with_delta_of(job.folder, job.config) if job.state == "interrupted" else job.config
+    return parse(tables, source=str(job.folder))
 
 
 def _failed(job: Job, error: Exception) -> Result:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from accounting.caveats import LARGEST_DEFAULT_DELTA
 from dpfed.config.own_code import code_hash
-from dpfed.config.tables import flat, parse_written, read_toml
+from dpfed.config.tables import flat, parse, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
-from dpfed.run.experiment import own_code_of
-from dpfed.run.folder import own_code_in
+from dpfed.run.experiment import own_code_of, resolved
+from dpfed.run.folder import own_code_in, with_delta_of
 from dpfed.run.sweep_folder import Published
 from dpfed.sweep.experiment_file import ExperimentFile, read_experiment
 from dpfed.sweep.grid import Cell, Grid, expand, slug
@@ -99,8 +100,9 @@ def state_of(folder: Path, cell: Cell) -> State:
     """How far the run in `folder` has come; RunError if it is another one."""
     if not (folder / "config.toml").exists():
         return "to run"
-    there = flat(parse_written(read_toml(folder / "config.toml"), source=str(folder / "config.toml")).to_dict())
-    here = flat(cell.config.to_dict())
+    before = with_delta_of(folder, read_toml(folder / "config.toml"))
+    there = flat(parse_written(before, source=str(folder / "config.toml")).to_dict())
+    here = _as_run(cell, folder, there)
     changed = [key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)]
     if changed:
         words = "; ".join(f"{key} was {there.get(key)!r}, is {here.get(key)!r}" for key in changed)
@@ -108,6 +110,16 @@ def state_of(folder: Path, cell: Cell) -> State:
     if code_hash(own_code_in(folder)) != code_hash(own_code_of(cell.config)):
         raise RunError(f"{folder}: ran with other code of your own (own_code.json). Use another --out, or remove it.")
     return "finished" if (folder / "summary.json").exists() else "interrupted"
+
+
+def _as_run(cell: Cell, folder: Path, there: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that a run of the cell writes into its folder. The default delta of records, whose number is not
+    known without their data, is the folder's where that can be it."""
+    given = parse(with_delta_of(folder, cell.config.to_dict()), source=f"row {cell.row!r}")
+    here, record = flat(resolved(given).to_dict()), "local.record.delta"
+    if given.local.record is not None and there.get(record, 1.0) <= LARGEST_DEFAULT_DELTA["record"]:
+        return {record: there[record], **here}
+    return dict(here)
 
 
 def _note(note: str, settings: Sequence[str]) -> str:

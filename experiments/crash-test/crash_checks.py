@@ -32,7 +32,7 @@ class History:
 def check_after_kill(folder: Path, project: Path | None, history: History) -> None:
     """No release without its charge, in the run's ledger and in its project's; the same noise never twice for
     different data. Whatever a crash cut off is not taken into account."""
-    charges = charges_of(folder / "ledger.jsonl")
+    charges = charges_of(folder / "ledger.jsonl", project)
     saved = checkpoint_of(folder)
     rounds_done = saved.round if saved else 0
     told = {line["round"] for name in ("metrics", "diagnostics", "canaries") for line in lines(folder, name)}
@@ -107,10 +107,18 @@ def checkpoint_of(folder: Path) -> Saved | None:
     return Saved(round=int(facts["round"]), state=found.hexdigest(), noise=noise)
 
 
-def charges_of(ledger: Path) -> Counter[int]:
-    """Lines by round, aborted rounds too, of the lines that were written to their end."""
+def charges_of(ledger: Path, project: Path | None) -> Counter[int]:
+    """Lines by round, aborted rounds too, of the lines that were written to their end. A line with a nonce counts once
+    the project has that nonce: before, nothing was released."""
+    paid = {one.get("nonce") for one in _whole_lines(project)} if project is not None else set()
+    own = _whole_lines(ledger)
+    return Counter(one["round"] for one in own if "nonce" not in one or one["nonce"] in paid)
+
+
+def _whole_lines(ledger: Path) -> list[dict[str, Any]]:
+    """The lines after the header that were written to their end."""
     *whole, _ = ledger.read_bytes().split(b"\n") if ledger.exists() else [b""]
-    return Counter(json.loads(line)["round"] for line in whole[1:])
+    return [json.loads(line) for line in whole[1:]]
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:

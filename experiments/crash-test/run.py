@@ -158,7 +158,7 @@ def broken(tries: Iterator[Callable[[], int]]) -> tuple[int, list[str]]:
 
 def _project(case: Case, base: Path) -> None:
     if case.of_project:
-        ProjectLedger.create(base / "project.jsonl", clients=24, epsilon=case.budget, delta=1e-3)
+        ProjectLedger.create(base / "project.jsonl", clients=24, epsilon=case.budget, delta=1e-3, reserve=0.0)
 
 
 def _child(case: Case, base: Path, kill: Kill | None, fault: Fault | None) -> int:

@@ -80,7 +80,7 @@ def epsilons(folder: Path, config: dict[str, Any], rounds: int) -> dict[str, Any
     if "privacy" not in config:
         return dict.fromkeys(("noise_multiplier", "epsilon_in_the_papers_way", "epsilon", "lower_bound"), "")
     federation = config["federation"]
-    delta = federation["clients"] ** -1.1
+    delta = config["privacy"].get("delta") or federation["clients"] ** -1.1  # folders of 0.2 have none
     ledger = Ledger.read(folder / "ledger.jsonl")
     holds = ledger.guarantee(delta)
     noise = ledger.releases[-1].mechanism.mechanism.noise_multiplier

@@ -168,6 +168,8 @@ def tables_of(row: Row, seed: int) -> dict[str, Any]:
     for path in row.without:
         table, key = path.split(".")
         del tables[table][key]
+    if "privacy" in tables:
+        tables["privacy"]["delta"] = tables["federation"]["clients"] ** -1.1
     return tables
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from dpfed.run.watched import watched_round
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -28,7 +29,6 @@ from dpfed.config.tables import Config
 from dpfed.report.figures.figure import figure
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import Experiment, build
-from dpfed.run.watched import watched_round
 from dpfed.sweep.plan import plan
 
 HERE = Path(__file__).parent

@@ -43,7 +43,7 @@ def step(name: str, path: Path, records: int) -> str:
         return f"{len(Ledger.read(path).entries)} records"
     if name == "epsilon":
         return f"epsilon {upwards(Ledger.read(path).guarantee(1e-6).epsilon)}"
-    return f"epsilon with one round more {upwards(ProjectLedger.open(path).with_also(ROUND))}"
+    return f"one round more: {ProjectLedger.open(path).refusal(ROUND, run='a', number=records) or 'is paid for'}"
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ def main() -> None:
     rounds = options.parse_args().rounds
     budget = accountant.epsilon(repeated(ROUND, rounds), delta=DELTA)
     path = Path(tempfile.mkdtemp()) / "project.jsonl"
-    ProjectLedger.create(path, clients=10_000, epsilon=budget, delta=DELTA)
+    ProjectLedger.create(path, clients=10_000, epsilon=budget * 1.0001, delta=DELTA, reserve=0.0)
     context, began = multiprocessing.get_context("spawn"), time.perf_counter()
     told, ready = context.Queue(), context.Barrier(2)
     workers = [context.Process(target=charge, args=(path, name, rounds, told, ready)) for name in "ab"]

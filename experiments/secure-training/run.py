@@ -31,6 +31,7 @@ FIELDS = (
     "uplink_bytes_per_client_round", "secure_sum_bytes_per_client_round", "seconds", "audit",
 )  # fmt: skip
 
+DELTA = f"privacy.delta={650**-1.1!r}"
 ZERO_OUT = ("privacy.adjacency=zero-out",)
 LOST = ("aggregation.dropout=0.1",)
 PROTOCOL = ("aggregation.kind=protocol", "aggregation.neighbours=20")
@@ -53,7 +54,7 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
 def run_row(name: str, seed: int) -> dict[str, Any]:
     preset, settings = ROWS[name]
     config = parse(
-        override(presets.tables(preset), [*settings, f"run.seed={seed}", "run.evaluate_every=60"]), source=name
+        override(presets.tables(preset), [*settings, DELTA, f"run.seed={seed}", "run.evaluate_every=60"]), source=name
     )
     with tempfile.TemporaryDirectory() as folder:
         outcome = federation.run(build(config), Path(folder) / "run")

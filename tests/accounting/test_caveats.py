@@ -20,7 +20,7 @@ from accounting import (
     budget,
     guarantee,
 )
-from accounting.caveats import caveats
+from accounting.caveats import caveats, default_delta
 from accounting.ledger.project import ProjectLedger
 
 DELTA_NOTE, EPSILON_NOTE, ZERO_NOTE = "is above 1/clients = 1/100", "is above 20", "epsilon is 0 because delta"
@@ -146,3 +146,17 @@ def test_projects_have_them(tmp_path):
     project.charge(release(0.3, number=1), run="a")
     record = json.loads(json.dumps(project.to_dict()))
     assert said(record["notes"]) == [DELTA_NOTE, *([EPSILON_NOTE] if record["spent_epsilon"] > 20 else [])]
+
+
+def test_a_guarantee_that_is_printed_has_its_note_on_delta():
+    mechanism = Composed(parts=((Gaussian(noise_multiplier=5.0, adjacency="add-remove"), 1),))
+    assert str(guarantee(mechanism, delta=0.02, units=100)).endswith("outright with that probability")
+    assert DELTA_NOTE not in str(guarantee(mechanism, delta=0.01, units=100))
+
+
+def test_few_clients_have_a_default_delta_that_excludes_a_breach():
+    """n^-1.1 alone is .065 at 12 clients and .017 at 40."""
+    for clients in (1, 12, 40, 650, 4000):
+        assert Plan(clients=clients, cohort=1).delta == 1e-4
+    assert default_delta(1438, unit="record") == 1e-5
+    assert default_delta(100_000, unit="record") == 100_000**-1.1 < 1e-5

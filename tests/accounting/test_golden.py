@@ -37,8 +37,12 @@ def lower(sampling, adjacency):
     return lower_bound.epsilon(plan.run(SIGMA, ROUNDS), delta=DELTA)
 
 
-def test_default_delta_is_clients_to_the_minus_1_1():
-    assert Plan(clients=CLIENTS, cohort=COHORT).delta == pytest.approx(6.98286e-5, rel=1e-6)
+@pytest.mark.parametrize(
+    ("clients", "expected"),
+    [(1, 1e-4), (12, 1e-4), (40, 1e-4), (650, 1e-4), (4328, 1e-4), (4329, 9.99939e-5), (6000, 6.98286e-5)],
+)
+def test_default_delta_is_clients_to_the_minus_1_1_and_at_most_a_ten_thousandth(clients, expected):
+    assert Plan(clients=clients, cohort=1).delta == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("conversion", "expected", "order"), [("classical", 1.0077, 15), ("improved", 0.7442, 14)])
@@ -152,7 +156,7 @@ def test_the_papers_shakespeare_row(sigma, expected):
     ],
 )
 def test_tight_fixed_size_account(clients, cohort, sigma, rounds, expected):
-    plan = Plan(clients=clients, cohort=cohort, sampling="fixed")
+    plan = Plan(clients=clients, cohort=cohort, sampling="fixed", delta=clients**-1.1)
     one_pair = budget.epsilon(plan, noise_multiplier=sigma, rounds=rounds, accountant="pld")
     assert round(one_pair, 4) == expected
     assert budget.epsilon(plan, noise_multiplier=sigma, rounds=rounds) <= one_pair

@@ -1,5 +1,6 @@
 """One round against plain arithmetic, and what it promises whatever the clients do."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,11 @@ import pytest
 import torch
 
 from accounting.errors import LedgerError
+from dpfed.data.partition import of_lists
+from dpfed.round import run_round
 from dpfed.run.experiment import build
+from dpfed.stages.clip import Clip
+
 from ..rounds import watched_round
 
 
@@ -27,7 +32,7 @@ def with_updates(experiment, updates):
     class Given:
         labels = experiment.method.clients.labels
 
-        def train(self, weights, clients, *, number, seeds):
+        def train(self, weights, clients, *, number, seeds, failed=None):
             return updates[clients].clone()
 
         def release(self, clients, *, number):
@@ -191,3 +196,55 @@ def test_nan_in_one_clients_data_reaches_nobody_else(tiny_config, strategy):
     assert not torch.isfinite(after[4]).any()
     others = clients[clients != 4]
     torch.testing.assert_close(after[others], before[others])
+
+
+def without_samples(experiment, client):
+    """The experiment in which this client has no samples, and all others have their own."""
+    partition = experiment.method.clients.partition
+    rows = [partition.of(one) if one != client else partition.of(one)[:0] for one in range(partition.clients)]
+    clients = replace(experiment.method.clients, partition=of_lists(rows))
+    return replace(experiment, method=replace(experiment.method, clients=clients))
+
+
+def squared_shift(method, start, seeds, one, other):
+    """Squared distance of a round's joint release, update sum and count, between two datasets; noise cancels.
+
+    one, other: the method on each dataset, and its cohort. In units of the noise on each part.
+    """
+    states = [run_round(start, world, seeds=seeds, ledger=Book(), cohort=cohort) for world, cohort in (one, other)]
+    noise, adaptive = method.stages.private, method.stages.find(Clip).adaptive
+    total = (states[0].broadcast - states[1].broadcast).double().norm() * method.sampler.expected
+    count = math.log(states[1].clip_norm / states[0].clip_norm) / adaptive.rate * adaptive.cohort
+    update_std = noise.update_noise_multiplier * start.clip_norm
+    return float(total / update_std) ** 2 + (count / adaptive.count_noise_std) ** 2
+
+
+@pytest.mark.parametrize("other", ["no samples", "not there"])
+@pytest.mark.parametrize("own", ["outside", "inside", "not finite"])
+@pytest.mark.parametrize("method", ["dp-fedavg", "qsgd"])  # bounded before the wire, and after it
+def test_a_client_moves_sum_and_count_of_an_adaptive_clip_by_what_is_charged(tiny_config, method, own, other):
+    """Zero-out and add-remove, exactly, from the data on: a client without samples has a count of 0, not of 1/2."""
+    settings = (
+        f"method.name={method}",
+        "federation.sampling=all",
+        "federation.cohort=60",
+        "privacy.adjacency=zero-out",
+    )
+    norm = 1e3 if own == "inside" else 1e-2
+    adaptive = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.count_noise_std=1.05", f"privacy.clip_norm={norm}")
+    experiment = build(tiny_config(*settings, *adaptive))
+    everyone = np.arange(60)
+    client = 7
+    with_client = experiment.method
+    if own == "not finite":
+        inputs = with_client.clients.inputs.clone()
+        inputs[with_client.clients.partition.of(client)] = math.nan
+        with_client = replace(with_client, clients=replace(with_client.clients, inputs=inputs))
+    worlds = {
+        "no samples": (without_samples(experiment, client).method, everyone),
+        "not there": (experiment.method, everyone[everyone != client]),
+    }
+    moved = squared_shift(experiment.method, experiment.start, experiment.seeds, (with_client, everyone), worlds[other])
+    assert moved <= (1 / 2.0**2) * (1 + 1e-3)  # the weights are float32
+    if own == "outside":
+        assert moved > 0.99 / 2.0**2  # all that is charged

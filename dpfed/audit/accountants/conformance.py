@@ -16,6 +16,7 @@ from dpfed.audit.accountants.adapters import BUILT_IN, Asked
 from dpfed.audit.accountants.proven import Proven, proven
 from dpfed.audit.accountants.settings import SETTINGS, Setting
 from dpfed.audit.functions.process import Process
+from dpfed.audit.verdict import in_full
 from dpfed.errors import ConfigError, RunError
 
 _ROUNDING = 1e-6
@@ -81,6 +82,11 @@ class AccountantAudit:
         said = [one <= _WITHOUT_MEANING * most + _ROUNDING for one, most in zip(loose, at_most, strict=True)]
         return len(self.of("right")) + sum(said)
 
+    @property
+    def verdict_in_full(self) -> str:
+        """The verdict with its scope."""
+        return in_full(self.verdict, "on these settings")
+
     def in_words(self) -> str:
         """The verdict in a sentence or two."""
         failed = len(self.of("error"))
@@ -104,6 +110,7 @@ class AccountantAudit:
         return {
             "accountant": self.name,
             "verdict": self.verdict,
+            "verdict_in_full": self.verdict_in_full,
             "words": self.in_words(),
             "counts": counts,
             "cases": [one.to_dict() for one in self.cases],

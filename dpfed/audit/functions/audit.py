@@ -19,11 +19,11 @@ from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.functions.claim import Claimed, DrawnGaussian, FunctionClaim, claim_of
 from dpfed.audit.functions.events import Events, events_test
-from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
+from dpfed.audit.functions.learnt_scores import LearntScore
 from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
 from dpfed.audit.functions.outputs import coded_table
+from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_with_trials
 from dpfed.audit.functions.process import Process
-from dpfed.audit.functions.shown_seeds import shows_the_seed
 from dpfed.audit.functions.trials import Calls, Progress, Trials
 from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
 from dpfed.audit.power import LIKELY, NOISES, Region
@@ -38,7 +38,9 @@ Floats = NDArray[np.float64]
 TRIALS = 6_000
 """Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
 
-_LEARN, _CODES = 1_000, 2
+_OF_EXACT = 0.02
+"""Of the error probability of a Gaussian claim, for the exact distance of two calls with the same seed."""
+
 _OF_EVENTS = 0.25
 """Of the error probability, for the test of events where a pilot saw any."""
 
@@ -75,7 +77,7 @@ def audit_function(
     layout:    sizes of the layers of the updates
     worlds:    pairs of inputs of one's own in place of updates, of any kind: records, a state and a batch
     trials:    calls that are counted, over both worlds and all pairs. A pilot takes more: of 6,000 trials 450
-               a pair where noise follows the seed (9,620 calls in all), 2,650 where it does not (27,220)
+               a pair where noise follows the seed (11,940 calls in all at most), 2,650 where it does not (30,940)
     batched:   f(updates [t, clients, dimension], seeds [t]) gives t outputs
     arrays:    "torch" or "numpy": what f is given
     time_limit: seconds, for all calls, in a process of its own
@@ -132,11 +134,14 @@ def audit_calls(
     began, number = time.monotonic(), require.count(at_least=20, trials=trials)
     alpha = 1 - require.open_probability(confidence=confidence)
     trial = Trials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
-    pilots = [_pilot(trial, pair, number) for pair in pairs]
+    exact = _OF_EXACT if claim.gaussian else 0.0
+    pairs, pilots, measured = pairs_with_trials(trial, pairs, number)
+    moved = exact_distance(trial, claim, pairs, pilots, number, alpha * exact) if claim.gaussian else None
+    alpha *= 1 - exact
     part = _OF_EVENTS if any(one.events for one in pilots) else 0.0
     tests: list[FunctionTest] = []
     tried, guessed = [], []
-    shares = _shares(list(pairs), pilots, number, alpha * (1 - part), seed)
+    shares = _shares(pairs, pilots, number, alpha * (1 - part), seed)
     for share in shares:
         found, guesses = share.tests(trial, claim)
         tests += found
@@ -154,37 +159,11 @@ def audit_calls(
         trials=counted,
         seed=seed,
         tests=tuple(tests),
-        checks=_checks(trial, pilots, pairs[0] if of_updates else None),
+        checks=(*([moved] if moved else []), *_checks(trial, pilots, pairs[0] if of_updates else None)),
         not_tried=tuple(pair.name for pair in pairs if pair.name not in tried),
+        only_measured=measured,
         seconds=time.monotonic() - began,
     )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Pilot:
-    """What is learnt of a pair. shows_seed: the seed is in the output, and noise follows it."""
-
-    scores: list[LearntScore]
-    events: Events | None
-    shows_seed: bool
-
-
-def _pilot(trial: Trials, pair: Worlds, trials: int) -> _Pilot:
-    """To learn the scores from seeds that both worlds share, or from more where noise does not follow them; and to
-    measure them from others."""
-    count, words = max(50, trials // 80), f"pilot, {pair.name}"
-    shared = trial.drawn(count)
-    first = trial.tables(pair, (shared, shared), words)
-    other, one = (table[:, _CODES:] for table in first)
-    follows, shows_seed = seeds_cancel(one, other), shows_the_seed(one, other, shared)
-    if not follows:
-        count = max(_LEARN, trials // 10)
-        first = trial.tables(pair, (trial.drawn(count), trial.drawn(count)), words)
-    measured = max(60, min(150, trials // 8), count // 4)
-    second = trial.tables(pair, (trial.drawn(measured), trial.drawn(measured)), words)
-    seen0, seen1 = ((first[world][:, _CODES:], second[world][:, _CODES:]) for world in (0, 1))
-    codes0, codes1 = (np.concatenate([first[world][:, :_CODES], second[world][:, :_CODES]]) for world in (0, 1))
-    return _Pilot(scores=learnt(seen1, seen0, shared=follows), events=Events.of(codes1, codes0), shows_seed=shows_seed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -210,9 +189,9 @@ class _Share:
         scored, guesses = np.zeros((len(self.scores), self.trials)), np.zeros(self.trials)
         for chunk, rows in trial.chunks(self.pair, (trial.drawn(counts[0]), trial.drawn(counts[1])), self.pair.name):
             table = coded_table(rows)
-            scored[:, chunk] = [score.of(table[:, _CODES:]) for score in self.scores]
+            scored[:, chunk] = [score.of(table[:, CODES:]) for score in self.scores]
             if self.events is not None:
-                guesses[chunk] = self.events.guesses(table[:, :_CODES])
+                guesses[chunk] = self.events.guesses(table[:, :CODES])
         found = []
         for score, seen, (cut, guessing, middle) in zip(self.scores, scored, cuts, strict=True):
             worlds = seen[: counts[0]], seen[counts[0] :]
@@ -262,9 +241,9 @@ class _Share:
         )
 
 
-def _shares(pairs: list[Worlds], pilots: list[_Pilot], trials: int, alpha: float, seed: int) -> list[_Share]:
+def _shares(pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float, seed: int) -> list[_Share]:
     """Half of the trials, and half of alpha, for the pair whose pilot shows the most; the rest over the others."""
-    shown = [max(score.separation for score in one.scores) for one in pilots]
+    shown = [one.shown for one in pilots]
     best = next(k for k, one in enumerate(shown) if one >= 0.9 * max(shown))
     others = [k for k in range(len(pairs)) if k != best]
     part = trials // 2 // len(others) if others else 0
@@ -344,7 +323,7 @@ def _finds_beyond(claim: FunctionClaim, trials: int, alpha: float) -> float:
     return epsilon_of_shift(max(-2 * float(ndtri(rate)), claim.mu), delta=claim.delta)
 
 
-def _checks(trial: Trials, pilots: list[_Pilot], updates: Worlds | None) -> tuple[Check, ...]:
+def _checks(trial: Trials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
     """What is no test of a score. updates: worlds of rows, of which one may be NaN."""
     found = []
     if any(one.shows_seed for one in pilots):

@@ -13,7 +13,7 @@ from dpfed.audit.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.functions.claim import FunctionClaim
 from dpfed.audit.power import LIKELY
 from dpfed.audit.rejection import ClaimTest
-from dpfed.audit.verdict import Check
+from dpfed.audit.verdict import Check, in_full
 
 ENOUGH = 0.9
 """A pair reaches the claimed separation if it shows this part of it; what is shown is an estimate."""
@@ -63,7 +63,11 @@ class FunctionTest:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionAudit:
-    """What was claimed of a function, what was seen, and what follows."""
+    """What was claimed of a function, what was seen, and what follows.
+
+    not_tried: pairs without trials, for there were too few. only_measured: pairs of uneven updates whose short pilot
+    showed no more of the client than the pairs that were tried.
+    """
 
     name: str
     claim: FunctionClaim
@@ -73,6 +77,7 @@ class FunctionAudit:
     tests: tuple[FunctionTest, ...]
     checks: tuple[Check, ...]
     not_tried: tuple[str, ...]
+    only_measured: tuple[str, ...]
     seconds: float
 
     @property
@@ -106,7 +111,7 @@ class FunctionAudit:
     @property
     def _too_far(self) -> bool:
         """Whether what is estimated speaks against a Gaussian claim that the trials do not refute."""
-        return self.claim.gaussian and self.gap > _BEYOND_CHANCE * _farthest(self.claim.mu)
+        return self.claim.gaussian and self.gap > _BEYOND_CHANCE * farthest(self.claim.mu)
 
     def in_words(self) -> str:
         """The verdict in a sentence or two."""
@@ -153,6 +158,11 @@ class FunctionAudit:
     def _shown(self, one: FunctionTest) -> float:
         return max(one.lower_bound, one.lower_bound_gdp if self.claim.gaussian else 0.0)
 
+    @property
+    def verdict_in_full(self) -> str:
+        """The verdict with its scope."""
+        return in_full(self.verdict)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of `dpfed audit upload --json`."""
         gaussian = max(one.lower_bound_gdp for one in self.tests)
@@ -173,10 +183,12 @@ class FunctionAudit:
             },
             "checks": [check.to_dict() for check in self.checks],
             "verdict": self.verdict,
+            "verdict_in_full": self.verdict_in_full,
             "words": self.in_words(),
             "adjacency": str(self.claim.adjacency),
             "pairs": [one.to_dict() for one in self.tests],
             "not_tried": list(self.not_tried),
+            "only_measured": list(self.only_measured),
             "seed": self.seed,
             "seconds": self.seconds,
         }
@@ -189,7 +201,7 @@ def _limit(claim: FunctionClaim) -> float:
     return epsilon_of_shift(claim.mu / _A_FIFTH, delta=claim.delta) if math.isfinite(claim.mu) else math.inf
 
 
-def _farthest(mu: float) -> float:
+def farthest(mu: float) -> float:
     """How far apart any score of a mu-GDP mechanism is at most, in stds within its worlds, over mu: a little more than
     1, or for large mu much more (of signs, say). With densities p, q and m = (p + q) / 2, the square of a score's gap
     over its variance under m (that within, and a quarter of the square) is at most the integral of (p - q)^2 / m

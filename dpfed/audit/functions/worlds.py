@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.directions import LOUD, equal_in_every_layer, signs, uneven
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float32]
-
-LOUD = 1e3
-"""The norm of loud updates over the clip norm: far beyond any clip, so that the clip is under test."""
 
 _BARELY = 0.01  # of an entry: enough to change which entries are the largest, next to nothing for a norm
 _PARTS = 4
@@ -25,11 +23,15 @@ _PARTS = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Worlds:
-    """Two neighbouring inputs, of any kind that the function takes; `one` has the client, or record, under test."""
+    """Two neighbouring inputs, of any kind that the function takes; `one` has the client, or record, under test.
+
+    screened: the pair gets trials only if a short pilot shows more of the client than the other pairs do
+    """
 
     name: str
     one: Any
     other: Any
+    screened: bool = False
 
     @cached_property
     def both(self) -> tuple[Any, Any]:
@@ -44,14 +46,15 @@ def pairs_of_updates(
     the next, and those between in others.
 
     add-remove: it is missing in the other world [clients - 1, dimension]; zero-out: it sends zeros; replace-one: the
-    opposite. layout: sizes of a model's layers, by default four equal parts.
+    opposite. layout: sizes of a model's layers, by default four equal parts. Pairs of uneven entries come last and are
+    screened.
     """
     sizes = _layout(layout, dimension)
     if clients < 2 or not clip_norm > 0:
         raise ConfigError(f"clients={clients}, clip_norm={clip_norm}: must be at least 2 clients, and a norm above 0.")
-    signs = _signs(dimension)
+    even_signs = signs(dimension) / dimension**0.5
     loud = LOUD * clip_norm
-    dense = loud * signs / dimension**0.5
+    dense = loud * even_signs
     entry = np.zeros(dimension)
     entry[dimension // 2] = loud
     even = np.arange(dimension) % 2 == 0
@@ -59,7 +62,7 @@ def pairs_of_updates(
 
     places = itertools.cycle(_places(clients))
 
-    def pair(name: str, one: Any, rest: Any, other: Any = None) -> Worlds:
+    def pair(name: str, one: Any, rest: Any, other: Any = None, *, screened: bool = False) -> Worlds:
         at = next(places)
         others = np.tile(np.asarray(rest, dtype=np.float32), (clients - 1, 1))
         own = np.asarray(one, dtype=np.float32)[None]
@@ -68,22 +71,24 @@ def pairs_of_updates(
         missing = adjacency is Adjacency.ADD_REMOVE and not np.any(other)
         instead = others[:0] if missing else np.asarray(other, dtype=np.float32).reshape(1, -1)
         rows = [np.concatenate([others[:at], of_it, others[at:]]) for of_it in (own, instead)]
-        return Worlds(name=name, one=rows[0], other=rows[1])
+        return Worlds(name=name, one=rows[0], other=rows[1], screened=screened)
 
     nothing = np.zeros(dimension)
     found = [
         pair("far beyond the clip norm", dense, nothing),
         pair("far beyond, the other way", -dense, nothing),
         pair("one coordinate", entry, nothing),
-        pair("equal norm in every layer", loud * _layers(sizes, signs), nothing),
+        pair("equal norm in every layer", loud * equal_in_every_layer(sizes), nothing),
         pair("all others opposite", dense, -dense),
-        pair("others opposite, at the clip norm", dense, -clip_norm * signs / dimension**0.5),
-        pair("just inside the clip norm", 0.9999 * clip_norm * signs / dimension**0.5, nothing),
+        pair("others opposite, at the clip norm", dense, -clip_norm * even_signs),
+        pair("just inside the clip norm", 0.9999 * clip_norm * even_signs, nothing),
     ]
     if adjacency is Adjacency.REPLACE_ONE:
-        return [*found, pair("other entries on top", values[0], values[0], values[1])]
-    found.append(pair("other entries on top", values[0], values[1] / (2 * (clients - 1))))
-    return found
+        found.append(pair("other entries on top", values[0], values[0], values[1]))
+    else:
+        found.append(pair("other entries on top", values[0], values[1] / (2 * (clients - 1))))
+    rows = uneven(sizes)
+    return [*found, *(pair(name, loud * row, nothing, screened=True) for name, row in rows.items())]
 
 
 def not_a_number(worlds: Worlds) -> Worlds:
@@ -105,13 +110,3 @@ def _layout(layout: Sequence[int] | None, dimension: int) -> list[int]:
     if sum(layout) != dimension or min(layout) < 1:
         raise ConfigError(f"layout={list(layout)}: must be sizes above 0 that sum to dimension={dimension}.")
     return list(layout)
-
-
-def _signs(size: int) -> NDArray[np.float64]:
-    """+1 and -1 in no pattern that a code might treat in a special way; always the same."""
-    return np.where(np.random.default_rng(7).random(size) < 0.5, 1.0, -1.0)
-
-
-def _layers(sizes: Sequence[int], signs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Norm 1 in every layer."""
-    return np.asarray(signs / np.sqrt(np.repeat(np.asarray(sizes, dtype=float), sizes)))

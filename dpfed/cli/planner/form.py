@@ -24,7 +24,7 @@ SAMPLERS: dict[str, str] = {
 NEIGHBOURS: dict[str, str] = {
     "": "as the sampling needs",
     "add-remove": "add-remove: one client more or less",
-    "zero-out": "zero-out: one client sends zeros",
+    "zero-out": "zero-out: one client sends zeros, as without samples",
     "replace-one": "replace-one: one client is another",
 }
 MECHANISM_WORDS: dict[str, str] = {
@@ -87,7 +87,7 @@ PEOPLE = (
         name="separation", label="Rounds from one part to the next", whole=True, when={"sampling": ["min-separation"]}
     ),
     InputBox(name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items())),
-    InputBox(name="delta", label="Delta", hint="empty: clients to the power of -1.1"),
+    InputBox(name="delta", label="Delta", hint="empty: the smaller of clients^-1.1 and 1e-4"),
 )  # fmt: skip
 
 _SCALED = {"mechanism": list(_INTEGERS)}

@@ -45,7 +45,7 @@ def _page(
         "planner.html",
         title="Privacy plan",
         connects=connects,
-        scripts=("planner_figures.js", "planner_sources.js", "planner.js"),
+        scripts=("hover.js", "planner_figures.js", "planner_sources.js", "planner.js"),
         style="planner.css",
         numbers=numbers,
         people=people,

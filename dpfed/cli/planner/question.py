@@ -43,7 +43,7 @@ class Question:
     epsilon
         The target, if the noise multiplier or the rounds are wanted.
     delta
-        Default: clients^-1.1.
+        Default: the smaller of clients^-1.1 and 1e-4.
     sampling
         How a cohort is drawn; docs/participation.md says which is for whom.
     participations

@@ -47,7 +47,9 @@ class FlowerAccountant:
                 operating system: "simulated"
 
     Claim: `get_epsilon(delta)` is an upper bound for all releases composed, each a sum of rows of norm at most C with
-    normal noise of standard deviation noise_multiplier C. Unit: one client. Direction of error: upwards.
+    normal noise of standard deviation noise_multiplier C, if their number was fixed before the first result. Whoever
+    may end by results states a limit that was fixed before, and stops within it (`would_exceed`).
+    Unit: one client. Direction of error: upwards.
 
     sampling_method      neighbouring_relation  one client moves the sum by  account
     poisson              add-or-remove-one      C                            Poisson, rate sample_size / population_size

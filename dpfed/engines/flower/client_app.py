@@ -31,7 +31,8 @@ from dpfed.engines.flower.conversation import (
 from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
 from dpfed.engines.flower.secure_client import advertise, masked, share, unmask
 from dpfed.engines.flower.settings import check_engine, fingerprint
-from dpfed.errors import ConfigError, WireError
+from dpfed.errors import ConfigError, TrainingFailed, WireError
+from dpfed.methods.choices import counts_errors
 from dpfed.run.experiment import Experiment, build
 from dpfed.stages.chain import client_halves
 from dpfed.stages.stage import Round
@@ -63,11 +64,11 @@ def client_app(
 
 def introduce(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
     """Which client this node is. One whose own samples cannot be used says so here, before any round."""
-    checked = _checked(config)
-    client = client_of(context, checked)
+    experiment = _experiment(config)
+    client = client_of(context, experiment.config)
     if load_data is not None:
-        with_own_samples(_experiment(config), client, load_data(context))
-    values: dict[str, Any] = {"client": client, "fingerprint": fingerprint(checked)}
+        with_own_samples(experiment, client, load_data(context))
+    values: dict[str, Any] = {"client": client, "fingerprint": fingerprint(experiment.config)}
     return Message(RecordDict({"introduction": ConfigRecord(values)}), reply_to=message)
 
 
@@ -82,15 +83,34 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
         fingerprint=fingerprint(experiment.config),
     )
     _once(client, instruction.round, experiment.config.federation.rounds, context)
-    if load_data is not None and instruction.train:
-        experiment = with_own_samples(experiment, client, load_data(context))
-    now = announced(experiment, client, instruction, context)
-    upload = upload_of(experiment, client, now)
+    now, upload = _answered(experiment, load_data, client, instruction, context)
     if isinstance(experiment.method.aggregation, SecureSums):
         hidden = masked(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
         upload = replace(upload, payload=hidden, padding=b"")
     _remember(now, client, context)
     return Message(upload.to_content(), reply_to=message)
+
+
+def _answered(
+    experiment: Experiment, load_data: LoadData | None, client: int, instruction: Instruction, context: Context
+) -> tuple[Round, UploadMessage]:
+    """The upload of a client's part in a round. An exception that its samples may have caused, in training, in
+    load_data or in a custom stage, would show in an error reply: the upload of an update that is not finite takes its
+    place, unless run.on_error is "raise"."""
+    counts = counts_errors(experiment.config, on_nodes=True)
+    experiment = replace(experiment, method=replace(experiment.method, counts_errors=counts))
+    try:
+        trained = experiment
+        if load_data is not None and instruction.train:
+            trained = with_own_samples(experiment, client, load_data(context))
+        now = announced(trained, client, instruction, context)
+        return now, upload_of(trained, client, now)
+    except BaseException as error:
+        lacks = isinstance(error, KeyboardInterrupt | MemoryError | torch.OutOfMemoryError | TrainingFailed)
+        if lacks or not (counts and instruction.train):
+            raise
+    now = announced(experiment, client, instruction, context)
+    return now, upload_of(experiment, client, now, learnt=torch.full((1, len(now.broadcast)), torch.nan))
 
 
 def answer(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
@@ -109,10 +129,13 @@ def announced(experiment: Experiment, client: int, instruction: Instruction, con
     return experiment.method.announce(task, experiment.seeds)
 
 
-def upload_of(experiment: Experiment, client: int, now: Round) -> UploadMessage:
-    """Train (or not), and the client halves of the stages up to the bytes: what this client sends."""
+def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | None = None) -> UploadMessage:
+    """Train (or not, or take what was `learnt` [1, d]), and the client halves of the stages up to the bytes: what this
+    client sends."""
     method, ids, trains = experiment.method, now.task.participants, len(now.task.cohort) > 0
-    if trains:
+    if learnt is not None:
+        rows = learnt.to(now.broadcast.device)
+    elif trains:
         ((_, rows),) = method.updates(ids, now, experiment.seeds, at_once=None)
     else:
         rows = torch.zeros(1, len(now.broadcast), device=now.broadcast.device)
@@ -125,6 +148,7 @@ def upload_of(experiment: Experiment, client: int, now: Round) -> UploadMessage:
         payload=payload,
         padding=padding_to(method.stages.fixed_bits, payload),
         inside=now.tally.inside > 0 if tells else None,
+        outside=now.tally.outside > 0 if tells else None,
         finite=now.tally.not_finite == 0 if tells else None,
     )
 

@@ -54,7 +54,8 @@ class Instruction:
 class UploadMessage:
     """What a client sends back. `padding` fills the payload up to a size that tells nothing.
 
-    inside, finite: of the row that was bounded; None where the server puts the bound or must not know.
+    inside, outside, finite: of the row that was bounded (`dpfed.stages.stage.Tally`); None where the server puts the
+        bound or must not know.
     """
 
     client: int
@@ -62,6 +63,7 @@ class UploadMessage:
     payload: bytes
     padding: bytes = b""
     inside: bool | None = None
+    outside: bool | None = None
     finite: bool | None = None
 
     def to_content(self) -> RecordDict:
@@ -71,8 +73,8 @@ class UploadMessage:
             "payload": self.payload,
             "padding": self.padding,
         }
-        if self.inside is not None and self.finite is not None:
-            values |= {"inside": self.inside, "finite": self.finite}
+        flags = {"inside": self.inside, "outside": self.outside, "finite": self.finite}
+        values |= {name: flag for name, flag in flags.items() if flag is not None}
         return RecordDict({"upload": ConfigRecord(values)})
 
 
@@ -130,7 +132,7 @@ def require_fingerprint(given: str, own: str) -> None:
 def read_upload(reply: Message, *, client: int, number: int, flags: bool) -> UploadMessage:
     """The upload in a reply to round `number`. WireError for an error, or for anything but this client's upload."""
     kinds: dict[str, type] = {"client": int, "round": int, "payload": bytes, "padding": bytes}
-    values = _entries(reply, "upload", kinds | ({"inside": bool, "finite": bool} if flags else {}))
+    values = _entries(reply, "upload", kinds | (dict.fromkeys(("inside", "outside", "finite"), bool) if flags else {}))
     upload = UploadMessage(**values)
     if (upload.client, upload.round) != (client, number):
         raise WireError(f"an upload of client {upload.client} in round {upload.round}: expected {client}, {number}.")

@@ -94,6 +94,7 @@ class Inbox:
         tally = self._opened.now.tally
         tally.trained += 1
         tally.inside += read.inside if upload.inside is None else upload.inside
+        tally.outside += read.outside if upload.outside is None else upload.outside
         tally.not_finite += upload.finite is False or read.not_finite > 0
         if read.uplink_bytes is not None:
             tally.uplink_bytes = (tally.uplink_bytes or 0) + read.uplink_bytes

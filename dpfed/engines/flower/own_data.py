@@ -13,6 +13,7 @@ from flwr.app import Context
 from numpy.typing import ArrayLike, NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
+from dpfed.data.dataset import exact_floats
 from dpfed.data.letters import check_letters
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError, DataError
@@ -59,12 +60,10 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
     of_classes = experiment.dataset.classes is not None
     if inputs.dtype.kind not in "biuf" or labels.dtype.kind not in ("iu" if of_classes else "biuf"):
         raise DataError(f"{_WHOSE}: {inputs.dtype}, {labels.dtype}; must be numbers, and integers for classes.")
-    with np.errstate(over="ignore"):
-        floats = inputs.astype(np.float32)
     own = replace(
         experiment.dataset,
         name=_WHOSE,
-        train_inputs=floats,
+        train_inputs=_as(experiment.dataset.test_inputs.dtype, inputs),
         train_labels=labels.astype(experiment.dataset.test_labels.dtype),
         train_clients=None,
         natural_clients=0,
@@ -82,6 +81,17 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
         partition=Partition(indices=np.arange(count, dtype=np.int64), offsets=offsets),
     )
     return replace(experiment, method=replace(experiment.method, clients=clients))
+
+
+def _as(kind: np.dtype[Any], inputs: NDArray[Any]) -> NDArray[Any]:
+    """Inputs in the type in which the network takes them. DataError for numbers that this type does not hold."""
+    if kind.kind == "f" and inputs.dtype.kind in "iu":
+        return exact_floats(inputs, _WHOSE)
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = inputs.astype(kind)
+    if kind.kind == "i" and not np.array_equal(made, inputs):
+        raise DataError(f"{_WHOSE}: {inputs.dtype}; the network takes integers, and these are not all whole numbers.")
+    return made
 
 
 def equal_weights(experiment: Experiment) -> Experiment:

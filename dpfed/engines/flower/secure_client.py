@@ -12,7 +12,6 @@ from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.secure import SecureSums
 from dpfed.compress.packing import unpack
-from dpfed.engines.flower.secure_sum import agreed
 from dpfed.errors import WireError
 from dpfed.run.experiment import Experiment
 
@@ -68,7 +67,7 @@ def _agreement(experiment: Experiment, number: int, terms: bytes) -> Agreement:
         raise WireError(f"terms of {len(terms)} bytes: must be participants of 8 bytes each and a session of 16.")
     participants = np.frombuffer(terms[:-_SESSION], dtype="<i8").astype(np.int64)
     _require_clients_of(experiment, participants)
-    agreement = agreed(method.aggregation, participants, size=method.stages.width, number=number)
+    agreement = method.aggregation.agreed(participants, size=method.stages.width, number=number)
     return replace(agreement, session=terms[-_SESSION:])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement, agree
+from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.messages import MessageKind, party_of
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
@@ -38,29 +38,20 @@ class NodeSums:
     terms: SecureSums
 
     def open(
-        self, participants: NDArray[np.int64], *, size: int, dtype: torch.dtype, device: torch.device, number: int
+        self,
+        participants: NDArray[np.int64],
+        *,
+        dropouts: Mapping[int, ProtocolStep],
+        size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        number: int,
     ) -> NodeSum:
-        terms = self.terms
-        agreement = agreed(terms, participants, size=size, number=number)
-        turns = Turns(agreement, terms.dropouts.draw(participants, number))
-        return NodeSum(agreement, turns, tolerance=terms.tolerance, device=device)
+        agreement = self.terms.agreed(participants, size=size, number=number)
+        return NodeSum(agreement, Turns(agreement, dropouts), tolerance=self.terms.tolerance, device=device)
 
     def overhead_bits(self, participants: int) -> int:
         return self.terms.overhead_bits(participants)
-
-
-def agreed(terms: SecureSums, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
-    """The terms of a round, as server and clients work them out each for itself from the configuration; the session,
-    which the server draws, is not part of them."""
-    return agree(
-        participants,
-        size=size,
-        bits=terms.bits,
-        threshold=terms.threshold,
-        neighbours=terms.neighbours,
-        graph_seed=terms.seeds.integer("secagg.graph", number),
-        least=terms.least_participants,
-    )
 
 
 class NodeSum:

@@ -22,11 +22,9 @@ from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.run.experiment import Experiment, build
+from dpfed.run.folder import with_delta_of
 from dpfed.run.loop import OnRound, Outcome, Run
-from dpfed.run.protection import ALONE, ALONE_WITHOUT_NOISE
-
-_APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
-_APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"
+from dpfed.run.protection import on_nodes
 
 TIMEOUT = 3600.0
 """Seconds that a round waits for its clients."""
@@ -49,12 +47,13 @@ def server_app(config: Path | Mapping[str, Any], *, own_code: Sequence[Path] = (
         if not isinstance(out, str) or not Path(out).is_absolute():
             raise ConfigError(f"out={out!r} of the run config: must be an absolute path on the server's machine.")
         load(own_code)
-        experiment = build(parse(tables, source="the app's config.toml"))
+        resume = bool(settings.get("resume", False))
+        given = with_delta_of(Path(out), tables) if resume else tables
         outcome = serve(
             grid,
-            experiment,
+            build(parse(given, source="the app's config.toml")),
             Path(out),
-            resume=bool(settings.get("resume", False)),
+            resume=resume,
             timeout=float(settings.get("timeout", TIMEOUT)),
             patience=float(settings.get("patience", PATIENCE)),
         )
@@ -83,7 +82,7 @@ def serve(
     check_engine(config)
     experiment = equal_weights(experiment)
     if isinstance(experiment.method.aggregation, SecureSums):
-        experiment = replace(experiment, not_protected=tuple(_on_nodes(note) for note in experiment.not_protected))
+        experiment = replace(experiment, not_protected=tuple(on_nodes(note) for note in experiment.not_protected))
     if resume and config.method.error_feedback:
         raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")
     print_ = fingerprint(config)
@@ -96,7 +95,3 @@ def serve(
         return run.all_rounds(Nodes(directory, grid, print_, timeout=timeout), stop)
     finally:
         run.release()
-
-
-def _on_nodes(note: str) -> str:
-    return note.replace(ALONE, _APART).replace(ALONE_WITHOUT_NOISE, _APART_WITHOUT_NOISE)

@@ -12,7 +12,7 @@ from dpfed import __version__
 from dpfed.config.own_code import VARIABLE, code_hash, only_here
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.run.experiment import own_code_of
+from dpfed.run.experiment import own_code_of, resolved
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -73,9 +73,9 @@ def check_engine(config: Config) -> None:
 
 
 def fingerprint(config: Config) -> str:
-    """The same on two machines exactly if their configurations, but for keys of the machine, packages and own
-    code agree."""
-    tables = config.to_dict()
+    """Return equal text on two machines exactly if their configurations, but for keys of the machine, packages and
+    custom code agree. Keys that follow from others count as given."""
+    tables = resolved(config).to_dict()
     for table, keys in _OF_THE_MACHINE.items():
         for key in keys:
             tables.get(table, {}).pop(key, None)

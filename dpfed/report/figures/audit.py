@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
+from dpfed.report.figures.inline import ChartGroup, inline, tooltips
 
 Floats = NDArray[np.float64]
 
@@ -30,8 +31,11 @@ class Observed:
 
 def plot_audit(
     epsilons: Floats, claimed: Floats, rates: Floats, least_missed: Floats, pairs: Sequence[Observed], path: Path
-) -> None:
-    """Left: the claimed profile at `epsilons` and what each pair shows at least. Right: the same as error rates."""
+) -> ChartGroup:
+    """Draw two panels, and return them for a page.
+
+    Left: the claimed profile at `epsilons` and what each pair shows at least. Right: the same as error rates.
+    """
     entries = len(pairs) + 2
     rows = -(-entries // _ACROSS)
     with figure(path, columns=2, below=0.2 * rows) as axes:
@@ -46,6 +50,7 @@ def plot_audit(
             points, limits = _point(one), (one.fpr_upper, one.fnr_upper)
             right.plot(*zip(points, limits, strict=True), color=colour, linewidth=1)
             right.plot(*points, mark, color=colour, markersize=4, label=one.name)
+            tooltips(right, [points[0]], [points[1]], [_said(one)])
         left.set(yscale="log", ylim=(_LEAST, 1.5), xlabel="epsilon", ylabel="delta")
         left.set_title("claimed, and shown at least by each pair", fontsize=9)
         right.set(
@@ -58,6 +63,7 @@ def plot_audit(
         right.figure.legend(
             *right.get_legend_handles_labels(), loc="outside lower center", ncols=_ACROSS, frameon=False, fontsize=9
         )
+        return inline(right.figure, files=path.name)
 
 
 def _colour(k: int, count: int) -> Any:
@@ -67,6 +73,10 @@ def _colour(k: int, count: int) -> Any:
     from matplotlib import colormaps
 
     return colormaps["turbo"](0.05 + 0.9 * k / (count - 1))
+
+
+def _said(one: Observed) -> str:
+    return f"{one.name}: {one.false_positive_rate:.1%} false positives, {one.false_negative_rate:.1%} false negatives"
 
 
 def _point(one: Observed) -> tuple[float, float]:

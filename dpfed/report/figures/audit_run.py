@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
+from dpfed.report.figures.inline import ChartGroup, inline, tooltips
 
 Floats = NDArray[np.float64]
 
@@ -45,12 +46,13 @@ class CohortSizes:
 
 def plot_audit(
     canaries: CanaryScores | None, noise: NoiseRatios | None, cohorts: CohortSizes | None, path: Path
-) -> None:
-    """Write the figure; a panel without data says so."""
+) -> ChartGroup:
+    """Write the figure, in which a panel without data says so; return the others for a page."""
     with figure(path, columns=3) as axes:
         _canaries(axes[0], canaries)
         _noise(axes[1], noise)
         _cohorts(axes[2], cohorts)
+        return inline(axes[0].figure, files=path.name)
 
 
 def _canaries(axis: Any, found: CanaryScores | None) -> None:
@@ -86,6 +88,12 @@ def _noise(axis: Any, found: NoiseRatios | None) -> None:
     axis.plot(rounds[inside], found.ratios[inside], "o", markersize=3, color=COLOURS[0], label="a round")
     if not inside.all():
         axis.plot(rounds[~inside], found.ratios[~inside], "x", markersize=6, color=COLOURS[1], label="outside")
+    kept = [f"{low:.3f} to {high:.3f}" for low, high in zip(found.low, found.high, strict=True)]
+    words = [
+        f"round {at}: {ratio:.3f} of what is charged; a correct run has {limits}"
+        for at, ratio, limits in zip(rounds, found.ratios, kept, strict=True)
+    ]
+    tooltips(axis, list(rounds), list(found.ratios), words)
     low, high = axis.get_ylim()
     axis.set_ylim(low, high + 0.25 * (high - low))  # room for the legend
     axis.set(xlabel="round", ylabel="noise std over charged std", title="noise in the sum")
@@ -101,6 +109,11 @@ def _cohorts(axis: Any, found: CohortSizes | None) -> None:
     width = float(middles[1] - middles[0]) if len(middles) > 1 else 1.0
     axis.bar(middles, counts, width=0.85 * width, alpha=0.4, color=COLOURS[0], label="rounds seen")
     axis.plot(middles, expected, "o-", markersize=3, color=COLOURS[1], label="claimed law")
+    words = [
+        f"about {at:.0f} clients: {seen:.0f} rounds, {due:.1f} expected"
+        for at, seen, due in zip(middles, counts, expected, strict=True)
+    ]
+    tooltips(axis, list(middles), list(expected), words)
     axis.set(xlabel="clients in the round", ylabel="rounds", title="cohort sizes")
     low, high = axis.get_xlim()
     axis.set_xlim(low - 3, high + 3)  # a constant size, too, is one bar

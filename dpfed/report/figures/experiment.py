@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from accounting.rounding import upwards
 from dpfed.report.figures.figure import figure, legend_beside, plain_log_ticks
+from dpfed.report.figures.inline import ChartGroup, inline, tooltips
 from dpfed.report.figures.looks import Look, looks_for
+from dpfed.report.units import significant
 
 _BESIDE = 2.4
 _NO_LOOKS: Mapping[str, Look] = {}
@@ -40,8 +42,10 @@ class Point:
     published: float | None = None
 
 
-def plot_curves(curves: Sequence[Curve], path: Path, *, looks: Mapping[str, Look] = _NO_LOOKS) -> None:
-    """Accuracy over rounds and over megabytes: mean, and the range of the seeds as a band."""
+def plot_curves(
+    curves: Sequence[Curve], path: Path, *, looks: Mapping[str, Look] = _NO_LOOKS, caption: str = ""
+) -> ChartGroup:
+    """Draw accuracy over rounds and over megabytes: mean, and the range of the seeds as a band."""
     looks = looks_for([curve.name for curve in curves], looks)
     with figure(path, columns=2, beside=_BESIDE, pdf=True) as (left, right):
         for curve in curves:
@@ -55,6 +59,7 @@ def plot_curves(curves: Sequence[Curve], path: Path, *, looks: Mapping[str, Look
                 )
                 if len(curve.accuracies) > 1:
                     axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
+                tooltips(axes, x, middle, _curve_words(curve, middle, low, high))
         left.set(xlabel="rounds", ylabel="test accuracy, %")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set(xlabel="uplink of all clients, MB (log)", ylabel="test accuracy, %", xscale="log")
@@ -62,6 +67,21 @@ def plot_curves(curves: Sequence[Curve], path: Path, *, looks: Mapping[str, Look
         if any(len(curve.accuracies) > 1 for curve in curves):
             left.set_title("mean, and range over seeds", fontsize=10)
         legend_beside(left)
+        return inline(left.figure, words=caption, files=_files(path))
+
+
+def _curve_words(curve: Curve, *middle_low_high: NDArray[np.float64]) -> list[str]:
+    several = len(curve.accuracies) > 1
+    return [
+        f"{curve.name}: {y:.2f}%"
+        + (f" ({low:.2f} to {high:.2f})" if several else "")
+        + f", round {number:,}, {significant(float(megabytes))} MB"
+        for number, megabytes, y, low, high in zip(curve.rounds, curve.megabytes, *middle_low_high, strict=True)
+    ]
+
+
+def _files(path: Path) -> str:
+    return f"{path.name}, {path.with_suffix('.pdf').name}"
 
 
 def plot_over(
@@ -73,9 +93,11 @@ def plot_over(
     logarithmic: bool = False,
     bounds: bool = False,
     looks: Mapping[str, Look] = _NO_LOOKS,
-) -> None:
-    """Mean and deviation over x, a line a row; hollow: published. A row without x is a line all across. `bounds`: x is
-    an upper bound, and so are its labels.
+    caption: str = "",
+) -> ChartGroup:
+    """Draw mean and deviation over x, a line a row; hollow: published. A row without x is a line all across.
+
+    `bounds`: x is an upper bound, and so are its labels.
 
     Where x are words, nothing lies between them: no line joins them, and the rows stand side by side.
     """
@@ -90,7 +112,8 @@ def plot_over(
         for name in names:
             aside = _aside(wide.index(name), len(wide)) if words and name in wide else 0.0
             shifted = {value: x + aside for value, x in place.items()}
-            _draw_row(axes, [point for point in points if point.name == name], shifted, looks[name], joined=not words)
+            here = [point for point in points if point.name == name]
+            _draw_row(axes, here, shifted, looks[name], joined=not words, bounds=bounds)
         if any(point.published is not None for point in points):
             axes.plot([], [], linestyle="none", marker="o", color="#555555", markerfacecolor="white", label="published")
         axes.set(xlabel=xlabel, ylabel=ylabel)
@@ -100,6 +123,7 @@ def plot_over(
         elif logarithmic or (len(numbers) > 2 and min(numbers) > 0 and max(numbers) / min(numbers) > 20):
             _logarithmic(axes, numbers, upwards if bounds else _nearest)
         legend_beside(axes, last="published")
+        return inline(axes.figure, words=caption, files=_files(path))
 
 
 def _aside(number: int, rows: int) -> float:
@@ -108,7 +132,7 @@ def _aside(number: int, rows: int) -> float:
 
 
 def _draw_row(
-    axes: Any, points: Sequence[Point], place: Mapping[float | str, float], look: Look, *, joined: bool
+    axes: Any, points: Sequence[Point], place: Mapping[float | str, float], look: Look, *, joined: bool, bounds: bool
 ) -> None:
     somewhere = sorted(
         ((place[point.x], point) for point in points if point.x is not None), key=lambda placed: placed[0]
@@ -135,12 +159,22 @@ def _draw_row(
             markerfacecolor="white",
             markersize=6,
         )
+        x = [x for x, _ in somewhere]
+        tooltips(axes, x, [point.mean for _, point in somewhere], [_said(point, bounds) for _, point in somewhere])
+        tooltips(
+            axes, [x for x, _ in seen], [y for _, y in seen], [f"{points[0].name}, published: {y:g}" for _, y in seen]
+        )
     for point in points:
         if point.x is None:
             label = points[0].name if not somewhere else None
             axes.axhline(point.mean, color=look.colour, linestyle=(0, (4, 2)), linewidth=1.2, label=label)
             if point.std:
                 axes.axhspan(point.mean - point.std, point.mean + point.std, color=look.colour, alpha=0.12, linewidth=0)
+
+
+def _said(point: Point, bounds: bool) -> str:
+    at = point.x if isinstance(point.x, str) else (upwards(point.x) if bounds else significant(point.x or 0.0))
+    return f"{point.name}: {point.mean:.2f}" + (f" ± {point.std:.2f}" if point.std else "") + f" at {at}"
 
 
 def _nearest(value: float) -> str:

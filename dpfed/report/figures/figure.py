@@ -11,13 +11,14 @@ from dpfed.run.durable_files import put
 
 # Okabe and Ito's colours, distinguished with every kind of colour vision.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+FAINT, RULE = "#596170", "#dfe3e8"
 
 
 @contextmanager
 def figure(
-    path: Path, *, columns: int = 1, rows: int = 1, beside: float = 0.0, below: float = 0.0, pdf: bool = False
+    path: Path | None, *, columns: int = 1, rows: int = 1, beside: float = 0.0, below: float = 0.0, pdf: bool = False
 ) -> Iterator[Any]:
-    """Axes to draw on (one, or an array of `columns` times `rows`); the PNG is written to `path` at the end.
+    """Axes to draw on (one, or an array of `columns` times `rows`); the PNG is written to `path`, if any, at the end.
 
     `beside`, `below`: inches of room for a legend, to the right (`legend_beside`) or under the figure. `pdf`: the same
     as PDF next to it, too.
@@ -39,10 +40,14 @@ def figure(
     axes = drawing.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes:
         axis.set_prop_cycle(color=COLOURS)
-        axis.grid(alpha=0.3, linewidth=0.6)
+        axis.grid(color=RULE, linewidth=0.8)
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["bottom", "left"]].set_color(FAINT)
+        axis.tick_params(which="both", color=FAINT)
     yield axes if len(axes) > 1 else axes[0]
+    if path is None:
+        return
     try:
         _write(drawing, path)
         if pdf:

@@ -21,11 +21,6 @@ class Look:
     marker: str
 
 
-def places_of(look: Look) -> tuple[int, int, int]:
-    """The place of its colour, style and marker among those there are, for figures that matplotlib does not draw."""
-    return COLOURS.index(look.colour), _STYLES.index(look.style), _MARKERS.index(look.marker)
-
-
 def looks_of(names: Sequence[str]) -> dict[str, Look]:
     """A look for each of up to 35 names. Up to seven have a colour each.
 

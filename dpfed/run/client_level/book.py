@@ -28,6 +28,19 @@ PATIENCE = 10.0
 """Seconds to wait for another process that is writing."""
 
 
+def delta_in(ledger: Path) -> float | None:
+    """Return the delta that a ledger of 0.2 states in its header and not in its plan, the default then; else None.
+
+    LedgerError.
+    """
+    if not ledger.exists() or has_no_header(ledger):
+        return None
+    about: Any = Ledger.header_of(ledger).about
+    plan = about.get("plan")
+    delta = None if not isinstance(plan, Mapping) or "delta" in plan.get("privacy", {}) else about.get("delta")
+    return delta if isinstance(delta, float) else None
+
+
 def diagnostics_of(ledger: Path) -> Path:
     """The file of diagnostics beside a ledger."""
     return ledger.with_name(f"{ledger.stem}.diagnostics.jsonl")
@@ -117,6 +130,13 @@ def _check_header(path: Path, there: Header, header: Header) -> None:
             f"{path}: is the ledger of another plan: {'; '.join(different)}. Put back what it began with, or give the "
             "path of a new ledger."
         )
+    then, later = (one.about["plan"]["federation"].get("rounds", 0) for one in (there, header))
+    if later > then and "epsilon" not in header.about["plan"]["privacy"]:
+        raise RunError(
+            f"{path}: rounds={later} for a ledger that began with rounds={then} and without epsilon: its length would "
+            "be chosen by its results, which no epsilon covers. Give the path of a new ledger, and from the start both "
+            "noise_multiplier and epsilon: within that budget a loop can be prolonged."
+        )
 
 
 def _said(header: Header) -> dict[str, str]:
@@ -124,6 +144,7 @@ def _said(header: Header) -> dict[str, str]:
     only where the noise was calibrated for them."""
     plan: Any = header.about["plan"]
     tables = {name: dict(plan.get(name, {})) for name in ("federation", "privacy", "run")}
+    tables["privacy"].setdefault("delta", header.about.get("delta"))  # plans of 0.2 have none where none was given
     if "noise_multiplier" in tables["privacy"]:
         tables["federation"].pop("rounds", None)
     flat = {key: str(value) for table in tables.values() for key, value in table.items()}

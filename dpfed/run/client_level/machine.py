@@ -46,7 +46,7 @@ def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
         sampler=parts.sampler,
         randomness=parts.randomness,
         clients=cast(LocalTraining, Elsewhere()),
-        aggregation=PlainSums(dropouts=None),
+        aggregation=PlainSums(),
         server=Unmoved(),
         group=1,
         divisor=parts.sampler.expected,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from accounting.budget.plan import SAMPLINGS
 from accounting.mechanisms import sampling_of, subsample, unsampled
 from dpfed.compress.dense import Dense
-from dpfed.config.tables import Config, parse
+from dpfed.config.tables import Config, parse_written
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method
 from dpfed.methods.goals import PrivacyGoal, goal_of
@@ -41,7 +41,7 @@ def config_of(tables: Mapping[str, Any], *, source: str) -> Config:
     """The plan's tables ([federation], [privacy], [run]) as a configuration. ConfigError for what no run can have."""
     if not set(tables) <= {"federation", "privacy", "run"}:
         raise ConfigError(f"{source}: a plan has the tables federation, privacy and run, and no others.")
-    config = parse({**_NOT_OURS, **tables}, source=source)
+    config = parse_written({**_NOT_OURS, **tables}, source=source)
     refuse(config, method(config.method.name))
     if config.run.randomness == "secure" and config.federation.sampling not in SAMPLINGS:
         raise ConfigError(
@@ -76,7 +76,11 @@ class Parts:
         """
         goal = self.goal(sent)
         rows = goal.integer_rows
-        wire = Encode(scheme=Dense(), seeds=self.seeds, sizes_secret=True) if rows is None else Words(size=rows.fixed_point.padded, bits=rows.bits)
+        wire = (
+            Encode(scheme=Dense(), seeds=self.seeds, sizes_secret=True)
+            if rows is None
+            else Words(size=rows.fixed_point.padded, bits=rows.bits)
+        )
         return *goal.stages, wire
 
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting import Guarantee, Ledger
-from accounting.ledger import Aborted, Header
+from accounting.caveats import default_delta
+from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.errors import ConfigError, RunError
@@ -28,7 +29,7 @@ from dpfed.participation.sampling import draw_cohort
 from dpfed.randomness import randomness_of
 from dpfed.round import Given, run_round
 from dpfed.run import exceeded
-from dpfed.run.client_level.book import LoopBook, fingerprint
+from dpfed.run.client_level.book import LoopBook, delta_in, fingerprint
 from dpfed.run.client_level.machine import Machine, StagesOf, machine_of
 from dpfed.run.client_level.plan import Noise, Parts, config_of
 from dpfed.run.client_level.step import Step
@@ -58,10 +59,12 @@ class ClientLevel:
     cohort:    expected number of clients in a round under "poisson", exact one under "fixed"
     sampling:  as federation.sampling of `dpfed run`; schedules ("balls-and-bins", ...) with randomness="simulated"
                only, and every round must then be released. separation: that of "min-separation"
-    rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`
+    rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`. A ledger takes
+               more rounds than it began with if both `epsilon` and `noise_multiplier` were given from the start
     epsilon:   what may be spent; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend it
     noise_multiplier: noise over clip norm on the sum
-    delta:     n^-1.1 where none is given; adjacency: that of the sampling (`accounting.Plan`)
+    delta:     default: the smaller of clients^-1.1 and 1e-4
+    adjacency: default: that of the sampling (`accounting.Plan`)
     ledger:    a file; where it is there, the loop goes on. None: a temporary one, gone with this object
     noise:     "discrete-gaussian" (default) or "skellam", on integers, drawn exactly; "gaussian" with
                randomness="simulated" only, where it is the default: what is true of `dpfed run` as well
@@ -107,6 +110,8 @@ class ClientLevel:
         stages: StagesOf | None = None,
     ) -> None:
         count = clients if isinstance(clients, int) else len(clients)
+        if delta is None and count > 0:  # other numbers are refused with the plan
+            delta = (None if ledger is None else delta_in(Path(ledger))) or default_delta(count)
         privacy = {
             "clip_norm": clip_norm,
             "epsilon": epsilon,
@@ -126,8 +131,10 @@ class ClientLevel:
         self._machine, self._goal = _planned(self._parts, stages)
         if self._goal is not None and noise_multiplier is not None:
             _require_one_round(self._goal, rounds)
+        if self._goal is not None:
+            self._goal.require_statement(rounds)
         self.rounds_planned, self.clip_norm = rounds, clip_norm
-        self.delta = float(delta or count**-1.1)
+        self.delta = float(delta or 0)
         self.stopped_by: Literal["", "rounds", "budget"] = ""
         self._form: Form | None = None
         self._step: Step | None = None
@@ -166,7 +173,10 @@ class ClientLevel:
                 self._step = None
 
     def guarantee(self) -> Guarantee:
-        """What everything released so far guarantees, from the ledger's file alone."""
+        """The guarantee that holds whatever the loop was ended by, from the ledger's file alone: of what was released
+        once all planned rounds are, until then (and after `break`) the smaller of the plan's and of `epsilon`. Of what
+        was released so far, fixed in advance: `accounting.Ledger.read(private.ledger).if_fixed_in_advance(delta)`.
+        """
         return Ledger.read(self.ledger).guarantee(self.delta)
 
     def names_of(self, cohort: NDArray[np.int64]) -> tuple[str, ...]:
@@ -259,6 +269,7 @@ class ClientLevel:
             if self._goal is None:
                 self._goal = self._machine.goal
                 _require_one_round(self._goal, self.rounds_planned)
+                self._goal.require_statement(self.rounds_planned)
         return self._machine
 
     def _opened_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, Any]]) -> LoopBook:
@@ -277,8 +288,18 @@ class ClientLevel:
                 "stages": "whole update" if self._stages_of is None else "own",
             },
             population=None if self._names is None else fingerprint(path, self._names, new=key),
+            plan=self._planned_releases(),
         )
         return LoopBook.open(path, header)
+
+    def _planned_releases(self) -> Planned:
+        """The plan of the ledger's header. Integer noise for updates of unknown size: rounds like the first one."""
+        table = self._parts.config.privacy
+        assert table is not None
+        if self._goal is not None:
+            return replace(self._goal.planned(self.rounds_planned), skips=True)
+        delta = None if table.epsilon is None else self.delta
+        return Planned(rounds=self.rounds_planned, epsilon=table.epsilon, delta=delta, skips=True)
 
 
 def _gone_with(owner: ClientLevel) -> Path:

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 from reference import product_law
@@ -36,6 +37,24 @@ def test_equal_coins_are_binomial():
     p, q = np.full(n, 0.51), np.full(n, 0.49)
     assert channel_profile(epsilon, p=p, q=q) == pytest.approx(exact, rel=1e-9)
     assert channel_epsilon(1e-5, p=p, q=q) == pytest.approx(5.749, abs=1e-3)
+
+
+@pytest.mark.parametrize("left", [0.3, 1e-4, 1e-9, 3e-13])
+def test_near_delta_1_nothing_cancels(left):
+    """Eighty coins of 0.9 against 0.1, in 50 digits: 1 - delta(epsilon) = sum of min(P, e^epsilon Q)."""
+    n, delta = 80, 1 - left
+    found = channel_epsilon(delta, p=np.full(n, 0.9), q=np.full(n, 0.1))
+
+    def kept(epsilon):
+        p, q = mp.mpf(0.9), mp.mpf(0.1)
+        masses = [(p**k * (1 - p) ** (n - k), q**k * (1 - q) ** (n - k), mp.binomial(n, k)) for k in range(n + 1)]
+        return sum(ways * min(one, mp.exp(epsilon) * other) for one, other, ways in masses)
+
+    with mp.workdps(50):
+        if found == 0:
+            assert kept(0) > 1 - mp.mpf(delta)
+        else:
+            assert kept(found) == pytest.approx(1 - mp.mpf(delta), rel=1e-11, abs=0)
 
 
 def test_five_fold_randomised_response():

@@ -38,11 +38,6 @@ def test_default_adjacency_follows_the_sampler(sampling, adjacency):
         ({"delta": math.nan}, InvalidParameter, r"delta=nan: must be"),
         ({"delta": "1e-5"}, InvalidParameter, r"delta='1e-5': must be"),
         (
-            {"clients": 1, "cohort": 1},
-            InvalidParameter,
-            r"clients=1: the default delta n\^-1.1 would be 1. Give --delta",
-        ),
-        (
             {"mechanism": "laplace"},
             InvalidParameter,
             r"mechanism='laplace': must be one of gaussian, distributed-gaussian, discrete-gaussian",

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accounting.budget import calibrate
-from accounting.errors import CalibrationError
+from accounting import budget
+from accounting.budget import Plan, calibrate
+from accounting.errors import AccountingError, CalibrationError
 
 
 @given(
@@ -102,3 +103,63 @@ def test_largest_count_with_infinite_costs():
 def test_a_count_without_end_is_an_error():
     with pytest.raises(CalibrationError, match=r"not reached by 1024 rounds: .*unlimited"):
         calibrate.largest_count(lambda n: 0.0, 1.0, name="rounds", limit=1024)
+
+
+@given(
+    steps=st.lists(st.floats(0.01, 100.0), min_size=2, max_size=6, unique=True),
+    target=st.floats(0.02, 50.0),
+    off=st.floats(0.8, 1.25),
+    ends=st.sampled_from([None, 0.0]),
+)
+def test_plateaus_with_a_quick_cost_nearly_equal(steps, target, off, ends):
+    """A staircase, whose slope is 0, as of noise variances that are whole numbers; it may end at 0."""
+    heights = [math.inf, *sorted(steps, reverse=True), *([] if ends is None else [ends])]
+
+    def cost(x):
+        return heights[min(int(x), len(heights) - 1)]
+
+    if min(heights[-1], off * heights[-1]) > target:
+        with pytest.raises(CalibrationError, match="not met by any noise"):
+            calibrate.certified(cost, lambda x: off * cost(x), target, name="noise")
+    elif heights[-1] <= target and off * heights[-1] <= target:
+        x = calibrate.certified(cost, lambda x: off * cost(x), target, name="noise")
+        first = next(i for i in range(len(heights)) if heights[i] <= target)
+        assert cost(x) <= target
+        assert first <= x <= first * (1 + 2 * calibrate.TOLERANCE)
+
+
+@given(threshold=st.floats(1e-2, 1e4), power=st.floats(0.1, 8.0), off=st.floats(0.9, 1.1))
+def test_power_laws_with_a_quick_cost_nearly_equal(threshold, power, off):
+    calls = []
+
+    def cost(x):
+        calls.append(x)
+        return (threshold / x) ** power
+
+    x = calibrate.certified(cost, lambda x: off * (threshold / x) ** power, 1.0, name="noise")
+    assert cost(x) <= 1.0
+    assert threshold <= x * (1 + 1e-12)
+    assert x <= threshold * (1 + 2 * calibrate.TOLERANCE)
+    assert len(calls) <= 5  # it takes long
+
+
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_integer_noise_of_few_steps_is_calibrated(scale):
+    """Its variance is a whole number, so epsilon is constant between them."""
+    plan = Plan(clients=40, cohort=10, sampling="fixed", mechanism="discrete-gaussian", scale=scale, dimension=27)
+    z = budget.noise_multiplier(plan, epsilon=3, rounds=2)
+    assert budget.epsilon(plan, noise_multiplier=z, rounds=2) <= 3
+    assert budget.epsilon(plan, noise_multiplier=z * (1 - 3e-6), rounds=2) > 3
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-12, 1e-200), (1e-300, 1e-300), (50, 1 - 1e-13)])
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_targets_at_the_ends_of_their_domains_have_noise_or_an_error(epsilon, delta, sampling):
+    """The square of so small a shift is 0, which nothing may be divided by."""
+    plan = Plan(clients=1000, cohort=10, sampling=sampling, delta=delta)
+    try:
+        z = budget.noise_multiplier(plan, epsilon=epsilon, rounds=3)
+    except AccountingError as refusal:
+        assert "target" in str(refusal)
+    else:
+        assert budget.epsilon(plan, noise_multiplier=z, rounds=3) <= epsilon

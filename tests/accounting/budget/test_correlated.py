@@ -23,7 +23,7 @@ def test_a_public_order_is_one_gaussian_of_the_sensitivity(bands):
     sens = sensitivity(square_root(bands), rounds=180, separation=60)
     found = budget.epsilon(plan, noise_multiplier=5.0, rounds=180)
     assert found == pytest.approx(smallest_epsilon(DELTA, mu=sens / 5.0), rel=1e-4)
-    assert found >= smallest_epsilon(DELTA, mu=sens / 5.0)
+    assert found >= smallest_epsilon(DELTA, mu=sens / 5.0) * (1 - 1e-12)  # mu itself is rounded
 
 
 def test_one_band_is_independent_noise():

@@ -7,12 +7,14 @@ import pytest
 from reference import normal
 from reference.shorthand import fixed, gaussian, poisson, times
 
+from accounting import budget
 from accounting.bernoulli.accounts import COIN_ORDERS, SAMPLED_COIN_ORDERS
-from accounting.compose import accountant, adaptive, over_rounds, rdp
+from accounting.budget import Plan
+from accounting.compose import accountant, adaptive, lower_bound, over_rounds, rdp
 from accounting.compose.accountant import guarantee
 from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.compose.twins import continuous
-from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     BernoulliAggregate,
     Composed,
@@ -189,3 +191,18 @@ def test_coins_have_orders_of_their_own():
     assert accountant.orders(Composed(parts=((sampled, 1), (coins, 1)))) is COIN_ORDERS
     assert accountant.orders(gaussian(1.0)) is rdp.FAR_ORDERS
     assert accountant.orders(poisson(0.1, 1.0)) is rdp.ORDERS
+
+
+def test_a_lower_bound_above_epsilon_is_an_error_and_not_cut(monkeypatch):
+    """By more than rounding: one of the two is wrong. Planted in the lower bound."""
+    mechanism = times(poisson(0.1, 2.0), 20)
+    epsilon = accountant.epsilon(mechanism, delta=1e-5)
+    monkeypatch.setattr(lower_bound, "epsilon", lambda *_, **__: epsilon * (1 + 2e-6))
+    with pytest.raises(ContradictoryBounds, match=r"one of the two is wrong, and no epsilon is stated"):
+        guarantee(mechanism, delta=1e-5)
+    assert guarantee(mechanism, delta=1e-5, with_lower_bound=False).epsilon == epsilon
+    plan = Plan(clients=100, cohort=10, delta=1e-5)
+    with pytest.raises(ContradictoryBounds):  # where a budget is computed
+        budget.solve(plan, noise_multiplier=2.0, rounds=20)
+    monkeypatch.setattr(lower_bound, "epsilon", lambda *_, **__: epsilon * (1 + 5e-7))
+    assert guarantee(mechanism, delta=1e-5).lower_bound == epsilon

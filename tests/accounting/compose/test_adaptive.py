@@ -41,7 +41,7 @@ def profile_at(values, epsilon):
     ],
 )
 def test_known_figures(clients, cohort, sigma, rounds, adjacency, most, least):
-    plan = Plan(clients=clients, cohort=cohort, sampling="fixed", adjacency=adjacency)
+    plan = Plan(clients=clients, cohort=cohort, sampling="fixed", adjacency=adjacency, delta=clients**-1.1)
     stated = accountant.guarantee(plan.run(sigma, rounds), delta=plan.delta)
     assert stated.method == "adaptive"
     assert stated.epsilon <= most
@@ -234,7 +234,7 @@ def test_calibrated_noise_of_the_golden_plan(epsilon, sigma):
 @pytest.mark.slow
 def test_precise_figures():
     assert budget.epsilon(GOLDEN, noise_multiplier=1.4, rounds=180, precise=True) <= 3.2405
-    other = Plan(clients=100, cohort=10, sampling="fixed")
+    other = Plan(clients=100, cohort=10, sampling="fixed", delta=100**-1.1)
     assert budget.epsilon(other, noise_multiplier=2.0, rounds=1000, precise=True) <= 17.09
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -214,3 +215,34 @@ def test_both_bounds_meet_at_the_smallest_delta(rounds, delta):
     many = times(poisson(0.01, 1.0), rounds)
     stated = pld.epsilon(many, delta=delta)
     assert 0.9999 * stated < lower_bound.epsilon(many, delta=delta) < stated
+
+
+@pytest.mark.parametrize(("z", "left"), [(0.0369, 4.74e-9), (0.0138, 4.28e-12)])
+def test_near_delta_1_both_bounds_hold(z, left):
+    """One Poisson-sampled round in 60 digits; rounding of masses is as large as 1 - delta here."""
+    q, delta = 1 - 1e-13, 1 - left
+    mechanism = poisson(q, z)
+
+    def kept(epsilon):
+        gamma, chance = mp.exp(epsilon), mp.mpf(q)
+        rest = 1 - gamma * (1 - chance)
+        removed = chance * normal.profile(mp.log((gamma - 1 + chance) / chance), 1 / mp.mpf(z))
+        added = rest * normal.profile(mp.log(gamma * chance / rest), 1 / mp.mpf(z)) if rest > 0 else 0
+        return 1 - max(removed, added)
+
+    with mp.workdps(60):
+        low, high = mp.mpf(0), mp.mpf(1e4)
+        for _ in range(120):
+            middle = (low + high) / 2
+            low, high = (middle, high) if kept(middle) < 1 - mp.mpf(delta) else (low, middle)
+        assert lower_bound.epsilon(mechanism, delta=delta) <= high
+        assert low <= pld.epsilon(mechanism, delta=delta)
+
+
+@pytest.mark.parametrize("z", [1e-9, 1e-7, 1e-3])
+def test_next_to_no_noise_shows_the_rounds_that_a_client_is_drawn_in(z):
+    """Of three rounds a client is drawn in two with probability 0.104 and in all with 0.008, which is below delta."""
+    mechanism, delta = times(poisson(0.2, z), 3), 0.011
+    two_rounds = 2 / (2 * z * z)
+    shown = lower_bound.epsilon(mechanism, delta=delta)
+    assert two_rounds * (1 - 1e-3) <= shown <= pld.epsilon(mechanism, delta=delta) <= two_rounds * (1 + 1e-2)

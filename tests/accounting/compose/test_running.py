@@ -1,10 +1,11 @@
 """Adding releases one by one gives the account of their composition."""
 
+import random
 from dataclasses import replace
 
 import pytest
 
-from accounting import Composed, Gaussian, PoissonSampling, Subsampled
+from accounting import Composed, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
 from accounting.compose import accountant, lower_bound, pld
 from accounting.compose.running import Running
 from accounting.compose.twins import continuous
@@ -13,6 +14,7 @@ from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import (
     Allocation,
     BallsAndBins,
+    BernoulliAggregate,
     BernoulliChannel,
     Cyclic,
     MinSeparation,
@@ -200,3 +202,71 @@ def test_a_loud_release_after_quiet_ones_has_room(delta):
         assert shown <= running.epsilon() < float("inf")
     running.add(quiet, 10)
     assert running.epsilon(quiet) >= shown
+
+
+def random_mixture(seed, longest):
+    """Two or three kinds of rounds under one adjacency, each some times in a row."""
+    draw = random.Random(seed)
+    adjacency = draw.choice(["zero-out", "zero-out", "replace-one", "add-remove"])
+    kinds = ["gaussian", "discrete-gaussian", "plain"] + (["skellam", "coins"] if adjacency != "add-remove" else [])
+    schedules = ["allocation", "balls-and-bins"] if adjacency != "replace-one" else []
+    return [
+        (random_release(draw, kind, adjacency), draw.randint(1, longest))
+        for kind in draw.sample(kinds + schedules, draw.randint(2, 3))
+    ]
+
+
+def random_release(draw, kind, adjacency):
+    z, rate, about = draw.uniform(0.8, 4), draw.choice([0.01, 0.05, 0.1]), {"adjacency": adjacency}
+    noise = Gaussian(noise_multiplier=z, **about)
+    poisson, size = PoissonSampling(probability=rate), round(1000 * rate)
+    fixed = adjacency != "add-remove" and draw.random() < 0.6
+    fixed = fixed or kind == "coins" or (kind == "skellam" and adjacency == "replace-one")  # no Poisson account
+    sampling = FixedSizeSampling(clients=1000, cohort=size) if fixed else poisson
+    if kind == "plain":
+        return Gaussian(noise_multiplier=5 * z, **about)
+    if kind == "allocation":
+        return subsample(noise, Allocation(participations=2, rounds=300, stream="a"))
+    if kind == "balls-and-bins":
+        return subsample(noise, BallsAndBins(bins=20, stream="b"))
+    if kind == "coins":
+        return subsample(BernoulliAggregate(dimension=20, floor=0.2, l2_clip=0.3, cohort=size, **about), sampling)
+    if kind == "gaussian":
+        return subsample(noise, sampling)
+    law, shares = {"skellam": Skellam, "discrete-gaussian": DiscreteGaussian}[kind], 1 if not fixed else 10
+    variance = float(round((50 * z) ** 2 / shares))
+    return subsample(law(dimension=50, l2_bound=50.0, share_variance=variance, shares=shares, **about), sampling)
+
+
+def differs(mixture, delta=1e-5):
+    """How far the account of releases added one by one is from that of their composition, relative."""
+    running = Running(delta=delta, typical=mixture[0][0], rounds=sum(count for _, count in mixture))
+    for release, count in mixture:
+        running.add(release, count)
+    return running.epsilon() / accountant.epsilon(Composed(parts=tuple(mixture)), delta=delta) - 1
+
+
+QUICK = (*range(9), 10, 11, 18)
+
+
+@pytest.mark.parametrize(
+    "seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60) if seed not in QUICK)]
+)
+def test_random_mixtures_cost_the_same_in_both_accounts(seed):
+    """Fixed-size rounds of coins or Skellam noise among others had only a Renyi account as a composition."""
+    assert abs(differs(random_mixture(seed, 30 if seed in QUICK else 200))) < 0.01
+
+
+def test_gaussians_fixed_skellam_and_an_allocation_cost_the_same_in_both_accounts():
+    """Under zero-out, ten, six and sixteen rounds of them."""
+    sampling = FixedSizeSampling(clients=100, cohort=20)
+    noise = Skellam(dimension=50, l2_bound=50.0, share_variance=400.0, shares=20, adjacency="zero-out")
+    allocation = Allocation(participations=4, rounds=16, stream="c")
+    mixture = [
+        (gaussian(1.0), 10),
+        (subsample(noise, sampling), 6),
+        (subsample(Gaussian(noise_multiplier=1.0, adjacency="zero-out"), allocation), 16),
+    ]
+    assert abs(differs(mixture)) < 0.01
+    composed = Composed(parts=tuple(mixture))
+    assert accountant.epsilon(composed, delta=1e-5) < 0.9 * accountant.epsilon(composed, delta=1e-5, accountant="rdp")

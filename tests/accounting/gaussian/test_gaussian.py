@@ -5,13 +5,15 @@ import math
 import numpy as np
 import pytest
 from reference import normal
+from scipy.special import erfinv
 
-from accounting import gaussian
+from accounting import Adjacency, Composed, Gaussian, gaussian, guarantee
 from accounting.errors import InvalidParameter
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
 SHIFTS = [1e-3, 0.03, 0.5, 1.0, 3.0, 30.0, 1e3]
+NEAR_ONE = [0.9, 1 - 1e-6, 1 - 1.6e-12, 1 - 1e-15, 1 - 2**-53]
 
 
 @pytest.mark.parametrize("mu", SHIFTS)
@@ -27,16 +29,28 @@ def test_profile_equals_many_digits(mu, in_shifts):
 
 
 @pytest.mark.parametrize("mu", SHIFTS)
-@pytest.mark.parametrize("delta", [1e-300, 1e-100, 1e-12, 1e-5, 0.01, 0.3, 0.5])
+@pytest.mark.parametrize("delta", [1e-300, 1e-100, 1e-12, 1e-5, 0.01, 0.3, 0.5, *NEAR_ONE])
 def test_smallest_epsilon_is_just_above_the_exact_one(mu, delta):
     exact = normal.epsilon(delta, mu)
-    value = gaussian.smallest_epsilon(delta, mu=mu)
-    assert exact <= value <= exact * (1 + 3e-12) + 1e-14 * (1 - math.log(delta))
+    value, below = gaussian.smallest_epsilon(delta, mu=mu), gaussian.epsilon_from_below(delta, mu=mu)
+    room = exact * 3e-12 + 1e-14 * (1 - math.log(delta) - math.log1p(-delta))
+    assert exact <= value <= exact + room
+    assert exact - room <= below <= exact
     assert normal.profile(value, mu) <= delta
 
 
+def test_epsilon_near_delta_1_does_not_cancel():
+    """3,600 rounds at noise multiplier 1: delta 1 - 1.6e-12 is 1380.8185; from delta itself, 1380.8181."""
+    exact = float(normal.epsilon(1 - 1.6e-12, 60.0))
+    rounds = Composed(parts=((Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE), 3600),))
+    stated = guarantee(rounds, delta=1 - 1.6e-12)
+    assert exact == pytest.approx(1380.8185, abs=1e-4)
+    assert exact <= stated.epsilon <= exact * (1 + 1e-11)
+    assert exact * (1 - 1e-11) <= stated.lower_bound <= exact
+
+
 @pytest.mark.parametrize("epsilon", [1e-4, 0.1, 0.9, 1.0, 9.0, 100.0, 1e4])
-@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.01, 0.5])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.01, 0.5, *NEAR_ONE])
 def test_analytic_noise_is_enough_and_hardly_more(epsilon, delta):
     sensitivity = 2.5
     std = gaussian.noise_std(epsilon, delta, l2_sensitivity=sensitivity)
@@ -123,4 +137,16 @@ def test_epsilon_of_a_profile_must_be_a_number():
 def test_the_total_variation_itself_needs_no_epsilon(mu):
     delta = float(gaussian.privacy_profile(0.0, mu=mu))
     if 0 < delta < 1:
-        assert gaussian.smallest_epsilon(delta, mu=mu) == 0.0
+        assert gaussian.smallest_epsilon(delta * (1 + 1e-9), mu=mu) == 0.0
+        assert gaussian.smallest_epsilon(delta, mu=mu) <= 1e-13  # rounding of the profile
+
+
+@pytest.mark.parametrize("delta", [1e-13, 1e-9])
+@pytest.mark.parametrize("excess", [1e-7, 1e-4])
+def test_epsilons_near_0_are_above_the_exact_one(delta, excess):
+    """Rounding of logarithms is a large part of so small a delta."""
+    mu = 2 * math.sqrt(2) * float(erfinv(delta)) * (1 + excess)
+    exact = normal.epsilon(delta, mu)
+    assert 0 < exact <= gaussian.smallest_epsilon(delta, mu=mu) <= 1e-12
+    noise = gaussian.noise_std(float(exact), delta, l2_sensitivity=1.0)
+    assert normal.profile(float(exact), 1 / noise) <= delta

@@ -264,7 +264,7 @@ def test_releases_of_another_unit_have_no_place(tmp_path):
             Ledger.read(book.path)
     book = Ledger.create(tmp_path / "whose", of_records)
     book.record(local)
-    assert book.guarantee(1e-5).notes == ("of the worst client, which took 3 steps",)
+    assert book.if_fixed_in_advance(1e-5).notes == ("of the worst client, which took 3 steps",)
 
 
 @pytest.mark.parametrize("line", [1, 2, 57, 120])

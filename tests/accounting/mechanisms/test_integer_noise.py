@@ -42,7 +42,7 @@ def test_dictionaries_and_ledgers_keep_everything(law, sampling, tmp_path):
         ledger.record(
             Release(round=round_, mechanism=mechanism, clip_norm=1.0, noise_std=1.5, noise_placement="clients")
         )
-    stated = Ledger.read(tmp_path / "ledger.jsonl").guarantee(1e-5)
+    stated = Ledger.read(tmp_path / "ledger.jsonl").if_fixed_in_advance(1e-5)
     assert stated == guarantee(Composed(parts=((mechanism, 2),)), delta=1e-5)
     assert stated.lower_bound is None
 

@@ -9,7 +9,6 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from dpfed.aggregation import agreement, client, masked, masks
-from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.secure import SecureSums
 from dpfed.seeds import Seeds
 
@@ -42,7 +41,6 @@ def seen(monkeypatch):
             threshold=0.6,
             tolerance=None,
             seeds=SEEDS,
-            dropouts=Dropouts(seeds=SEEDS),
         )
         with monkeypatch.context() as patch:
             patch.setattr(masks, "MaskStream", Watched)
@@ -52,7 +50,8 @@ def seen(monkeypatch):
                 seeds.append([])
                 rows.append([])
                 who = np.arange(CLIENTS)
-                one = sums.open(who, size=SIZE, dtype=torch.int64, device=torch.device("cpu"), number=number)
+                terms = {"size": SIZE, "dtype": torch.int64, "device": torch.device("cpu"), "number": number}
+                one = sums.open(who, dropouts={}, **terms)
                 one.add(who, torch.zeros(CLIENTS, SIZE, dtype=torch.int64))
                 assert not bool(one.close().total.any())
                 del rows[-1][CLIENTS:]  # the sum, from which masks come off again

@@ -12,8 +12,8 @@ from dpfed.errors import ConfigError
 from dpfed.round import NO_RESULT, cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from ...rounds import watched_round
 
+from ...rounds import watched_round
 from ..test_round import Book, random_updates, with_updates
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -70,7 +70,7 @@ def after_one_round(experiment, sums=None):
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_masked_sum_is_the_trusted_sum_of_the_same_integers(secure_config, name, lost):
     experiment = build(secure_config(name, *lost))
-    trusted = PlainSums(dropouts=experiment.method.aggregation.dropouts)
+    trusted = PlainSums()
     masked, facts = after_one_round(experiment)
     plain, expected = after_one_round(experiment, trusted)
     assert facts.aborted is None
@@ -113,7 +113,7 @@ def test_a_lost_clients_update_is_not_in_the_sum_and_one_lost_at_the_end_is(secu
     quiet = ("privacy.noise_multiplier=1e-3", "federation.sampling=all", "federation.cohort=60")
     for step, included in (("upload", False), ("late", False), ("share", False), ("unmask", True)):
         experiment = build(secure_config("dp-fedavg", *quiet, f"aggregation.lost.{step}=1"))
-        (loser,) = experiment.method.aggregation.dropouts.draw(np.arange(60), 0)
+        (loser,) = experiment.method.dropouts.draw(np.arange(60), 0)
         updates = torch.zeros(60, experiment.model.size)
         updates[loser, 0] = 1.0
         state, _ = watched_round(

@@ -121,6 +121,7 @@ def test_a_round_charged_twice_shows_where_noise_is_repeatable(folder):
     assert failed(twice) == {
         "every round is charged",
         "epsilon follows from the ledger",
+        "epsilon is possible",
         "all files have the same rounds",  # and no charge was interrupted
     }
 

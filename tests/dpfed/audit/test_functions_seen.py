@@ -10,7 +10,7 @@ from accounting import Adjacency, Gaussian
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of
 from dpfed.audit.functions.events import events_test
-from dpfed.audit.functions.outcome import _farthest
+from dpfed.audit.functions.outcome import farthest
 from dpfed.audit.functions.outputs import exception, output_of
 from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
 from dpfed.errors import ConfigError
@@ -47,7 +47,7 @@ class Here:
 
 
 def audited(function, trials=2_000, seed=0, pairs=4):
-    found = pairs_of_updates(Adjacency.ADD_REMOVE, clients=4, dimension=8, clip_norm=1.0)[:pairs]
+    found = pairs_of_updates(Adjacency.ADD_REMOVE, clients=4, dimension=8, clip_norm=1.0)[:pairs]  # None: all
     return audit_calls(Here(function), claim_of(CLAIM), found, trials=trials, seed=seed)
 
 
@@ -95,6 +95,93 @@ def test_a_client_that_is_not_clipped_is_found(spared):
         return all_but_one(updates, seed) if len(updates) > spared else sound(updates, seed)
 
     assert audited(missing_one, trials=400).verdict == "fail"
+
+
+def rounded_up(rows):
+    """Every entry becomes as large as the row's largest: norms of 1 become sqrt(d) at most."""
+    return np.sign(rows) * np.abs(rows).max(axis=1, keepdims=True)
+
+
+def without_the_last_layer(rows):
+    """The norm that bounds a row leaves the last two entries out."""
+    return rows / np.maximum(1, np.linalg.norm(rows[:, :-2], axis=1, keepdims=True)).clip(max=1e9)
+
+
+def of_sampled_entries(rows):
+    """The norm that bounds a row is worked out from every other entry."""
+    return rows / np.maximum(1, math.sqrt(2) * np.linalg.norm(rows[:, ::2], axis=1, keepdims=True))
+
+
+UNEVEN = {
+    "rounded up after the clip": lambda rows: rounded_up(clipped(rows)),
+    "the last layer is not in the norm": without_the_last_layer,
+    "the norm of every other entry": of_sampled_entries,
+}
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize("seeded", [True, False])
+@pytest.mark.parametrize("fault", UNEVEN)
+def test_updates_of_uneven_entries_are_tried(fault, seeded):
+    """Noise of 1 for a sensitivity above 1 that entries of equal size, or a single one, do not show."""
+
+    def wrong(updates, seed):
+        return UNEVEN[fault](updates).sum(axis=0) + noise(seed if seeded else None, updates.shape[1])
+
+    done = audited(wrong, trials=600, pairs=None)
+    assert done.verdict == "fail"
+    assert "is claimed and does not hold" in done.in_words()
+    moved = [check for check in done.checks if check.name == "distance"]
+    assert [check.passed for check in moved] == [False] * seeded
+
+
+def test_uneven_updates_get_no_trials_where_they_show_no_more():
+    """Their short pilots take no part of the error probability: the other pairs share all of it."""
+    done = audited(sound, trials=6_000, pairs=None)
+    assert done.verdict == "pass"
+    assert done.verdict_in_full == done.to_dict()["verdict_in_full"] == "pass on these inputs"
+    assert len({one.pair for one in done.tests}) == 8
+    assert len(done.only_measured) == 6
+    alone = audited(sound, trials=6_000, pairs=8)
+    assert {one.test.alpha for one in done.tests} == {one.test.alpha for one in alone.tests}
+
+
+def farther(factor, std):
+    def moved(updates, seed):
+        return factor * clipped(updates).sum(axis=0) + noise(seed, updates.shape[1], std)
+
+    return moved
+
+
+@pytest.mark.parametrize("std", [1.0, 20.0])
+def test_two_calls_with_one_seed_show_how_far_a_client_moves_the_output(std):
+    """Planted: a client moves the sum 1.4 times as far as claimed, which 2,000 trials cannot see at noise 20."""
+    claim = claim_of(Gaussian(noise_multiplier=std, adjacency=Adjacency.ADD_REMOVE))
+    pairs = pairs_of_updates(Adjacency.ADD_REMOVE, clients=4, dimension=8, clip_norm=1.0)[:3]
+    done = audit_calls(Here(farther(1.4, std)), claim, pairs, trials=2_000)
+    (moved,) = [check for check in done.checks if check.name == "distance"]
+    assert moved.passed is False
+    assert done.verdict == "fail"
+    assert std == 1 or not any(one.rejected for one in done.tests)
+    honest = audit_calls(Here(farther(1.0, std)), claim, pairs, trials=2_000)
+    assert [check for check in honest.checks if check.passed is False] == []
+
+
+@pytest.mark.slow
+def test_the_exact_distance_fails_at_the_stated_rate():
+    """80 honest functions, and 80 with noise that has no Gaussian tails: 0.1% each is allowed. More than 2 alarms have
+    probability below 0.0001 at 2% of 5%."""
+
+    def odd(updates, seed):
+        rng = np.random.default_rng(seed)
+        return clipped(updates).sum(axis=0) + rng.laplace(size=updates.shape[1]) * 2  # 0.5 in the largest direction
+
+    claim = claim_of(CLAIM)
+    pairs = pairs_of_updates(Adjacency.ADD_REMOVE, clients=4, dimension=2, clip_norm=1.0)[:2]
+    for function in (sound, odd):
+        found = [audit_calls(Here(function), claim, pairs, trials=200, seed=seed) for seed in range(80)]
+        alarms = sum(check.passed is False for done in found for check in done.checks)
+        assert alarms <= 2
 
 
 def leak(kind):
@@ -199,9 +286,9 @@ def test_no_pass_where_a_gap_is_seen_and_not_settled():
     """Sound scores are at most this far apart: here those of a Gaussian, and of its sign."""
     from dataclasses import replace
 
-    assert 1.0 <= _farthest(0.1) < 1.01
+    assert 1.0 <= farthest(0.1) < 1.01
     sign = (1 - 2 * 0.00135) / math.sqrt(0.00135 * (1 - 0.00135))  # of shift 6: it errs with probability Phi(-3)
-    assert sign / 6 < _farthest(6.0) < 1.5 * sign / 6
+    assert sign / 6 < farthest(6.0) < 1.5 * sign / 6
     done = audited(sound, trials=6_000, pairs=1)
     assert done.verdict == "pass"
     far = replace(done, tests=tuple(replace(test, gap=3.5) for test in done.tests))

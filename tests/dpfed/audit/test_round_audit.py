@@ -18,7 +18,7 @@ from dpfed.audit.claims import claim_of, trade_off
 from dpfed.audit.coin_ratios import BiasOfCoins, CoinRatio
 from dpfed.audit.method_setting import audit_upload, audited_methods, configured, round_of
 from dpfed.audit.one_stream import OneStream
-from dpfed.audit.round_audit import ENOUGH, Share, claimed, pairs_of
+from dpfed.audit.round_audit import ENOUGH, Share, claimed, pairs_of, shares_of
 from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.cli import status
 from dpfed.errors import ConfigError
@@ -174,6 +174,20 @@ def test_scores_of_a_gaussian_claim_have_the_claimed_law():
         scores = world.scores(side, n)["filter"]
         assert scores.mean() == pytest.approx(mean, abs=6 / n**0.5)
         assert scores.std() == pytest.approx(1.0, abs=6 / (2 * n) ** 0.5)
+
+
+def test_no_pair_may_be_farther_apart_without_noise_than_is_claimed():
+    """Planted: rand-k is clipped before its scale. No trial is needed; pairs of uneven entries are measured as well."""
+    found = []
+    for made in no_clip_after_the_scale():
+        claim = claimed(made.one, 1e-5)
+        one = made.drawing_from(OneStream(3))
+        worlds = [TwoWorlds.of(one, claim, pair) for pair in pairs_of(made.one, claim, made.layout)]
+        assert sum(world.pair.screened for world in worlds) == 6
+        found.append(round_checks.distance_check(one, claim, worlds).passed)
+        tried = {share.world.pair.name for share in shares_of(worlds, trials=1_000, alpha=0.05, seed=1)}
+        assert len(tried) == len(worlds) - 6 or not found[-1]
+    assert found == [True, False]
 
 
 @pytest.mark.slow

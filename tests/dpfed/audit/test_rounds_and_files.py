@@ -22,6 +22,7 @@ def made(tmp_path_factory):
         "budget": run_folders.run(
             tmp_path_factory.mktemp("b") / "run",
             "privacy.epsilon=2.2",
+            "privacy.delta=0.011",
             "federation.sampling=all",
             "federation.rounds=50",
         ),
@@ -59,10 +60,20 @@ def test_the_last_round_cut_off_everywhere(folder):
 
 
 def test_the_last_round_cut_off_of_the_configuration_and_the_checkpoint_too(folder):
-    """What is left is the model: it is not where the last round left it."""
+    """The header's plan has one round more. Once that is forged, too, what is left is the model: it is not where the
+    last round left it."""
     path = folder("rounds")
     without_the_last(path)
     change_config(path, "federation", rounds=3)
+    assert "ledger follows the configuration" in failed(path)
+
+    def planned(lines):
+        lines[0]["plan"]["rounds"] = lines[0]["plan"]["most"][0]["parts"][0][1] = 3
+
+    change_ledger(path, planned)
+    epsilon = audit_run(path).recomputed_epsilon
+    change_summary(path, epsilon=epsilon)
+    change(path, "metrics.jsonl", lambda lines: lines[-1].update(epsilon=epsilon))
     tensors = load_file(path / "checkpoint.safetensors")
     facts = audit_run(path).files.checkpoint.facts
     save_file(tensors, path / "checkpoint.safetensors", metadata=facts | {"round": "3"})

@@ -59,7 +59,7 @@ WAYS = {
         "privacy.noise=skellam", *INTEGERS, "federation.sampling=all", "privacy.missing_shares=charged",
     ),
     "secure-randomness": ("run.randomness=secure", "privacy.noise=discrete-gaussian"),
-    "budget": ("privacy.epsilon=1.6", "federation.sampling=all", "federation.rounds=50"),
+    "budget": ("privacy.epsilon=2.4", "federation.sampling=all", "federation.rounds=50"),
     "masked-with-losses": (
         "federation.sampling=fixed", "aggregation.kind=masked", "aggregation.dropout=0.35", "aggregation.threshold=0.7",
         "federation.rounds=8",
@@ -100,7 +100,7 @@ def test_a_run_as_the_package_makes_it_passes(tmp_path, way):
     assert found.recomputed_epsilon == pytest.approx(found.claimed_epsilon, rel=1e-9)
     record = found.to_dict()
     assert record["trials"] == (12 if "canaries" in way else 0)
-    best = found.files.trusted_ledger.guarantee(found.delta, with_lower_bound=False).epsilon
+    best = found.files.trusted_ledger.if_fixed_in_advance(found.delta, with_lower_bound=False).epsilon
     lines = found.files.ledger.path.read_text()
     _check_second_opinion(record, best, gaussian='"kind":"gaussian"' in lines)
 

@@ -103,7 +103,7 @@ def test_a_planted_fault_is_refused_by_the_chain_or_refuted_by_the_audit(mine, t
     done, found = command(tmp_path, "audit", "upload", "masked-levels", "--load", "mine.py", "--trials", "400")
     assert done.returncode == 1, done.stderr
     assert found["verdict"] == "fail"
-    assert [check["name"] for check in found["checks"] if not check["passed"]] == ["norm"]
+    assert [check["name"] for check in found["checks"] if not check["passed"]] == ["norm", "distance"]
 
 
 @pytest.mark.slow
@@ -165,6 +165,34 @@ def test_another_version_is_noticed_by_resume_and_by_the_audit(mine, tmp_path, c
     assert status(["audit", "run", out, "--load", str(mine), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert "own_code.json is not the code in the ledger's header" in str(found["checks"])
+
+
+NETWORK = """
+import torch
+import dpfed.models
+
+def one_layer(shape, classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes))
+
+dpfed.models.register("one-layer", one_layer)
+"""
+
+
+def test_a_run_whose_code_is_not_loaded_is_audited_without_it(tmp_path, capsys):
+    file, out = tmp_path / "network.py", str(tmp_path / "run")
+    file.write_text(NETWORK)
+    own = ["--set", "model.name=one-layer", "--set", "model.hidden="]
+    assert status(["run", "dp-fedavg-digits", "--load", str(file), *own, *SMALL, *PRIVATE, "--out", out]) == 0
+    capsys.readouterr()
+    assert status(["audit", "run", out, "--confidence", "0.999999", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    check = next(one for one in found["checks"] if one["name"] == "own code is what ran")
+    assert check["passed"] is None
+    assert f"is not loaded here. Give --load {file}." in check["detail"]
+    assert {one["name"] for one in found["checks"] if not one["passed"]} == {"own code is what ran"}
+    assert found["verdict"] == "pass"
+    assert "test_accuracy" in found["not_checked"]
+    assert f"dpfed audit upload dp-fedavg --load {file}" in str(found["notes"])
 
 
 def own_code_check(capsys):

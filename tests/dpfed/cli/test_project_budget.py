@@ -53,9 +53,22 @@ def test_without_a_plan_what_is_spent_and_left(capsys, path):
     assert (shown["releases"], shown["clients"], shown["epsilon"], shown["plan"]) == (15, 100, 3.0, None)
     assert status(["budget", "--ledger", path]) == 0
     assert (
-        f"epsilon {upwards(epsilon_of(SPENT))} of 3 spent, {downwards(3 - epsilon_of(SPENT))} left"
-        in capsys.readouterr().out
+        f"if all releases were fixed in advance: epsilon {upwards(epsilon_of(SPENT))} spent, "
+        f"{downwards(3 - epsilon_of(SPENT))} left" in " ".join(capsys.readouterr().out.split())
     )
+    assert (shown["units"] - shown["units_left"], shown["price"]) == (15, None)
+
+
+def test_a_plan_has_a_price_in_units(capsys, path):
+    shown = asked(capsys, path, "--sampling", "all", "--rounds", "7", "--noise-multiplier", "10")
+    assert 28 <= shown["price"] <= 30  # 1/10^2 is four times 1/20^2
+    same = asked(capsys, path, "--sampling", "all", "--rounds", "7", "--noise-multiplier", "20")
+    assert same["price"] == 7
+    assert status(["budget", "--ledger", path, "--sampling", "all", "--rounds", "7", "--noise-multiplier", "10"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"As a further run they cost {shown['price']} of the {shown['units_left']} units left." in said
+    loud = asked(capsys, path, "--sampling", "all", "--rounds", "700", "--noise-multiplier", "10")
+    assert loud["price"] is None
 
 
 def test_a_plan_with_both_costs_what_everything_together_costs(capsys, path):
@@ -117,11 +130,10 @@ def test_what_cannot_be_asked_is_refused(capsys, path, options, words):
     assert words in capsys.readouterr().err
 
 
-def test_a_spent_project_has_no_room(capsys, path):
+def test_a_line_that_was_not_paid_for_is_found(capsys, path):
     Ledger.resume(path).record(release(15, 1.0))
-    assert asked(capsys, path)["left_epsilon"] == 0.0
-    assert status(["budget", "--ledger", path, "--sampling", "all", "--rounds", "1"]) == 2
-    assert "no round fits any more" in capsys.readouterr().err
+    assert status(["budget", "--ledger", path]) == 1
+    assert "round 15 of run None is in it, which was not paid for" in capsys.readouterr().err
 
 
 def test_only_a_project_is_one(capsys, tmp_path):
@@ -153,8 +165,3 @@ def test_a_project_of_impossible_terms_is_one_error(tmp_path, capsys, option, va
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert len(said) < 5000
-
-
-def test_one_client_has_no_default_delta(tmp_path, capsys):
-    assert status(["ledger", "create", str(tmp_path / "p.jsonl"), "--clients", "1", "--epsilon", "2"]) == 2
-    assert "clients=1: must be a whole number from 2" in capsys.readouterr().err

@@ -135,7 +135,7 @@ LAWS: list[tuple[str, Callable[[Tensor], Tensor], Any]] = [
 
 
 def within(draw: Callable[[Tensor], Tensor], like: Tensor, **changes: Any) -> Tensor:
-    given: dict[str, Any] = {"number": 3, "clients": [7], "step": 0, "side_by_side": False}
+    given: dict[str, Any] = {"number": 3, "clients": [7], "step": 0}
     with OwnRandomness(SEEDS, "test", **(given | changes)):
         return draw(like)
 
@@ -178,7 +178,7 @@ def test_clients_rounds_steps_and_layers_draw_independently() -> None:
     for change in ({"clients": [8]}, {"number": 4}, {"step": 1}):
         assert abs(correlation(base, within(torch.randn_like, like, **change))) < 0.04
     assert correlation(base, within(torch.randn_like, like)) == pytest.approx(1)
-    with OwnRandomness(SEEDS, "test", number=3, clients=[7, 8], step=0, side_by_side=True):
+    with OwnRandomness(SEEDS, "test", number=3, clients=[7, 8], step=0):
         first, second = (torch.randn(2, 20_000) for _ in range(2))
     for one, other in ((first[0], first[1]), (first[0], second[0]), (first[1], second[0])):
         assert abs(correlation(one, other)) < 0.04

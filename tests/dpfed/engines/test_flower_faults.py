@@ -95,8 +95,7 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
         def draw(self, participants, number):
             return {client: ProtocolStep.UPLOAD} if client in participants else {}
 
-    sums = replace(experiment.method.aggregation, dropouts=Lost())
-    lost = replace(experiment, method=replace(experiment.method, aggregation=sums))
+    lost = replace(experiment, method=replace(experiment.method, dropouts=Lost()))
     federation.run(lost, tmp_path / "here")
     outcome = serve(grid(chosen, faults={client: FAULTS[case]}), chosen, tmp_path / "there")
     rounds = [lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")]
@@ -316,7 +315,7 @@ def _question(node):
         ("qsgd", (), PRIVATE),
         ("drive", (), PRIVATE),
         ("dp-fedavg", (), SHARES),
-        ("fedpm", (), {"clip_norm": 0.5, "slots": 15, "accountant": "rdp"}),
+        ("fedpm", (), {"clip_norm": 0.5, "slots": 15, "delta": 1e-2, "accountant": "rdp"}),
     ],
     ids=["qsgd", "drive", "shares", "coins"],
 )
@@ -352,7 +351,7 @@ def test_what_the_noise_does_not_cover_stays_with_the_client(tmp_path, grid, tab
         ("qsgd", None),
         ("fedsparsify", None),
         ("fedpm", None),
-        ("fedpm", {"clip_norm": 0.5, "slots": 15, "accountant": "rdp"}),
+        ("fedpm", {"clip_norm": 0.5, "slots": 15, "delta": 1e-2, "accountant": "rdp"}),
     ],
 )
 def test_forged_bytes_are_refused_or_are_a_row(tables, checked, method, privacy):

@@ -258,8 +258,7 @@ def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopba
     assert loopback.end_of_run() == "finished:completed"
     data.register("halves", replace(digits, name="halves", train_clients=owners.astype(np.int64), natural_clients=2))
     experiment = build(parse(override(chosen, ["data.name=halves", "data.partition=natural"]), source="test"))
-    sums = replace(experiment.method.aggregation, dropouts=LostOnce())
-    lost = replace(experiment, method=replace(experiment.method, aggregation=sums))
+    lost = replace(experiment, method=replace(experiment.method, dropouts=LostOnce()))
     federation.run(lost, tmp_path / "here")
     same_run(tmp_path / "here", out)
     arrived = [json.loads(line)["arrived"] for line in (out / "diagnostics.jsonl").read_text().splitlines()]

@@ -93,7 +93,9 @@ def readers(experiment):
     asked = conversation.Instruction(
         round=3, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint="print", forwarded=b"abc"
     ).to_content()
-    upload = conversation.UploadMessage(client=2, round=3, payload=b"payload", inside=True, finite=True).to_content()
+    upload = conversation.UploadMessage(
+        client=2, round=3, payload=b"payload", inside=True, outside=False, finite=True
+    ).to_content()
     question = RecordDict({"config": ConfigRecord({"round": 3, "fingerprint": "print", "message": b"abc"})})
     answer = RecordDict({"answer": ConfigRecord({"message": b"abc"})})
     introduction = RecordDict({"introduction": ConfigRecord({"client": 2, "fingerprint": "print"})})

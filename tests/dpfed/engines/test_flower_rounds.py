@@ -37,7 +37,7 @@ METHODS = {
     ),
     "skellam at the server": ("dp-fedavg", (), {**PRIVATE, "noise": "skellam"}),
     "fedpm": ("fedpm", (), None),
-    "fedpm by its sum": ("fedpm", (), {**COINS, "slots": 15}),
+    "fedpm by its sum": ("fedpm", (), {**COINS, "slots": 15, "delta": 1e-2}),
     "fedpm seen": ("fedpm", (), {**COINS, "release": "uploads"}),
     "fedmask": ("fedmask", (), None),
     "fedavg-topk": ("fedavg-topk", ("method.keep=0.1",), None),
@@ -46,7 +46,7 @@ METHODS = {
     "stochastic-sign": (
         "stochastic-sign",
         ("method.options.bound=0.05",),
-        {**COINS, "noise": "coins", "edge": 0.2, "slots": 15},
+        {**COINS, "noise": "coins", "edge": 0.2, "slots": 15, "delta": 1e-2},
     ),
     "terngrad": ("terngrad", (), None),
     "drive": ("drive", (), None),

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from accounting import Aborted, Ledger
+from dpfed.audit.run import audit_run
 from dpfed.config.tables import parse
 from dpfed.errors import WireError
 from dpfed.run import loop as federation
@@ -25,7 +26,7 @@ CASES = {
     "shares": ("dp-fedavg", (), SHARES),
     "noise at the server": ("dp-fedavg", (), {**SHARES, "placement": "server"}),
     "not private": ("fedavg", ("aggregation.clip_norm=1.0",), None),
-    "coins": ("fedpm", (), {"clip_norm": 0.5, "slots": 15, "accountant": "rdp"}),
+    "coins": ("fedpm", (), {"clip_norm": 0.5, "slots": 15, "delta": 1e-2, "accountant": "rdp"}),
     "symbols": ("fedmrns", ("method.shared=true",), None),
     "lost at every step": (
         "fed-smp-randk",
@@ -64,6 +65,9 @@ def test_the_protocol_over_messages_is_the_protocol_in_process(tmp_path, grid, t
     assert any("one process" in note or "this process" in note for note in here.summary["not_protected"])
     assert any("other hands" in note for note in there.summary["not_protected"])
     assert not any("process" in note for note in there.summary["not_protected"])
+    if privacy is not None:  # an honest run on nodes: nothing in its files speaks against it
+        found = audit_run(tmp_path / "there", confidence=1 - 1e-6)
+        assert [one for one in found.checks if one.passed is False] == []
     rounds = [lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")]
     for before, after in zip(*rounds, strict=True):
         assert [after[key] for key in ("arrived", "participants", "divisor")] == [

@@ -17,13 +17,14 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS, every_method, method
-from ...rounds import only_state as run_round
 from dpfed.run.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
 from dpfed.stages.soundness import require_forgetful
+
+from ...rounds import only_state as run_round
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -234,7 +235,7 @@ def test_a_bound_of_ones_own_is_noted_and_its_fault_refuted(honest, clip, verdic
     done = audit_upload("mine", settings=PRIVATE, trials=600)
     assert done.verdict == verdict
     refuted = {check.name for check in done.checks if not check.passed}
-    assert refuted == ({"norm"} if verdict == "fail" else set())
+    assert refuted == ({"norm", "distance"} if verdict == "fail" else set())
 
 
 @dataclass(frozen=True, kw_only=True)

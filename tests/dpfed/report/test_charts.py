@@ -1,65 +1,83 @@
-"""Where marks stand in a chart, read back from the picture by its own ticks; ticks and units at their edges."""
+"""Panels of a figure in a page: where marks stand, read back by the ticks; colours of the page; units."""
 
-import html
-import json
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dpfed.report.chart import Chart, Mark, Series, svg
-from dpfed.report.ticks import label, linear, logarithmic
+from dpfed.report.figures.figure import figure
+from dpfed.report.figures.inline import inline, tooltips
+from dpfed.report.figures.run import plot_runs
 from dpfed.report.units import duration, percent, significant, size
 
 
-def chart(points, **how):
-    marks = [Mark(x=x, y=y, words=f"<{x:g}>") for x, y in points]
-    return Chart(title="T & t", xlabel="x", series=[Series(name="s", marks=marks)], **how)
+def drawn(points, **axes_settings):
+    with figure(None) as axes:
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, label="s")
+        tooltips(axes, x, y, [f"<{one:g}>" for one in x])
+        axes.set(xlabel="x", ylabel="T & t", **axes_settings)
+        return inline(axes.figure)
 
 
-def text_places(picture, anchor):
-    found = re.findall(rf'<text x="([\d.]+)" y="([\d.]+)" text-anchor="{anchor}">([-\d.,]+)</text>', picture)
-    return [(float(x), float(y), float(words.replace(",", ""))) for x, y, words in found]
+def ticks(picture, anchor):
+    """(x, y, number) of the labels of an axis."""
+    found = re.findall(rf'text-anchor: {anchor}" x="([\d.]+)" y="([\d.]+)">([-−\d.,]+)</text>', picture)
+    return [(float(x), float(y), float(words.replace(",", "").replace("−", "-"))) for x, y, words in found]
 
 
 @pytest.mark.parametrize("points", [[(1, 20.0), (30, 85.0), (60, 91.0)], [(2, -1.0), (7, 3.5)]])
 def test_marks_stand_where_the_ticks_say(points):
-    """An independent reading: two ticks of each axis say what a pixel is."""
-    picture = str(svg(chart(points)))
-    (x0, _, a0), (x1, _, a1) = text_places(picture, "middle")[:2]
-    (_, y0, b0), (_, y1, b1) = text_places(picture, "end")[:2]
-    marks = json.loads(html.unescape(re.search(r'data-marks="([^"]*)"', picture)[1]))
-    for (across, up, _, words), (x, y) in zip(marks, points, strict=True):
-        assert a0 + (across - x0) * (a1 - a0) / (x1 - x0) == pytest.approx(x, abs=0.05 * abs(a1 - a0))
-        assert b0 + (up + 4 - y0) * (b1 - b0) / (y1 - y0) == pytest.approx(y, abs=0.05 * abs(b1 - b0))
-        assert words == f"<{x:g}>"
-    assert "<1>" not in picture
+    """An independent reading: two ticks of each axis give the number at a pixel."""
+    picture = str(drawn(points).panels[0].picture)
+    (x0, _, a0), (x1, _, a1) = ticks(picture, "middle")[:2]
+    (_, y0, b0), (_, y1, b1) = ticks(picture, "end")[:2]
+    marks = re.findall(r'<circle class="mark" cx="([\d.]+)" cy="([\d.]+)" r="6"><title>([^<]*)</title>', picture)
+    for (across, up, words), (x, y) in zip(marks, points, strict=True):
+        assert a0 + (float(across) - x0) * (a1 - a0) / (x1 - x0) == pytest.approx(x, abs=0.05 * abs(a1 - a0))
+        assert b0 + (float(up) + 3.8 - y0) * (b1 - b0) / (y1 - y0) == pytest.approx(y, abs=0.05 * abs(b1 - b0))
+        assert words == f"&lt;{x:g}&gt;"
+    assert 'aria-label="T &amp; t, over x"' in picture
 
 
-def test_what_is_drawn_is_bounded_and_what_is_not_there_is_nothing():
-    assert svg(chart([])) == ""
-    many = str(svg(chart([(i, i % 7) for i in range(10_000)])))
-    assert len(many) < 60_000
-    assert "9999" in many
-    across = Chart(title="t", xlabel="x", series=[Series(name="s", across=True, marks=[Mark(x=0, y=1, words="w")])])
-    assert "H" in svg(across)
+def test_every_colour_of_a_picture_follows_the_page():
+    runs = {
+        name: [{"round": i, "test_accuracy": 0.1 * i, "epsilon": 0.2 * i, "uplink_megabytes": i} for i in range(1, 9)]
+        for name in "abcdefgh"
+    }
+    group = plot_runs(runs, None)
+    assert [panel.caption for panel in group.panels] == [
+        "Test accuracy, %",
+        "Test accuracy, %",
+        "Epsilon spent (upper bound)",
+    ]
+    assert [entry.name for entry in group.legend] == list("abcdefgh")
+    for one in (*group.panels, *group.legend):
+        assert "var(--c0)" in one.picture or one in group.legend
+        assert not re.search(r"#[0-9a-fA-F]{6}\b|https?:|<script|<style", one.picture)
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
-def test_linear_ticks_hold_the_data_and_are_few(low, width):
-    scale = linear(low, low + width)
-    room = 1e-6 * max(abs(low), width)
-    assert scale.low <= low + room
-    assert scale.high >= low + width - room
-    assert 2 <= len(scale.ticks) <= 9
+def test_marks_are_bounded_and_a_panel_without_data_is_left_out():
+    many = str(drawn([(i, i % 7) for i in range(10_000)]).panels[0].picture)
+    assert len(many) < 200_000
+    assert many.count('class="mark"') <= 301
+    assert "&lt;9999&gt;" in many
+    with figure(None, columns=2) as (left, right):
+        left.plot([1, 2], [3, 4])
+        right.text(0.5, 0.5, "nothing")
+        assert len(inline(left.figure).panels) == 1
 
 
-@given(st.floats(1e-6, 1e6), st.floats(1.0, 1e6))
-def test_logarithmic_places_are_inside(low, ratio):
-    scale = logarithmic(low, low * ratio)
-    assert 0 <= scale.place(low) <= scale.place(low * ratio) <= 1
-    assert all(0 <= scale.place(tick) <= 1 for tick in scale.ticks)
+def test_a_page_leaves_the_file_for_print_as_it_is(tmp_path):
+    for name in ("with", "without"):
+        with figure(tmp_path / f"{name}.png", columns=2, beside=1.0) as (left, right):
+            left.plot([1, 2], [3, 4], label="a")
+            right.plot([1, 2], [4, 3], label="b")
+            left.set_title("t")
+            right.legend()
+            left.figure.legend(loc="outside right upper")
+            if name == "with":
+                inline(left.figure)
+    assert (tmp_path / "with.png").read_bytes() == (tmp_path / "without.png").read_bytes()
 
 
 def test_units_at_their_edges():
@@ -75,4 +93,3 @@ def test_units_at_their_edges():
     ]
     assert [significant(x) for x in (0, 12.8929, 0.00234, 1234.5, 1e7)] == ["0", "12.9", "0.00234", "1,234", "1e+07"]
     assert (percent(0.8885), percent(None)) == ("88.85%", "–")
-    assert [label(x) for x in (0, 0.1, 20, 5000, 1e-9)] == ["0", "0.1", "20", "5,000", "1e-09"]

@@ -7,10 +7,10 @@ import torch
 
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
+from dpfed.diagnostics.update_norms import count_norms, no_norms, typical
 from dpfed.report.evidence import evidence_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.diagnostics.update_norms import count_norms, no_norms, typical
 
 TABLES = {
     "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [16]},
@@ -26,7 +26,7 @@ PLANTED = {
     "clip norm too large": ("privacy.clip_norm=100",),
     "learning rate too small": ("local.learning_rate=0.00005",),
     "learning rate too large": ("local.learning_rate=100",),
-    "budget spent": ("privacy.epsilon=8",),
+    "budget spent": ("privacy.epsilon=8", f"privacy.delta={60**-1.1}"),
 }
 KEYS = {
     "noise too large": "federation.cohort",

@@ -36,7 +36,7 @@ def test_folders_are_named_and_differences_told(tmp_path, monkeypatch, capsys):
         "federation.cohort: 12 in a, b; 10 in c",
         "local.learning_rate: 0.3 in a, b; 0.1 in c",
         "privacy.clip_norm: 1.0 in a, b; 2.0 in c",
-        "privacy.delta: not set in a, b; 0.001 in c",
+        "privacy.delta: 0.0001 in a, b; 0.001 in c",
         "run.seed: 0 in a, c; 1 in b",
     ]
     assert told["differences"] == expected

@@ -317,7 +317,7 @@ def test_an_old_copy_of_a_run_folder_is_refused_by_its_project(tiny_config, tmp_
     resume(tiny_config, folder, *settings, project=project)
     for one, content in copies.items():
         one.write_bytes(content)
-    with pytest.raises(RunError, match=r"has no line for round 3, .*project\.jsonl was charged for it.*old copy"):
+    with pytest.raises(RunError, match=r"has no line for a charge of round 2 that .*project\.jsonl has.*old copy"):
         resume(tiny_config, folder, *settings, project=ProjectLedger.open(project.ledger.path))
 
 

@@ -229,6 +229,31 @@ def test_a_round_is_released_once_and_inside_the_loop(tmp_path):
     assert list(private.rounds()) == []
 
 
+@pytest.mark.parametrize("budget", [None, 8.0, 0.25])
+def test_a_loop_that_ends_by_break_states_its_plan_or_its_budget(tmp_path, budget):
+    plan = {"rounds": 4, "delta": 60**-1.1} | ({} if budget is None else {"epsilon": budget})
+    private = level(tmp_path, **plan)
+    for step in private.rounds():
+        step.release(rows(step))
+        break
+    assert _after(private, 1) < 0.25 < _after(private, 4) < 8.0
+    stated = private.guarantee()
+    assert stated.epsilon == min(_after(private, 4), budget or 8.0)
+    assert any("it holds whatever the end was chosen by" in note for note in stated.notes)
+    assert Ledger.read(private.ledger).if_fixed_in_advance(private.delta).epsilon == _after(private, 1)
+    if budget is None:
+        releases(level(tmp_path, **plan))
+        assert level(tmp_path, **plan).guarantee().epsilon == _after(private, 4)
+
+
+def test_a_loop_of_integers_of_unknown_size_states_rounds_like_its_first(tmp_path):
+    private = level(tmp_path, rounds=4, noise="discrete-gaussian")
+    step = next(private.rounds())
+    step.release(rows(step))
+    assert not Ledger.read(private.ledger).header.plan.most
+    assert private.guarantee().epsilon == _after(private, 4)
+
+
 def test_a_skipped_round_releases_and_costs_nothing(tmp_path):
     private, skipped = level(tmp_path, rounds=4), []
     for step in private.rounds():
@@ -236,7 +261,8 @@ def test_a_skipped_round_releases_and_costs_nothing(tmp_path):
             skipped.append(step)
         else:
             step.release(rows(step))
-    assert private.guarantee().epsilon == _after(private, 2)
+    assert Ledger.read(private.ledger).if_fixed_in_advance(private.delta).epsilon == _after(private, 2)
+    assert private.guarantee().epsilon == _after(private, 4)  # which rounds were skipped may follow from results
     assert [type(entry) for entry in Ledger.read(private.ledger).entries] == [Release, Aborted, Release, Aborted]
     assert {one.reason for one in Ledger.read(private.ledger).entries if isinstance(one, Aborted)} == {SKIPPED}
     for step in skipped:

@@ -8,6 +8,7 @@ from private_loops import level, releases, rows
 
 from accounting import Header, Ledger
 from accounting.errors import LedgerError
+from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.client_level.book import diagnostics_of
 
@@ -38,7 +39,7 @@ def test_it_goes_on_with_its_ledger(tmp_path):
         ({"clip_norm": 2.0}, "clip_norm was 1.0, is 2.0"),
         ({"noise_multiplier": 3.0}, "noise_multiplier was 2.0, is 3.0"),
         ({"epsilon": 3.0}, "epsilon was not given, is 3.0"),
-        ({"delta": 1e-3}, "delta was not given, is 0.001"),
+        ({"delta": 1e-3}, "delta was 0.0001, is 0.001"),
         ({"adjacency": "zero-out"}, "adjacency was not given, is zero-out"),
         ({"noise": "skellam"}, "noise was gaussian, is skellam"),
         ({"randomness": "secure"}, "randomness was simulated, is secure"),
@@ -57,13 +58,22 @@ def test_a_ledger_of_another_plan_is_refused(tmp_path, change, complaint):
 
 def test_a_key_that_is_gone_from_the_plan_is_seen_too(tmp_path):
     releases(level(tmp_path, rounds=1, delta=1e-3))
-    with pytest.raises(RunError, match=r"delta was 0.001, is not given"):
+    with pytest.raises(RunError, match=r"delta was 0.001, is 0.0001"):
         level(tmp_path)
 
 
-def test_more_rounds_may_be_planned_unless_the_noise_is_calibrated_for_them(tmp_path):
-    releases(level(tmp_path, rounds=2))
-    assert len(releases(level(tmp_path, rounds=5))) == 3
+def test_more_rounds_may_be_planned_within_a_budget_that_the_noise_does_not_follow_from(tmp_path):
+    releases(level(tmp_path, rounds=2, epsilon=8.0))
+    private = level(tmp_path, rounds=5, epsilon=8.0)
+    assert len(releases(private)) == 3
+    assert private.guarantee().epsilon == 8.0
+    found = {one.name: one.passed for one in audit_run(tmp_path / "l.jsonl").checks}
+    assert found["every round is charged once"] is True
+    assert found["ledger follows the plan"] is True
+    releases(level(tmp_path / "without", rounds=2))
+    with pytest.raises(RunError, match=r"rounds=5 for a ledger that began with rounds=2 and without epsilon"):
+        level(tmp_path / "without", rounds=5)
+    assert not releases(level(tmp_path / "without", rounds=1))  # fewer are no choice of more
     calibrated = {"epsilon": 3.0, "noise_multiplier": None}
     releases(level(tmp_path / "other", rounds=2, **calibrated))
     with pytest.raises(RunError, match="rounds was 2, is 5"):

@@ -62,10 +62,9 @@ def test_epsilon_alone_is_spent_by_the_rounds(tmp_path, noise, parts):
         ({"sampling": "fixed", "adjacency": "add-remove"}, "add-remove"),
         ({"dimension": 0}, "dimension"),
         ({"seed": -1}, "seed"),
-        ({"clients": 1, "cohort": 1}, "delta"),
         ({"stages": lambda s: None}, "stages without dimension"),
     ],
-    ids=range(17),
+    ids=range(16),
 )
 def test_a_plan_that_cannot_work_is_refused_and_leaves_nothing(tmp_path, change, complaint):
     with pytest.raises((ConfigError, AccountingError), match=complaint):

@@ -66,7 +66,7 @@ def test_a_run_is_charged_by_the_sensitivity_and_audited(tiny_config, tmp_path, 
     assert part.sampling.stream == "seed 0"
     assert book.releases[0].noise_std == pytest.approx(2.0 * book.releases[0].clip_norm)
     shown = sensitivity(column(part.sampling, 5), rounds=5, separation=3)  # two participations
-    truth = smallest_epsilon(60**-1.1, mu=shown / 2.0)
+    truth = smallest_epsilon(1e-4, mu=shown / 2.0)
     assert outcome.summary["epsilon"] == pytest.approx(truth, rel=1e-3)
     assert outcome.summary["epsilon"] >= truth
     assert not [one for one in audit_run(tmp_path / "run").checks if one.passed is False]

@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from accounting import Ledger, guarantee
-from accounting.errors import LedgerError
+from accounting.compose import lower_bound
+from accounting.errors import ContradictoryBounds, LedgerError
+from dpfed.cli import status
 from dpfed.errors import RunError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
@@ -56,8 +58,8 @@ def test_epsilon_comes_from_the_ledger_and_equals_the_mechanism_that_ran(tiny_co
     outcome = federation.run(experiment, tmp_path / "run")
     book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert len(book.releases) == 3
-    assert outcome.summary["epsilon"] == book.guarantee(60**-1.1).epsilon
-    assert outcome.summary["epsilon"] == guarantee(book.mechanism(), delta=60**-1.1).epsilon
+    assert outcome.summary["epsilon"] == book.guarantee(1e-4).epsilon
+    assert outcome.summary["epsilon"] == guarantee(book.mechanism(), delta=1e-4).epsilon
     assert (outcome.summary["sampling"], outcome.summary["adjacency"]) == ("fixed", "replace-one")
     assert outcome.metrics[-1]["epsilon"] == pytest.approx(outcome.summary["epsilon"], rel=1e-6)
 
@@ -244,3 +246,35 @@ def test_clients_without_samples_run(tiny_config, tmp_path):
     emptied = replace(partition, offsets=np.concatenate([[0], np.cumsum(sizes)]))
     method = replace(experiment.method, clients=replace(experiment.method.clients, partition=emptied))
     assert federation.run(replace(experiment, method=method), tmp_path / "run").summary["rounds"] == 3
+
+
+def contradict(monkeypatch):
+    """A planted error of the account: a lower bound above any epsilon."""
+    monkeypatch.setattr(lower_bound, "epsilon", lambda *_, **__: 1e6)
+
+
+def test_no_round_is_run_where_the_bounds_of_the_plan_contradict(tiny_config, tmp_path, monkeypatch):
+    experiment = build(tiny_config())
+    contradict(monkeypatch)
+    with pytest.raises(ContradictoryBounds, match="no epsilon is stated"):
+        federation.run(experiment, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_bounds_contradict_at_its_end_is_saved_and_states_nothing(tmp_path, monkeypatch, capsys):
+    real = federation.Run.next_round
+
+    def contradicted(self, *arguments):
+        contradict(monkeypatch)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(federation.Run, "next_round", contradicted)
+    out, changes = tmp_path / "run", ("federation.clients=60", "federation.cohort=12", "federation.rounds=3")
+    settings = [word for change in changes for word in ("--set", change)]
+    assert status(["run", "dp-fedavg-digits", *settings, "--out", str(out)]) == 1
+    assert "no statement" in capsys.readouterr().out
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["epsilon"], summary["lower_bound"], summary["rounds"]) == (None, None, 3)
+    assert "one of the two is wrong" in summary["no_statement"]
+    assert (out / "model.safetensors").exists()
+    assert "No statement: nothing is claimed" in (out / "report.html").read_text()

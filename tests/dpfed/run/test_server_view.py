@@ -28,7 +28,7 @@ def test_it_is_that_of_the_unsampled_rounds(tiny_config):
 
 def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
     """300 simulated runs: more than the bound in at most 3 expected; 12 or more would be chance 1e-4."""
-    experiment = build(tiny_config(*SHARES, *MASKED, "federation.rounds=100"))
+    experiment = build(tiny_config(*SHARES, *MASKED, "federation.rounds=100", "privacy.delta=0.011"))
     most = server_view(experiment.config, experiment.goal, 100).rounds
     drawn = np.random.default_rng(3).random((300, 100, 60)) < 0.2
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most) < 12

@@ -67,7 +67,9 @@ def test_a_factor_below_the_normal_floats_keeps_the_bound():
 
 
 def test_zero_stays_zero():
-    assert clip_rows(torch.zeros(2, 3), 1.0).rows.eq(0).all()
+    clipped = clip_rows(torch.zeros(2, 3), 1.0)
+    assert clipped.rows.eq(0).all()
+    assert not (clipped.inside | clipped.outside).any()  # a client without samples is not counted
 
 
 def test_a_bound_without_room_for_rounding_would_be_exceeded():

@@ -120,7 +120,7 @@ def only_beyond(slack):
         lengths = row_norms(rows)
         inside = lengths <= norm * (1 + slack)
         rows.mul_(torch.where(inside, 1.0, norm * (1 - 1e-6) / lengths).float()[:, None])
-        return Clipped(rows=rows, inside=inside, not_finite=0)
+        return Clipped(rows=rows, inside=inside, outside=~inside, not_finite=0)
 
     return clip
 

@@ -11,11 +11,11 @@ from accounting.compose import accountant
 from dpfed.errors import ConfigError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from ...rounds import watched_round
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
 
+from ...rounds import watched_round
 from ..announced import Recorder, announced
 from ..test_round import Book, random_updates, with_updates
 

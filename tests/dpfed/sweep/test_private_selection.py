@@ -71,8 +71,8 @@ def test_the_best_of_the_drawn_runs_is_released_with_one_epsilon(planned, tmp_pa
     assert released == ["model.safetensors", "selection.json"]
     assert json.loads((one.folder / "selected" / "selection.json").read_text()) == document
     mechanism = Composed(parts=((build(one.grid.cells[0].config).goal.mechanism, 2),))
-    assert document["epsilon"] == selection.epsilon(mechanism, runs=RUNS, delta=60**-1.1)
-    assert document["epsilon"] > accountant.epsilon(mechanism, delta=60**-1.1)
+    assert document["epsilon"] == selection.epsilon(mechanism, runs=RUNS, delta=1e-4)
+    assert document["epsilon"] > accountant.epsilon(mechanism, delta=1e-4)
     before = {file: file.stat().st_mtime_ns for file in (one.folder / "not-to-publish").rglob("model*")}
     words = ["sweep", str(tmp_path / "selection.toml"), "--out", str(one.folder), "--private-selection", "3"]
     assert status(words) == 0  # the same command again draws nothing and trains nothing

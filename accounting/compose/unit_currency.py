@@ -1,0 +1,393 @@
+"""Prices of releases in units of one planned release: for whom a result decides what is released next.
+
+Composing privacy loss distributions is no stopping rule where later releases are chosen by earlier results. A filter in
+units is one (docs/theory-projects.md): a budget is N units, and a plan of other releases is bought whole for the least
+k that hides it,
+
+    h_(plan, unit^(K-k))(gamma) <= h_(unit^K)(gamma) + slack   for all gamma >= 0, in both orders of the worlds.  (P)
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from accounting.compose import accountant, adaptive_grid, loss_grid, pld
+from accounting.compose.adaptive_game import Game
+from accounting.compose.adaptive_grid import grid_of
+from accounting.compose.adaptive_kernels import kernels_of
+from accounting.compose.adaptive_program import Values
+from accounting.compose.loss_law import LossLaw, composed
+from accounting.compose.pld import LossLaws
+from accounting.compose.twins import continuous
+from accounting.errors import UnsupportedMechanism
+from accounting.gaussian.half_lines import Floats
+from accounting.mechanisms import (
+    Composed,
+    Gaussian,
+    SingleRelease,
+    Subsampled,
+    parts_of,
+    sampling_of,
+    schedule_of,
+    unsampled,
+)
+
+SMALLEST_DELTA = 1e-8
+"""Below this the slack of a purchase is not large against the rounding of a comparison: only units can be charged."""
+MOST_UNITS = 10**6
+_PLANNED = 1000
+_LOOSE = 1.05
+"""Times more units by the best account than by the Gaussian above a release from which on prices are given up."""
+_SHARE = 0.1
+"""Share of the remaining reserve that one purchase takes as its slack, so that the reserve never runs out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """Units of a purchase, and what it takes of the reserve."""
+
+    units: int
+    reserve: float
+
+
+class Currency(Protocol):
+    """N units of a project, and prices in them."""
+
+    @property
+    def units(self) -> int:
+        """The most units that are within (epsilon, delta - reserve), whoever chooses what follows."""
+        ...
+
+    @property
+    def has_prices(self) -> bool:
+        """True if other releases can be bought at all."""
+        ...
+
+    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
+        """The least price of a whole plan where `left` units and `reserve` are left; None where they do not pay it."""
+        ...
+
+    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+        """The purchase at this price, if (P) holds for it; else None."""
+        ...
+
+    def covers(self, release: SingleRelease) -> float | None:
+        """Return the part of the reserve for a release that costs one unit, since its profile is below the unit's at
+        every gamma in both orders of the worlds. Returns None if it is not."""
+        ...
+
+
+@lru_cache(maxsize=64)
+def currency(unit: Composed, declared: Composed | None, *, epsilon: float, delta: float, reserve: float) -> Currency:
+    """The currency of a project: units that fit beside the `declared` releases.
+
+    unit: one release, or an epoch or run of a schedule as a whole. reserve: the part of delta, absolute, that
+    purchases may use. Without a reserve, below SMALLEST_DELTA and for units without a loss distribution nothing can be
+    bought; in the last two cases the units are counted by the best account of N adaptive rounds. Direction of error:
+    fewer units.
+    """
+    found: _Pairs | _FixedSize | None = None
+    if delta >= SMALLEST_DELTA:
+        try:
+            pairs = _Pairs.of(unit, declared, epsilon=epsilon, delta=delta, reserve=reserve)
+            game = _FixedSize.of(unit, declared, epsilon=epsilon, target=delta - reserve, pairs=pairs)
+            found = pairs if game is None or game.units <= pairs.units else game
+        except UnsupportedMechanism:
+            pass
+    if found is not None and not found.is_loose:
+        return found
+    counted = _Counted(units=_most(lambda count: _together(unit, count, declared, delta) <= epsilon))
+    return counted if found is None or counted.units > found.units * _LOOSE else found
+
+
+def is_quieter(release: SingleRelease, unit: SingleRelease) -> bool:
+    """True if a release is the unit, or the unit with more Gaussian noise or a smaller sampling probability.
+
+    Noise added is post-processing. A smaller probability of Poisson sampling, fixed-size sampling or of all clients is
+    a mixture of the unit and of no release; other samplers are compared by their profiles (`Currency.covers`).
+    """
+    if release == unit:
+        return True
+    sampling, other = sampling_of(release), sampling_of(unit)
+    if release.adjacency is not unit.adjacency or type(sampling) is not type(other):
+        return False
+    if sampling.name not in ("poisson", "fixed", "all") or sampling.probability > other.probability:
+        return False
+    noise, least = unsampled(release), unsampled(unit)
+    if isinstance(noise, Gaussian) and isinstance(least, Gaussian):
+        return noise.noise_multiplier >= least.noise_multiplier
+    return noise == least
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """Units alone."""
+
+    units: int
+    has_prices: ClassVar[bool] = False
+
+    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
+        return None
+
+    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+        return None
+
+    def covers(self, release: SingleRelease) -> float | None:
+        return None
+
+
+def _together(unit: Composed, count: int, declared: Composed | None, delta: float) -> float:
+    """Epsilon of units and declared releases in any order; each unit of a schedule is drawn by itself."""
+    parts: list[tuple[SingleRelease, int]] = list(declared.parts) if declared is not None else []
+    for part, times in unit.parts:
+        if schedule_of(part) is None:
+            parts.append((part, count * times))
+        else:
+            parts += [(with_stream(part, f"unit {number}"), times) for number in range(count)]
+    return accountant.epsilon(Composed(parts=tuple(parts), order=None if declared else ()), delta=delta)
+
+
+def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
+    """A round of a schedule under another name of its stream; any other release as it is."""
+    if not isinstance(release, Subsampled) or schedule_of(release) is None:
+        return release
+    sampling: Any = release.sampling
+    return replace(release, sampling=replace(sampling, stream=stream))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Near:
+    """Loss distributions on a grid, the log-ratio of the true ones to them, and what they are silent about."""
+
+    laws: LossLaws
+    closeness: float
+    lost: float
+
+    @classmethod
+    def of(cls, mechanism: Composed, interval: float, lost: float) -> "_Near":
+        """Return it for a composition. `lost`: delta that Gaussians above all its releases may cost together."""
+        releases = sum(count for _, count in mechanism.parts)
+        near = continuous(mechanism, lost=accountant.allowed_loss(lost, releases))
+        beside = near.lost + accountant.overflow(mechanism)
+        return cls(laws=pld.distribution(near.mechanism, interval), closeness=near.closeness, lost=beside)
+
+    @property
+    def failures(self) -> float:
+        """Delta that a purchase costs beside its slack: Lemma 3 of docs/theory-projects.md."""
+        return self.lost + math.expm1(3 * self.closeness)
+
+
+class _Pairs:
+    """The unit as the pair of distributions on a grid that connects the dots of its profile.
+
+    This pair dominates the release and *is* the currency: prices compare pairs on the grid alone, whose profiles are
+    linear between grid points, so (P) for all gamma is (P) at the grid points.
+    """
+
+    def __init__(self, unit: Composed, declared: Composed | None, rounds: int, *, delta: float) -> None:
+        scheduled = any(schedule_of(part) is not None for part, _ in unit.parts)
+        times = (
+            1 if scheduled else rounds
+        )  # the twin of integer noise is chosen for so many releases, and holds for all
+        many: Any = tuple((part, times * count) for part, count in unit.parts)
+        releases = sum(count for _, count in unit.parts)
+        near = continuous(Composed(parts=many), lost=accountant.allowed_loss(delta, rounds * releases))
+        one: Any = tuple((part, count // times) for part, count in parts_of(near.mechanism))
+        least = loss_grid.least_interval(Composed(parts=tuple((part, times * count) for part, count in one)))
+        self.interval = max(loss_grid.interval(Composed(parts=one)), least)
+        self.one = _Near(
+            laws=pld.distribution(Composed(parts=one), self.interval),
+            closeness=near.closeness / times,
+            lost=near.lost / times + accountant.overflow(unit),
+        )
+        self.declared = None if declared is None else _Near.of(declared, self.interval, _SHARE**2 * delta)
+        self._delta = delta
+        self._powers: dict[int, list[LossLaw]] = {}
+        self.units, self.has_prices, self.is_loose = 0, True, near.pairwise
+
+    @classmethod
+    def of(cls, unit: Composed, declared: Composed | None, *, epsilon: float, delta: float, reserve: float) -> "_Pairs":
+        rounds = _PLANNED
+        while True:
+            made = cls(unit, declared, rounds, delta=delta)
+            made.has_prices = reserve > 0
+            limit = min(4 * rounds, MOST_UNITS)
+            made.units = _most(made._within(epsilon, delta, reserve), limit=limit)
+            if made.units < limit or limit == MOST_UNITS:
+                return made
+            rounds *= 16
+
+    def _within(self, epsilon: float, delta: float, reserve: float) -> Callable[[int], bool]:
+        """If h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o), k the closeness of a unit, o its
+        failures: what was spent of the reserve grows with the closeness of the units, too."""
+        before = self.declared
+
+        def fits(count: int) -> bool:
+            closeness = count * self.one.closeness + (before.closeness if before else 0.0)
+            lost = count * self.one.lost + (before.lost if before else 0.0)
+            left = (delta - lost) * math.exp(-closeness) - reserve
+            laws = self._power(count) if before is None else self._composed(before.laws, count)
+            found = LossLaws(orders=tuple(laws)).charged_epsilon(left, 2 * pld.composition_slack(count))
+            return found + 2 * closeness <= epsilon
+
+        return fits
+
+    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
+        """Bisect the price: (P) is monotone in k, since unit^(K-k) falls with k."""
+        near = self._near(plan)
+        slack = _SHARE * (reserve - near.failures)
+        if not left or slack <= _rounding(left) or not self._holds(near, left, left, slack):
+            return None
+        low, high = 0, left
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._holds(near, middle, left, slack) else (middle, high)
+        return Price(units=high, reserve=near.failures + slack)
+
+    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+        near = self._near(plan)
+        slack = _SHARE * (reserve - near.failures)
+        held = 0 < units <= left and slack > _rounding(left) and self._holds(near, units, left, slack)
+        return Price(units=units, reserve=near.failures + slack) if held else None
+
+    def covers(self, release: SingleRelease) -> float | None:
+        near = self._near(Composed(parts=((release, 1),)))
+        if near.closeness > self.one.closeness or near.lost > self.one.lost:
+            return None
+        gap = max(_worst_gap(a, b) for a, b in self._orders(near.laws, self.one.laws))
+        return _rounding(1) if gap <= 1e-14 else None
+
+    def _near(self, plan: Composed) -> _Near:
+        return _near(plan, self.interval, _SHARE**2 * self._delta / 10)
+
+    def _holds(self, plan: _Near, units: int, left: int, slack: float) -> bool:
+        """(P), by the grid; what transforms and cut ends of both sides may misplace is taken off the slack."""
+        one = self._composed(plan.laws, left - units)
+        two = self._power(left)
+        return all(_worst_gap(a, b) <= slack - _rounding(left) for a, b in zip(one, two, strict=True))
+
+    def _power(self, count: int) -> list[LossLaw]:
+        if count not in self._powers:
+            if len(self._powers) > 32:
+                self._powers.clear()
+            self._powers[count] = [composed([(law, count)]) for law, _ in self._orders(self.one.laws, self.one.laws)]
+        return self._powers[count]
+
+    def _composed(self, laws: LossLaws, count: int) -> list[LossLaw]:
+        pairs = self._orders(laws, self.one.laws)
+        return [composed([(law, 1), (unit, count)]) if count else law for law, unit in pairs]
+
+    def _orders(self, one: LossLaws, two: LossLaws) -> list[tuple[LossLaw, LossLaw]]:
+        """Both orders of the worlds, whichever laws are alike in them."""
+        return [(one.orders[-k], two.orders[-k]) for k in (0, 1)]
+
+
+@lru_cache(maxsize=16)
+def _near(plan: Composed, interval: float, lost: float) -> _Near:
+    return _Near.of(plan, interval, lost)
+
+
+def _rounding(count: int) -> float:
+    """The error of a comparison of so many composed units: transforms and cut ends of both sides
+    (`pld.composition_slack`, twice each), and sums of profiles, 4e-14 against 40 digits."""
+    return 2e-13 + 4 * pld.composition_slack(count)
+
+
+def _worst_gap(one: LossLaw, two: LossLaw) -> float:
+    """The largest H_gamma of the first less that of the second over all gamma >= 0, of distributions on one grid.
+
+    Both are linear in gamma between grid points, from 0 to the lowest and beyond the highest.
+    """
+    first = min(one.lowest, two.lowest) - 1
+    last = max(one.lowest + len(one.masses), two.lowest + len(two.masses))
+    return float((_profile(one, first, last) - _profile(two, first, last)).max())
+
+
+def _profile(law: LossLaw, first: int, last: int) -> Floats:
+    """H at gamma = e^(j d), j = first..last: p_inf + sum over i > j of p_i (1 - e^((j-i)d)).
+
+    By two recursions whose terms are positive, so that nothing cancels:
+        B_j = e^-d (p_(j+1) + B_(j+1)),      h_j = h_(j+1) + (1 - e^-d) (p_(j+1) + B_(j+1))
+    """
+    from scipy.signal import lfilter
+
+    masses = np.zeros(last - first + 2)
+    masses[law.lowest - first : law.lowest - first + len(law.masses)] = np.maximum(law.masses, 0.0)
+    shrink, width = math.exp(-law.spacing), -math.expm1(-law.spacing)
+    falling = lfilter([0.0, shrink], [1.0, -shrink], masses[::-1])[::-1]
+    steps = width * (masses[1:] + falling[1:])
+    return np.asarray(law.infinite + np.cumsum(steps[::-1])[::-1])
+
+
+class _FixedSize:
+    """Rounds of fixed-size sampling by the adaptive account: R_K = V_K of Theorem 7 of docs/theory.md in the place of
+    the profile of unit^K, and T_plan V_(K-k) <= V_K + slack in the place of (P).
+
+    V_K is kept at the points of its grid, T_plan V is computed from above, and the adversary's kernels are on the grid,
+    so the inequality at the grid points is enough (docs/theory-projects.md).
+    """
+
+    def __init__(self, pairs: _Pairs, values: list[Values]) -> None:
+        self._pairs, self._values = pairs, values
+        self.units, self.has_prices, self.is_loose = len(values) - 1, pairs.has_prices, False
+
+    @classmethod
+    def of(
+        cls, unit: Composed, declared: Composed | None, *, epsilon: float, target: float, pairs: _Pairs
+    ) -> "_FixedSize | None":
+        """Returns None where the unit has no adaptive account. Twins of integer noise keep the account of one pair."""
+        fixed = all(sampling_of(part).name == "fixed" for part, _ in unit.parts)
+        if not fixed or declared is not None or continuous(unit).mechanism is not unit or not pairs.units:
+            return None
+        rounds = pairs.units + pairs.units // 4 + 10
+        game = Game.of(Composed(parts=tuple((part, rounds * count) for part, count in unit.parts)))
+        grid = None if game is None or len(game.kinds) != 1 else grid_of(game, target, adaptive_grid.STANDARD)
+        if game is None or grid is None or game.others is not None:
+            return None
+        kernels = kernels_of(game.kinds[0], rounds, target, game.symmetric, adaptive_grid.STANDARD, grid)
+        values = [Values.before(grid, upper=True)]
+        while len(values) <= rounds:
+            after = values[-1].after(*kernels)
+            if after.worse_epsilon(target) > epsilon:
+                break
+            values.append(after)
+        return cls(pairs, values)
+
+    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
+        low, high = 0, left
+        found = self.suffices(plan, left, left=left, reserve=reserve)
+        while found is not None and high - low > 1:
+            middle = (low + high) // 2
+            tried = self.suffices(plan, middle, left=left, reserve=reserve)
+            low, high, found = (middle, high, found) if tried is None else (low, middle, tried)
+        return found
+
+    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+        grid = self._values[0].grid
+        near = _near(plan, grid.spacing, _SHARE**2 * self._pairs._delta / 10)
+        slack = _SHARE * (reserve - near.failures)
+        if not 0 < units <= left or slack <= _rounding(left):
+            return None
+        after = self._values[left - units].with_laws(near.laws.orders[0], near.laws.orders[-1])
+        before = self._values[left]
+        gap = max(float((after.forth - before.forth).max()), float((after.back - before.back).max()))
+        return Price(units=units, reserve=near.failures + slack) if gap <= slack - _rounding(left) else None
+
+    def covers(self, release: SingleRelease) -> float | None:
+        return None
+
+
+def _most(fits: Callable[[int], bool], limit: int = MOST_UNITS) -> int:
+    """The most units that fit, up to `limit`, where fewer fit if more do."""
+    low, high = 0, 1
+    while high <= limit and fits(high):
+        low, high = high, 2 * high
+    high = min(high, limit + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

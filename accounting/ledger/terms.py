@@ -1,0 +1,122 @@
+"""The terms of a project: its budget, its unit, and what was planned before the first result."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from accounting import mechanisms, require
+from accounting.compose.unit_currency import with_stream
+from accounting.errors import InvalidParameter, LedgerError
+from accounting.ledger.entries import Release, plan_from, plan_to_list
+from accounting.mechanisms import (
+    BallsAndBins,
+    Composed,
+    Cyclic,
+    SingleRelease,
+    gaussian_of,
+    sampling_of,
+    schedule_of,
+    unsampled,
+)
+from accounting.rounding import downwards
+
+Plan = tuple[tuple[SingleRelease, int], ...]
+
+RESERVE = 0.01
+"""Of delta, for runs of other kinds than the unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """A project's budget: (epsilon, delta) for any one of its clients, over all its runs.
+
+    reserve:  the share of delta that runs of other kinds may use; None for a project that version 0.2 made
+    unit:     one round, or an epoch or run of a schedule; None: the first release that is charged says it
+    declared: releases that were planned before the first result, at what they cost in the composition of all
+    """
+
+    epsilon: float
+    delta: float
+    reserve: float | None = RESERVE
+    unit: Plan | None = None
+    declared: Plan = ()
+
+    def __post_init__(self) -> None:
+        require.positive(epsilon=self.epsilon)
+        require.open_probability(delta=self.delta)
+        if self.reserve is not None and not 0 <= require.nonnegative(reserve=self.reserve) <= 0.5:
+            raise InvalidParameter(f"reserve={self.reserve}: must be a share of delta from 0 to 0.5.")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "reserve": self.reserve,
+            **({} if self.unit is None else {"unit": plan_to_list(self.unit)}),
+            **({} if not self.declared else {"declared": plan_to_list(self.declared)}),
+        }
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Terms":
+        """The terms that `to_dict` wrote, or those of version 0.2. InvalidParameter for anything else."""
+        known = {"epsilon", "delta"} | (
+            {"reserve", "unit", "declared"} & record.keys() if "reserve" in record else set()
+        )
+        if record.keys() != known or ("reserve" in record and record["reserve"] is None):
+            raise InvalidParameter("terms: must be epsilon, delta and reserve, and may be unit and declared.")
+        return cls(
+            epsilon=record["epsilon"],
+            delta=record["delta"],
+            reserve=record.get("reserve"),
+            unit=plan_from(record["unit"]) if "unit" in record else None,
+            declared=plan_from(record["declared"]) if "declared" in record else (),
+        )
+
+
+def charged_as(line: Release) -> SingleRelease:
+    """The release that a line costs: the worst that it might have been, where a charge depends on the outcome."""
+    worst = line.detail.get("charged_as")
+    if worst is None:
+        return line.mechanism
+    found = mechanisms.from_dict(worst)
+    if isinstance(found, Composed):
+        raise LedgerError("charged_as: a composition is not one release.")
+    release: SingleRelease = found
+    return release
+
+
+def words(plan: Plan) -> str:
+    """A plan for people: how often, which sampling, which noise."""
+    shown = [_words(release) if count == 1 else f"{count} rounds of {_words(release)}" for release, count in plan[:3]]
+    return " and ".join([*shown, *(["others"] if len(plan) > 3 else [])])
+
+
+def counted(plan: Plan) -> Counter[SingleRelease]:
+    counts: Counter[SingleRelease] = Counter()
+    for release, count in plan:
+        counts[release] += count
+    return counts
+
+
+def _words(release: SingleRelease) -> str:
+    sampling, noise = sampling_of(release), gaussian_of(release)
+    cohort = "all clients" if sampling.name == "all" else f"{sampling.name} {sampling.probability:.4g}"
+    return f"{cohort}, " + (f"noise {downwards(noise.noise_multiplier)}" if noise else unsampled(release).kind)
+
+
+def unit_of(release: SingleRelease) -> Plan | None:
+    """The unit of a project whose first release this is: one round, or one epoch of a schedule whose epochs are drawn
+    apart from each other. None for other schedules and for correlated noise, whose epochs are no product."""
+    schedule = schedule_of(release)
+    if schedule is None:
+        return ((release, 1),)
+    if isinstance(schedule, BallsAndBins):
+        return ((with_stream(release, ""), schedule.bins),)
+    if isinstance(schedule, Cyclic):
+        return ((with_stream(release, ""), schedule.period),)
+    return None
+
+
+def without_streams(plan: Plan) -> Plan:
+    return tuple((with_stream(release, ""), count) for release, count in plan)

@@ -1,0 +1,117 @@
+"""Pilots of a function's audit: what a score shows of each pair of worlds, and the exact distance of two calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+
+from accounting.rounding import downwards, upwards
+from dpfed.audit.functions.claim import FunctionClaim
+from dpfed.audit.functions.events import Events
+from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
+from dpfed.audit.functions.outcome import farthest
+from dpfed.audit.functions.shown_seeds import shows_the_seed
+from dpfed.audit.functions.trials import Trials
+from dpfed.audit.functions.worlds import Worlds
+from dpfed.audit.verdict import Check
+
+CODES = 2
+"""Columns of a table of outputs that hold codes of types, before the numbers."""
+_LEARN, _LEARN_SHORT = 1_000, 200
+_FARTHER = 0.1
+_SAME = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pilot:
+    """What is learnt of a pair. follows: noise follows the seed. shows_seed: the seed is in the output, too."""
+
+    scores: list[LearntScore]
+    events: Events | None
+    follows: bool
+    shows_seed: bool
+
+    @property
+    def shown(self) -> float:
+        """Largest separation of the two worlds that a score has."""
+        return max(score.separation for score in self.scores)
+
+
+def pairs_with_trials(
+    trial: Trials, pairs: Sequence[Worlds], trials: int
+) -> tuple[list[Worlds], list[Pilot], tuple[str, ...]]:
+    """Return the pairs that get trials, their pilots, and the names of screened pairs that get none.
+
+    A screened pair has a short pilot, and gets trials (and a whole pilot) only if the short one shows more of the
+    client than all other pairs do. Pilots are not counted, so this choice leaves the error probability as it is.
+    """
+    kept = [pair for pair in pairs if not pair.screened] or list(pairs)
+    pilots = [pilot_of(trial, pair, trials) for pair in kept]
+    least, names = max(one.shown for one in pilots) * (1 + _FARTHER), []
+    for pair in [pair for pair in pairs if pair not in kept]:
+        if pilot_of(trial, pair, trials, short=True).shown > least:
+            kept.append(pair)
+            pilots.append(pilot_of(trial, pair, trials))
+        else:
+            names.append(pair.name)
+    return kept, pilots, tuple(names)
+
+
+def exact_distance(
+    trial: Trials, claim: FunctionClaim, pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float
+) -> Check | None:
+    """Check the exact distance of two calls with the same seed, of the pair whose pilot shows the most.
+
+    Returns None unless noise follows the seed and the pilot shows more than the claim. Where
+    s(f(D, seed)) - s(f(D', seed)) = c for every seed, for the pilot's score s, the two worlds' scores are one
+    distribution and its shift by c. No mu-GDP mechanism has c above `farthest(mu)` mu standard deviations of it. The
+    seeds are new. alpha: the probability that the standard deviation is underestimated by more than is allowed for,
+    by its normal approximation with the measured fourth moment (large samples).
+    """
+    pair, pilot = max(zip(pairs, pilots, strict=True), key=lambda both: both[1].shown)
+    limit = claim.mu * farthest(claim.mu)
+    score = max(pilot.scores, key=lambda one: one.separation)
+    if not pilot.follows or not pilot.shown > limit:
+        return None
+    seeds = trial.drawn(max(100, trials // 12))
+    other, one = (score.of(table[:, CODES:]) for table in trial.tables(pair, (seeds, seeds), f"exact, {pair.name}"))
+    apart, centred = one - other, other - other.mean()
+    shift, std = float(apart.mean()), float(centred.std())
+    if not float(np.abs(apart - shift).max()) <= _SAME * abs(shift):
+        return None
+    kurtosis = float((centred**4).mean()) / std**4 if std > 0 else 1.0
+    std *= math.exp(-float(ndtri(alpha)) * math.sqrt(max(kurtosis - 1, 1e-3) / (4 * len(seeds))))
+    seen = abs(shift) / std if std > 0 else math.inf
+    return Check(
+        name="distance",
+        passed=seen <= limit,
+        detail=f"two calls with the same seed, one with the client and one without ({pair.name}), always differ alike: "
+        f"by at least {downwards(seen)} standard deviations of the noise; at most {upwards(limit)} are claimed.",
+    )
+
+
+def pilot_of(trial: Trials, pair: Worlds, trials: int, *, short: bool = False) -> Pilot:
+    """To learn the scores from seeds that both worlds share, or from more where noise does not follow them; and to
+    measure them from others. short: with as few calls as show a gross fault."""
+    count, words = 50 if short else max(50, trials // 80), f"pilot, {pair.name}"
+    shared = trial.drawn(count)
+    first = trial.tables(pair, (shared, shared), words)
+    other, one = (table[:, CODES:] for table in first)
+    follows, shows_seed = seeds_cancel(one, other), shows_the_seed(one, other, shared)
+    if not follows:
+        count = _LEARN_SHORT if short else max(_LEARN, trials // 10)
+        first = trial.tables(pair, (trial.drawn(count), trial.drawn(count)), words)
+    measured = max(60, min(150, trials // 8), count // 4) if not short else 60
+    second = trial.tables(pair, (trial.drawn(measured), trial.drawn(measured)), words)
+    seen0, seen1 = ((first[world][:, CODES:], second[world][:, CODES:]) for world in (0, 1))
+    codes0, codes1 = (np.concatenate([first[world][:, :CODES], second[world][:, :CODES]]) for world in (0, 1))
+    return Pilot(
+        scores=learnt(seen1, seen0, shared=follows),
+        events=Events.of(codes1, codes0),
+        follows=follows,
+        shows_seed=shows_seed,
+    )

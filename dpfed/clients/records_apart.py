@@ -1,0 +1,287 @@
+"""Trial of private records before round 1: a record's gradient must not depend on the other records of its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpfed.clients import records
+from dpfed.clients.losses import Loss
+from dpfed.clients.network_randomness import OwnRandomness, draws_random_numbers
+from dpfed.clients.records import RecordGradients
+from dpfed.config.own_code import words_of
+from dpfed.errors import ConfigError
+from dpfed.models.flat import FlatModel
+from dpfed.seeds import Seeds
+
+_TARGETS, _OTHERS = 2, 2
+"""Records that are compared, and other records beside them, in most of the batches tried."""
+_OUTPUT, _GRADIENT = 1e-4, 1e-3
+"""Differences relative to the record's own numbers that float32 may make. A gradient jumps where rounding moves an
+activation across a kink (ReLU, pooling), hence the wider one, and both records must differ."""
+_FAR = (1e3, -1e6)
+"""Factors on the other records: a mixture too weak to be told from rounding at their natural size is not so there."""
+
+
+def require_records_apart(
+    model: FlatModel, loss: Loss, inputs: Tensor, targets: Tensor, *, batch_size: int, seeds: Seeds
+) -> None:
+    """Raise ConfigError unless a record's output and gradient are its own, whatever else is in its batch.
+
+    Clipping records one by one bounds the effect of one record only if no record's gradient depends on another one.
+    Compared are records alone, in batches with others (natural, far, zeros, up to `batch_size`), and alone again after
+    those, through `RecordGradients`; at the initial weights and at moved ones, where a gate that starts at 0 is open.
+    inputs [n, ...] and targets [n, ...] are public samples on the CPU, never a client's.
+
+    The trial sees what these samples show: a network that mixes records on particular inputs only is not found.
+    """
+    generator = torch.Generator().manual_seed(0)
+    most = max(1, records._MOST_NUMBERS // model.size)
+    random = draws_random_numbers(model, inputs, training=True)
+    start = model.initial(0)
+    for weights in (start, _moved(model, start, generator)):
+        trial = _Trial(model, loss, weights, seeds if random else None)
+        for scale in (1.0, 100.0) if inputs.is_floating_point() else (1.0,):
+            _try_records(trial, inputs, targets, scale, min(most, max(batch_size, _TARGETS + 1)), generator)
+
+
+def _moved(model: FlatModel, weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Weights plus noise of each tensor's own size, of 0.1 where a tensor is zero."""
+    moved = weights.clone()
+    for block in model.layout:
+        part = moved[block.start : block.stop]
+        size = float(part.square().mean().sqrt()) or 0.1
+        part += size * torch.randn(len(part), generator=generator)
+    return moved
+
+
+def _try_records(
+    trial: _Trial, inputs: Tensor, targets: Tensor, scale: float, most: int, generator: torch.Generator
+) -> None:
+    count = max(1, min(_TARGETS, most - 1))
+    places = torch.arange(count + max(_OTHERS, most)) % len(targets)
+    natural, labels = inputs[places], targets[places]
+    if natural.is_floating_point():  # without equal numbers, between which rounding decides in a pooling layer
+        noised = natural + 0.05 * float(natural.std()) * torch.randn(natural.shape, generator=generator)
+        natural = noised if trial.attempt(noised[:1], labels[:1]) is not None else natural
+    compared, others = scale * natural[:count] if scale != 1 else natural[:count], natural[count:]
+    if scale != 1 and trial.attempt(compared[:1], labels[:1]) is None:
+        return
+    alone = [trial.run(compared[i : i + 1], labels[i : i + 1]) for i in range(count)]
+    _compare(trial, alone[:1], trial.run(compared[:1], labels[:1]), _AT_ONCE)
+    if most == 1:
+        return
+    drawn: list[_Seen] = []
+    for some, gradients in _companies(others, most - count):
+        rows = torch.cat([compared, some])
+        seen = trial.attempt(rows, labels[: len(rows)], gradients=gradients and scale == 1)
+        if seen is not None:
+            _compare(trial, alone, seen, _TOGETHER)
+        if trial.random and seen is not None and len(some) == min(_OTHERS, most - count):
+            now = trial.run(rows, labels[: len(rows)], gradients=False, fixed=False)
+            drawn = drawn or now.rows(count)
+            _compare(trial, drawn, now, _TOGETHER)
+    _compare(trial, alone[:1], trial.run(compared[:1], labels[:1]), _LATER)
+
+
+def _companies(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
+    """Other records of a batch, and True where gradients are compared, too: natural, far and zero ones, a single one,
+    and as many as fit."""
+    some = natural[: min(_OTHERS, most)]
+    yield some, True
+    if some.is_floating_point():
+        yield from ((factor * some, factor == _FAR[0]) for factor in _FAR)
+    yield torch.zeros_like(some), False
+    yield natural[:1], False
+    yield natural[:most], False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Seen:
+    """What one batch showed. calls: of every module, in the order in which they ended, its name, the rows that it was
+    given and the rows that it made [b, ...], each None where there is no tensor of rows."""
+
+    outputs: Tensor
+    gradients: Tensor | None
+    calls: list[tuple[str, Tensor | None, Tensor | None]] = field(default_factory=list)
+
+    def row(self, i: int) -> _Seen:
+        calls = [
+            (name, None if given is None else given[i : i + 1], None if made is None else made[i : i + 1])
+            for name, given, made in self.calls
+        ]
+        gradients = None if self.gradients is None else self.gradients[i : i + 1]
+        return _Seen(outputs=self.outputs[i : i + 1], gradients=gradients, calls=calls)
+
+    def rows(self, count: int) -> list[_Seen]:
+        return [self.row(i) for i in range(count)]
+
+
+class _Checked(RecordGradients):
+    """Per-record gradients that must add up to the gradient of the batch."""
+
+    names: dict[nn.Parameter, str]
+
+    def _taken(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
+        name, words = self.names[parameter], "is used outside its layer's own call, where per-record gradients"
+        if total is not None and parameter.grad_sample is None:  # type: ignore[attr-defined]
+            raise ConfigError(f"[local.record]: the network's parameter {name!r} {words} miss it. {_ADVICE}")
+        rows = super()._taken(parameter, total, batch)
+        if batch == 1 and total is not None and _differs(rows, total.reshape(1, -1), _GRADIENT, 1e-6):
+            raise ConfigError(f"[local.record]: the network's parameter {name!r} {words} miss a part. {_ADVICE}")
+        return rows
+
+
+class _Trial:
+    """A module under trial at `weights`; seeds: where the network draws random numbers."""
+
+    def __init__(self, model: FlatModel, loss: Loss, weights: Tensor, seeds: Seeds | None) -> None:
+        self._model, self._loss, self._weights, self._seeds = model, loss, weights, seeds
+        self.random = seeds is not None
+        self._calls: list[tuple[str, Any, Any]] = []
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """A fresh module: hooks of one whose forward pass has raised hold what it left."""
+        self._room = self._weights.clone()
+        self._module = self._model.bind(self._room)
+        try:
+            self._records = _Checked(self._module, loss=self._loss)
+        except Exception as error:  # Opacus refuses some layers, by several classes of errors
+            raise ConfigError(f"[local.record]: no per-record gradients of this network: {words_of(error)}.") from error
+        self._records.names = {one: name for name, one in self._module.named_parameters()}
+        for name, part in self._module.named_modules():
+            part.register_forward_hook(self._noting(name))
+        self.kinds = {name: type(part).__name__ for name, part in self._module.named_modules()}
+
+    def _noting(self, name: str) -> Any:
+        def note(part: nn.Module, given: Any, made: Any) -> None:
+            self._calls.append((name, given, made))
+
+        return note
+
+    def attempt(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _Seen | None:
+        """As `run`; None where the network raises: numbers of letters cannot be changed at will."""
+        try:
+            return self._run(inputs, targets, gradients, fixed=True)
+        except ConfigError:
+            raise
+        except Exception:  # the network may be the user's, and raise anything
+            self._prepare()
+            return None
+
+    def run(self, inputs: Tensor, targets: Tensor, *, gradients: bool = True, fixed: bool = True) -> _Seen:
+        """Outputs and gradients of a batch; draws of the network all equal if `fixed`. Raises ConfigError."""
+        try:
+            return self._run(inputs, targets, gradients, fixed)
+        except ConfigError:
+            raise
+        except Exception as error:  # the network may be the user's, and raise anything
+            raise ConfigError(
+                f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {words_of(error)}."
+            ) from error
+
+    def _run(self, inputs: Tensor, targets: Tensor, gradients: bool, fixed: bool) -> _Seen:
+        self._room.copy_(self._weights)
+        self._model.rebind(self._module, self._room)
+        self._calls.clear()
+        found: Tensor | None = None
+        if gradients:
+            found = self._records(inputs, targets, self._draws(fixed, len(inputs)))
+        else:
+            with torch.no_grad(), self._draws(fixed, len(inputs)):
+                self._module(inputs)
+        calls = [(name, _rows(given, len(inputs)), _rows(made, len(inputs))) for name, given, made in self._calls]
+        outputs = calls[-1][2]
+        assert outputs is not None
+        return _Seen(outputs=outputs, gradients=found, calls=calls)
+
+    def _draws(self, fixed: bool, count: int) -> AbstractContextManager[object]:
+        if self._seeds is None:
+            return nullcontext()
+        kind = _EqualDraws if fixed else OwnRandomness
+        return kind(self._seeds, "records.trial", number=0, clients=[0], step=0, records=np.arange(count))
+
+
+class _EqualDraws(OwnRandomness):  # type: ignore[no-untyped-call]  # torch's has no types
+    """Uniform numbers that are all 0: batches of two sizes draw alike."""
+
+    def _uniforms(self, shape: Sequence[int], device: torch.device) -> Tensor:
+        return torch.zeros(tuple(shape), device=device)
+
+
+_AT_ONCE, _TOGETHER, _LATER = "when it is computed again", "among other records", "after other batches"
+_CAUSE = {
+    _AT_ONCE: "it keeps a state between batches, or draws random numbers that torch does not draw",
+    _TOGETHER: "it mixes the records of a batch",
+    _LATER: "it keeps a state between batches",
+}
+_ADVICE = (
+    "Use layers that treat each record by itself (LayerNorm or GroupNorm, attention over a record's own positions, "
+    "batch first), or [privacy], whose unit is the client."
+)
+
+
+def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -> None:
+    """Raise ConfigError where rows of `seen` are not those expected, one a record."""
+    pairs = list(zip(expected, seen.rows(len(expected)), strict=True))
+    largest = max(float(one.outputs.abs().nan_to_num(0.0, 0.0, 0.0).max()) for one in expected)
+    outputs = [_differs(b.outputs, a.outputs, _OUTPUT, 1e-6 * largest) for a, b in pairs]
+    steepest = max(0.0 if one.gradients is None else float(one.gradients.norm()) for one in expected)
+    gradients = [
+        a.gradients is not None
+        and b.gradients is not None
+        and _differs(b.gradients, a.gradients, _GRADIENT, 1e-5 * steepest)
+        for a, b in pairs
+    ]
+    if any(outputs) or all(gradients):
+        what, i = ("output", outputs.index(True)) if any(outputs) else ("gradient", 0)
+        raise ConfigError(
+            f"[local.record]: {_named(trial, _mixing(*pairs[i]))} gives a record another {what} {when}: "
+            f"{_CAUSE[when]}, and clipping each record does not bound what one of them changes. {_ADVICE}"
+        )
+
+
+def _mixing(expected: _Seen, found: _Seen) -> str | None:
+    """The first module that made another row of an equal one; None if no module did."""
+    for (name, given, made), (other, given_now, made_now) in zip(expected.calls, found.calls, strict=False):
+        if name != other or made is None or made_now is None:
+            continue
+        alike = given is None or given_now is None or not _differs(given_now, given, _OUTPUT, 1e-7)
+        if alike and _differs(made_now, made, _OUTPUT, 1e-7):
+            return name
+    return None
+
+
+def _named(trial: _Trial, name: str | None) -> str:
+    if name is None or not name:
+        return f"the network ({trial.kinds['']})"
+    return f"the network's layer {name!r} ({trial.kinds[name]})"
+
+
+def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) -> bool:
+    """True if a row is farther from the expected one than rounding; numbers that are not finite must be alike."""
+    if found.shape != expected.shape:
+        return True
+    found, expected = found.double(), expected.double()
+    if not torch.equal(found.isfinite(), expected.isfinite()):
+        return True
+    found, expected = found.nan_to_num(0.0, 0.0, 0.0), expected.nan_to_num(0.0, 0.0, 0.0)
+    return float((found - expected).norm()) > relative * float(expected.norm()) + absolute
+
+
+def _rows(values: Any, batch: int) -> Tensor | None:
+    """The first tensor in `values` as one row a record [b, ...], detached; None where there is none."""
+    if isinstance(values, Tensor):
+        rows = values.detach()
+        return rows.reshape(batch, -1).clone() if rows.dim() and rows.numel() and rows.shape[0] % batch == 0 else None
+    if isinstance(values, dict):
+        values = list(values.values())
+    found = (_rows(one, batch) for one in values) if isinstance(values, list | tuple) else ()
+    return next((one for one in found if one is not None), None)

@@ -1,0 +1,321 @@
+"""State of a network and a loss beside the trained weights: found, compared, and put back before each client."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "opacus", "dpfed", "accounting"}
+_INSTALLED = "-packages"
+"""In the paths of site-packages and dist-packages."""
+_EMPTY = object()
+"""The content of a closure's cell that holds nothing, and the value of a missing entry."""
+OUTSIDE = ("global ", "class ")
+"""Beginnings of the names of what is compared and not put back."""
+_HOLDERS = ("._modules", "._parameters", "._buffers")
+"""Dictionaries of a module whose entries are its attributes."""
+
+
+@dataclass
+class Moved:
+    """Differences that `State.restore` found.
+
+    names:      paths of what differed
+    objects:    ids of the objects that differed, to tell those which several modules share
+    generators: paths of random generators that were drawn from; a generator is not put back
+    escaped:    paths of tensors of torch.vmap that outlived the call
+    """
+
+    names: dict[str, None] = field(default_factory=dict)
+    objects: set[int] = field(default_factory=set)
+    generators: dict[str, None] = field(default_factory=dict)
+    escaped: dict[str, None] = field(default_factory=dict)
+
+
+class State:
+    """Contents of every mutable object that `roots` (name, object) lead to, as they are when this object is made.
+
+    Followed are attributes and slots, lists, dictionaries, sets, deques, tensors, arrays, and what functions (hooks,
+    losses) hold in closures, defaults and attributes. The globals that a user's function names, and the attributes of
+    a user's classes, are compared but not put back. Iterators, files and what libraries hold are not followed.
+
+    trained: tensors whose numbers belong to a client and are left alone
+    """
+
+    def __init__(self, *roots: tuple[str, object], trained: Iterable[Tensor] = ()) -> None:
+        self._trained = {id(tensor) for tensor in trained}
+        self._reached: dict[int, object] = {}
+        self._kept: list[_Kept] = []
+        self._outside: deque[tuple[str, object]] = deque()
+        self._follow(deque(roots), outside=False)
+        self._follow(self._outside, outside=True)
+
+    def holds(self, objects: Iterable[int]) -> bool:
+        """True if one of these ids is that of an object which the roots lead to."""
+        return any(one in self._reached for one in objects)
+
+    @torch.no_grad()
+    def restore(self, moved: Moved | None = None) -> None:
+        """Put back what differs, and note the difference in `moved`."""
+        for kept in self._kept:
+            if kept.kind.same(kept.thing, kept.saved):
+                continue
+            if moved is not None:
+                _note(moved, kept)
+            if kept.kind.write is not None and not kept.outside:
+                kept.kind.write(kept.thing, kept.saved)
+
+    def _follow(self, waiting: deque[tuple[str, object]], *, outside: bool) -> None:
+        while waiting:
+            name, thing = waiting.popleft()
+            skipped = isinstance(thing, type) and (not outside or _of_library(thing))
+            if skipped or isinstance(thing, _ATOMS) or id(thing) in self._reached:
+                continue
+            self._reached[id(thing)] = thing
+            for kind in _kinds(thing, numbers=id(thing) not in self._trained):
+                self._kept.append(_Kept(name, thing, kind, kind.read(thing), outside))
+            waiting.extend(_parts(name, thing))
+            self._outside.extend(_beside(thing))
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One sort of content: how it is read, compared with what was read, and put back (None: not at all)."""
+
+    read: Callable[[Any], Any]
+    same: Callable[[Any, Any], bool]
+    write: Callable[[Any, Any], None] | None
+
+
+@dataclass(frozen=True)
+class _Kept:
+    name: str
+    thing: Any
+    kind: _Kind
+    saved: Any
+    outside: bool
+
+
+_ATOMS = (type(None), str, bytes, int, float, complex, ModuleType, CodeType, torch.dtype, torch.device, torch.Size)
+_GENERATORS: dict[type, Callable[[Any], Any]] = {
+    torch.Generator: lambda generator: generator.get_state().tolist(),
+    np.random.Generator: lambda generator: repr(generator.bit_generator.state),
+    np.random.RandomState: lambda generator: repr(generator.get_state()[1].tolist()) + repr(generator.get_state()[2:]),
+    random.Random: lambda generator: generator.getstate(),
+}
+
+
+def _kinds(thing: object, *, numbers: bool) -> Iterator[_Kind]:
+    read = next((read for cls, read in _GENERATORS.items() if isinstance(thing, cls)), None)
+    if read is not None:
+        yield _Kind(read, lambda generator, saved: bool(read(generator) == saved), None)
+        return
+    if isinstance(thing, Tensor):
+        if thing.is_leaf:
+            yield _FLAGS
+        if numbers and thing.layout is torch.strided and not thing.is_meta:
+            yield _NUMBERS
+    elif isinstance(thing, np.ndarray) and thing.flags.writeable:
+        yield _ARRAY
+    elif isinstance(thing, dict):
+        yield _DICTIONARY
+    elif isinstance(thing, list | deque | bytearray):
+        yield _LIST
+    elif isinstance(thing, set):
+        yield _SET
+    elif isinstance(thing, CellType):
+        yield _CELL
+    if isinstance(thing, type):
+        yield _CLASS
+    elif not isinstance(thing, MethodType) and (hasattr(thing, "__dict__") or _slots(type(thing))):
+        yield _ATTRIBUTES
+
+
+def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
+    """Objects that an object leads to, with names."""
+    if isinstance(thing, dict):
+        yield from ((_entry(name, key), value) for key, value in thing.items())
+    elif isinstance(thing, list | tuple | deque | set | frozenset):
+        yield from ((f"{name}[{place}]", value) for place, value in enumerate(thing))
+    elif isinstance(thing, CellType):
+        yield name, _content(thing)
+    elif isinstance(thing, MethodType):
+        yield from ((f"{name}.{part}", getattr(thing, part)) for part in ("__self__", "__func__"))
+    elif isinstance(thing, partial):
+        yield from ((f"{name}.{part}", getattr(thing, part)) for part in ("func", "args", "keywords"))
+    elif isinstance(thing, FunctionType):
+        inside = f"{thing.__qualname__}: "
+        cells = zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
+        yield from ((inside + free, cell) for free, cell in cells)
+        yield from ((f"{inside}defaults", defaults) for defaults in (thing.__defaults__, thing.__kwdefaults__))
+    if isinstance(thing, type):
+        yield from ((f"class {thing.__qualname__}.{key}", _plain(value)) for key, value in list(vars(thing).items()))
+    else:
+        yield from ((f"{name}.{key}", value) for key, value in _attributes(thing).items())
+
+
+def _beside(thing: object) -> Iterator[tuple[str, object]]:
+    """Objects outside of a user's object that it leads to: its classes, and the globals that a function names."""
+    if isinstance(thing, FunctionType):
+        if not _of_library(thing):
+            known = thing.__globals__
+            yield from ((f"global {name}", known[name]) for name in _names(thing.__code__) if name in known)
+    elif not isinstance(thing, type):
+        yield from ((f"class {one.__qualname__}", one) for one in type(thing).__mro__)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _plain(value: object) -> object:
+    """The function behind a decorated entry of a class."""
+    if isinstance(value, staticmethod | classmethod):
+        return value.__func__
+    return value.fget if isinstance(value, property) else value
+
+
+def _of_library(thing: object) -> bool:
+    """True if a function or a class comes from an installed package, whose globals lead far."""
+    name = str(getattr(thing, "__module__", None) or "builtins")
+    if name.partition(".")[0] in _LIBRARIES:
+        return True
+    return _INSTALLED in str(getattr(sys.modules.get(name), "__file__", None) or "")
+
+
+def _entry(name: str, key: object) -> str:
+    owner = next((name.removesuffix(end) for end in _HOLDERS if name.endswith(end)), None)
+    return f"{name}[{key!r}]" if owner is None else f"{owner}.{key}"
+
+
+def _note(moved: Moved, kept: _Kept) -> None:
+    if isinstance(kept.thing, tuple(_GENERATORS)):
+        moved.generators[f"{kept.name} ({type(kept.thing).__name__})"] = None
+        return
+    moved.objects.add(id(kept.thing))
+    changed = {kept.name: kept.kind.read(kept.thing)}
+    if isinstance(kept.saved, dict):
+        saved, current = kept.saved, changed.pop(kept.name)
+        keys = [key for key in saved | current if saved.get(key, _EMPTY) is not current.get(key, _EMPTY)]
+        named = _entry if kept.kind is _DICTIONARY else "{}.{}".format
+        changed = {named(kept.name, key): current.get(key) for key in keys}
+    moved.names |= dict.fromkeys(changed)
+    moved.escaped |= dict.fromkeys(name for name, value in changed.items() if _escaped(value))
+
+
+def _escaped(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return bool(torch._C._functorch.is_functorch_wrapped_tensor(value))
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+    return any(map(_escaped, values))
+
+
+def _same_items(saved: Iterable[Any], current: Iterable[Any]) -> bool:
+    before, now = list(saved), list(current)
+    return len(before) == len(now) and all(map(lambda a, b: a is b, before, now))
+
+
+def _same_entries(saved: Mapping[Any, Any], current: Mapping[Any, Any]) -> bool:
+    return saved.keys() == current.keys() and all(current[key] is value for key, value in saved.items())
+
+
+def _refill(thing: Any, saved: Any) -> None:
+    thing.clear()
+    thing.update(saved)
+
+
+def _extend(thing: Any, saved: list[Any]) -> None:
+    thing.clear()
+    thing.extend(saved)
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
+def _fill(cell: CellType, saved: object) -> None:
+    if saved is _EMPTY:
+        del cell.cell_contents
+    else:
+        cell.cell_contents = saved
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    """Names of the slots that a user's classes declare."""
+    if not hasattr(cls, "__slots__"):
+        return ()
+    named = [vars(one).get("__slots__", ()) for one in cls.__mro__ if not _of_library(one)]
+    slots = [name for names in named for name in ((names,) if isinstance(names, str) else names)]
+    return tuple(name for name in slots if name not in ("__dict__", "__weakref__"))
+
+
+def _attributes(thing: object) -> dict[str, Any]:
+    inside = {name: getattr(thing, name) for name in _slots(type(thing)) if hasattr(thing, name)}
+    return inside | getattr(thing, "__dict__", {})
+
+
+def _set_attributes(thing: Any, saved: dict[str, Any]) -> None:
+    slots = _slots(type(thing))
+    for name in slots:
+        if name in saved:
+            object.__setattr__(thing, name, saved[name])
+        elif hasattr(thing, name):
+            object.__delattr__(thing, name)
+    if hasattr(thing, "__dict__"):
+        _refill(vars(thing), {name: value for name, value in saved.items() if name not in slots})
+
+
+def _set_flags(tensor: Tensor, saved: tuple[Tensor | None, bool]) -> None:
+    tensor.grad = saved[0]
+    if tensor.is_leaf:
+        tensor.requires_grad_(saved[1])
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+def _same_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> bool:
+    return _place(tensor) == _place(saved[0]) and torch.equal(tensor, saved[1])
+
+
+def _set_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> None:
+    # Other tensors may be views of the memory that the tensor had: numbers go there, then the tensor does.
+    saved[0].copy_(saved[1])
+    tensor.data = saved[0]
+
+
+def _set_array(array: NDArray[Any], saved: NDArray[Any]) -> None:
+    array[...] = saved
+
+
+_FLAGS = _Kind(
+    lambda tensor: (tensor.grad, tensor.requires_grad),
+    lambda tensor, saved: tensor.grad is saved[0] and tensor.requires_grad == saved[1],
+    _set_flags,
+)
+_NUMBERS = _Kind(lambda tensor: (tensor.detach(), tensor.detach().clone()), _same_numbers, _set_numbers)
+_ARRAY = _Kind(lambda array: array.copy(), lambda array, saved: array.tobytes() == saved.tobytes(), _set_array)
+_DICTIONARY = _Kind(dict, lambda entries, saved: _same_entries(saved, entries), _refill)
+_LIST = _Kind(list, lambda items, saved: _same_items(saved, items), _extend)
+_SET = _Kind(set, lambda items, saved: bool(items == saved), _refill)
+_CELL = _Kind(_content, lambda cell, saved: _content(cell) is saved, _fill)
+_CLASS = _Kind(lambda cls: dict(vars(cls)), lambda cls, saved: _same_entries(saved, vars(cls)), None)
+_ATTRIBUTES = _Kind(_attributes, lambda thing, saved: _same_entries(saved, _attributes(thing)), _set_attributes)

@@ -1,0 +1,293 @@
+"""Trial of a custom network and loss before round 1: one synthetic client's data must not reach another one's update.
+
+The trial never touches a client's samples. A refusal that depended on them would be a release that nothing charges.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.clients.start import Start
+from dpfed.clients.state import OUTSIDE, Moved
+from dpfed.clients.training import LocalTraining
+from dpfed.compress.threads import one_thread
+from dpfed.config.own_code import words_of
+from dpfed.data.partition import Partition
+from dpfed.errors import ConfigError, DpfedError
+from dpfed.randomness import Simulated
+from dpfed.seeds import Seeds
+
+SECONDS = 0.25
+"""Processor time for the calls before an update is compared, for each of two sets of clients."""
+_BATCH = 8
+_ROWS = 256
+_SEEDS = Seeds(root=0)
+_ROUNDING = 1e-4
+"""Relative difference of equal updates on a GPU, whose sums may be taken in another order."""
+_PADDING = 1e-2
+"""Relative difference of an update under other padding, from which more than rounding differs."""
+
+_Generator = Literal["torch", "numpy", "random"]
+_NAMES: dict[_Generator, str] = {
+    "torch": "torch's global generator (outside forward, or in gradient checkpointing with dropout)",
+    "numpy": "numpy's global generator (numpy.random)",
+    "random": "Python's global generator (random)",
+}
+_OWN_DRAWS = (
+    "Draw by torch's functions without generator= in forward, where each client has a stream of its own; no gradient "
+    "checkpointing with dropout."
+)
+_NO_STATE = "Keep state in attributes of the network or the loss, which are put back before each client."
+_NOT_TOGETHER = "clients cannot be trained side by side"
+
+
+def tried(
+    training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: Start, *, cohort: int
+) -> LocalTraining:
+    """Local training in which every client begins with the state `start`, if the trial finds that training changes it.
+    With strategy "auto" clients train in a loop if the trial finds that they cannot train side by side.
+
+    samples: public inputs [n, ...] and targets [n, ...], from which synthetic clients are made
+    start:   state of network and loss before any use
+    cohort:  clients of a round
+
+    A synthetic client B trains by itself, after clients A, and after clients A with other samples, by the strategy of
+    the run. A's train as often as a round's clients, or for `SECONDS`. B's updates must be equal in bits (on a GPU up
+    to rounding) under any state of the global random generators, and these generators must stay as they are.
+
+    Raises ConfigError with what was found. The global generators are as before then, too.
+    """
+    training, moved = replace(training, start=start), Moved()
+    strategy = _strategy(training)
+    with one_thread(), _global_generators(training.inputs.device):
+        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).problem(start, moved)
+        together = strategy != "loop" and training.strategy == "auto"
+        if together and problem is None and moved.names:
+            problem = f"training keeps {_some(moved.names)} from one step to the next"
+        if together and problem is not None:
+            training, moved = replace(training, not_together=f"{_NOT_TOGETHER}: {problem}"), Moved()
+            start.restore()
+            problem = _Trial(training, broadcast, samples, strategy="loop", cohort=cohort).problem(start, moved)
+    start.restore()
+    if problem is not None:
+        raise ConfigError(f"model or local.loss, on synthetic clients ({training.plan.strategy}): {problem}")
+    start.alone = start.shares(moved)
+    return replace(training, start=start if moved.names else None)
+
+
+def tried_together(
+    training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: Start
+) -> LocalTraining:
+    """Local training without privacy: with strategy "auto" in a loop if synthetic clients cannot train side by side."""
+    strategy = _strategy(training)
+    if training.strategy != "auto" or strategy == "loop":
+        return training
+    with one_thread(), _global_generators(training.inputs.device):
+        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=1).failure()
+    start.restore()
+    return training if problem is None else replace(training, not_together=f"{_NOT_TOGETHER}: {problem}")
+
+
+def _strategy(training: LocalTraining) -> Literal["loop", "vmap", "graphs"]:
+    """The planned strategy. ConfigError where the network fails on what a plan is made from."""
+    try:
+        return training.plan.strategy
+    except DpfedError:
+        raise
+    except Exception as error:  # the network is the user's, and may raise anything
+        raise ConfigError(
+            f"model: fails on a batch of one sample, all zeros ({words_of(error)}). Networks must take any batch size."
+        ) from error
+
+
+class _Trial:
+    """Synthetic clients C, A (`many` of them), B, P and D under one strategy. B has one batch less than C and A and two
+    less than D, so that it is trained last.
+
+    All fill their batches, but other A's do not in their last; P has two batches, and the second is short.
+    """
+
+    def __init__(
+        self,
+        training: LocalTraining,
+        broadcast: Tensor,
+        samples: tuple[Tensor, Tensor],
+        *,
+        strategy: Literal["loop", "vmap", "graphs"],
+        cohort: int,
+    ) -> None:
+        device, record = training.inputs.device, training.record
+        self._strategy, self._broadcast, self._cohort = strategy, broadcast, cohort
+        self._wanted = training.steps or 10 * (training.epochs or 1)
+        self._batch = min(training.batch_size, _BATCH)
+        self._short = self._batch // 2 if self._batch > 2 or not training.model.has_statistics else 0
+        self._base = replace(
+            training,
+            inputs=samples[0][:_ROWS].to(device),
+            labels=samples[1][:_ROWS].to(device),
+            partition=_partition([np.zeros(self._batch, dtype=np.int64)]),
+            batch_size=self._batch,
+            epochs=1,
+            steps=None,
+            strategy=strategy,
+            chunk=3,
+            record=None if record is None else replace(record, randomness=Simulated(seeds=_SEEDS)),
+        )
+        self._drawn: dict[_Generator, None] = {}
+
+    def problem(self, start: Start, moved: Moved) -> str | None:
+        """Return a description of what passes from client to client, or None."""
+        start.moved = moved
+        try:
+            found = self._effect(moved)
+        except DpfedError:
+            raise
+        except Exception as error:  # the network and the loss are the user's, and may raise anything
+            found = f"training fails ({words_of(error)})"
+        finally:
+            start.moved = None
+        drawn = [_NAMES[name] for name in self._drawn] + list(moved.generators)
+        if drawn:
+            return f"training draws from {', '.join(drawn)}. {_OWN_DRAWS}"
+        return found
+
+    def failure(self) -> str | None:
+        """Return a description of how training side by side fails, or None."""
+        world = self._world(2, 1, others=False)
+        try:
+            self._train(world, [0, 1, 2])
+        except Exception as error:  # the network and the loss are the user's, and may raise anything
+            return f"training fails ({words_of(error)})"
+        return None
+
+    def _effect(self, moved: Moved) -> str | None:
+        steps, many = self._lengths()
+        world, other = (self._world(steps, many, others=others) for others in (False, True))
+        b, p = many + 1, many + 2
+        alone, short = self._train(world, [b]), self._train(world, [p])
+        after, after_others = (self._often(one, list(range(b + 1)), steps * many) for one in (world, other))
+        beside, again = self._train(world, [0, p]), self._phases(world, b)
+        drawn = self._train(world, [b], set(_NAMES))
+        same = self._same(after[0], after_others[0]) and self._same(after[-1], after_others[-1])
+        if self._strategy == "loop":
+            same = same and self._same(alone[0], after[-1]) and self._same(short[0], beside[1])
+        elif not _near(short[0], beside[1]):
+            return "an update depends on how many samples the clients beside it have, as samples of a batch are mixed"
+        if not (same and all(self._same(alone, one) for one in again)):
+            return f"an update depends on the clients that trained before it, {_kept_in(moved)}. {_NO_STATE}"
+        if not self._same(alone, drawn):
+            self._drawn |= {one: None for one in _NAMES if not self._same(alone, self._train(world, [b], {one}))}
+            return f"an update depends on a global random generator. {_OWN_DRAWS}"
+        if moved.escaped or (moved.names and self._strategy == "graphs"):
+            return f"training keeps {_some(moved.escaped or moved.names)} from one step to the next"
+        return None
+
+    def _phases(self, world: LocalTraining, b: int) -> list[Tensor]:
+        """Return updates of B after numbers of calls that differ by numbers without a common divisor, so that a state
+        of any period shows. With s the steps of B these are 0, s + 1 of C and s + 2 of D in a loop; side by side, where
+        B's place must stay the same, s and 3 s + 1 calls lie between B's."""
+        if self._strategy == "loop":
+            return [self._train(world, before)[-1:] for before in ([b], [0, b], [b + 2, b])]
+        found = [self._train(world, [b]), self._train(world, [b])]
+        self._train(world, [0])
+        return [*found, self._train(world, [b])]
+
+    def _lengths(self) -> tuple[int, int]:
+        """Batches of B, and A's, that `SECONDS` have room for."""
+        self._train(self._world(1, 1, others=False), [2])
+        steps, room = 1, 0.0
+        while steps <= self._wanted:
+            began = time.process_time()
+            self._train(self._world(steps, 1, others=False), [2])
+            room = SECONDS * steps / max(time.process_time() - began, 1e-6)
+            if 8 * steps > room:
+                break
+            steps *= 4
+        return max(1, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
+
+    def _world(self, steps: int, many: int, *, others: bool) -> LocalTraining:
+        """Clients of these numbers of batches; `others` gives the A's samples that are alike, and one batch short."""
+        inputs = self._base.inputs
+        order = np.argsort(inputs.flatten(1).double().norm(dim=1).cpu().numpy(), kind="stable")
+        small, middle = order[: 1 + len(order) // 3], order[len(order) // 3 :]
+        full = (steps + 1) * self._batch
+        a = np.resize(order[-1:] if others else small, full - self._short if others else full)
+        sizes = full, steps * self._batch, 2 * self._batch - self._short, full + self._batch
+        c, b, p, d = (np.resize(middle, size) for size in sizes)
+        return replace(self._base, partition=_partition([c, *[a] * many, b, p, d]))
+
+    def _often(self, world: LocalTraining, clients: list[int], calls: int) -> Tensor:
+        """The last updates of as many calls as a round makes, or of `SECONDS`."""
+        began, left = time.process_time(), self._cohort * self._wanted
+        while True:
+            moves, left = self._train(world, clients), left - calls
+            if left <= 0 or time.process_time() - began > SECONDS:
+                return moves
+
+    def _train(self, world: LocalTraining, clients: list[int], changed: Collection[_Generator] = ()) -> Tensor:
+        """Updates [c, n], with other seeds of the global generators `changed`."""
+        _seed({name: 2 if name in changed else 1 for name in _NAMES})
+        before = _global_states()
+        moves = world.train(self._broadcast, np.array(clients), number=0, seeds=_SEEDS)
+        self._drawn |= {name: None for name, state in _global_states().items() if state != before[name]}
+        return moves
+
+    def _same(self, first: Tensor, second: Tensor) -> bool:
+        if first.device.type == "cpu":
+            return torch.equal(first.view(torch.int32), second.view(torch.int32))
+        return bool((first - second).norm() <= _ROUNDING * first.norm())
+
+
+def _near(first: Tensor, second: Tensor) -> bool:
+    """True if no more than padding's rounding differs, or an update is not finite."""
+    return not bool((first - second).norm() > _PADDING * first.norm())
+
+
+def _partition(rows: Sequence[NDArray[np.int64]]) -> Partition:
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return Partition(indices=np.concatenate(rows).astype(np.int64), offsets=offsets)
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+
+
+def _kept_in(moved: Moved) -> str:
+    outside = [name for name in moved.names if name.startswith(OUTSIDE)]
+    return f"through {_some(outside)}" if outside else "through something outside of the network and the loss"
+
+
+def _global_states() -> dict[_Generator, object]:
+    """States of the global generators, that of the CPU for torch."""
+    numbers = pickle.dumps(np.random.get_state())  # noqa: NPY002  # a user's code may draw from it
+    return {"torch": torch.get_rng_state().tolist(), "numpy": numbers, "random": random.getstate()}
+
+
+def _seed(seeds: Mapping[_Generator, int]) -> None:
+    torch.manual_seed(seeds["torch"])
+    np.random.seed(seeds["numpy"])  # noqa: NPY002
+    random.seed(seeds["random"])
+
+
+@contextmanager
+def _global_generators(device: torch.device) -> Iterator[None]:
+    """The global random generators as they were, at the end."""
+    numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            np.random.set_state(numpys)  # noqa: NPY002
+            random.setstate(pythons)

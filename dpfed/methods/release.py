@@ -1,0 +1,79 @@
+"""Runs whose model is for release (run.release = true): what they need is set, or refused with every reason at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpfed.config.privacy_tables import CoinPrivacy
+from dpfed.config.tables import Config
+from dpfed.errors import ConfigError
+from dpfed.methods.choices import is_linear, seen, signs_are_coins
+from dpfed.methods.facts import MethodFacts
+from dpfed.methods.refusals import problems
+
+
+def check_release(config: Config, facts: MethodFacts) -> None:
+    """Raise ConfigError, with every reason and what to change, if this method or setting has no release.
+
+    Noise, cohorts and dropouts of a release come from the operating system, and noise that is added is drawn exactly,
+    in whole numbers: run.randomness is "secure" and privacy.noise "discrete-gaussian" where they are not given, set
+    when the configuration is read. Coins are exact as they are.
+    """
+    if not config.run.release:
+        return
+    reasons, checked = list(_reasons(config, facts)), config
+    if reasons:  # what else is wrong, apart from the release
+        checked = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "simulated"})})
+    reasons += problems(checked, facts)
+    if reasons:
+        listed = "\n  ".join(reasons)
+        raise ConfigError(f"run.release=true (--release) with method.name={facts.name!r}: is refused.\n  {listed}")
+
+
+def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
+    table, coins = config.privacy, facts.coins or signs_are_coins(config, facts)
+    if config.run.randomness != "secure":
+        yield (
+            f"run.randomness={config.run.randomness!r}: noise and cohorts that follow from a seed protect no client. "
+            "Remove run.randomness, or run.release."
+        )
+    if config.run.on_error == "raise":
+        yield "run.on_error='raise': that a client's samples raise an error would show. Remove it, or run.release."
+    if config.local.record is not None:
+        yield (
+            "[local.record]: its noise is floating-point Gaussian noise inside clients, whose last bits leak what it "
+            "hides; exact noise is not built for it. Remove run.release for an experiment, or use [privacy]."
+        )
+        return
+    if facts.privacy == "never":
+        yield "method.name: is never private. Use dp-fedavg or fedpm with [privacy], or remove run.release."
+    elif table is None:
+        yield "[privacy] is missing: the model would be released without any noise. Add it, or remove run.release."
+    if facts.dithered:
+        yield (
+            "method.name: the noise of this method is the error of a quantiser, a floating-point number. Use "
+            "dp-fedavg, or remove run.release."
+        )
+    elif not coins and facts.privacy != "never" and not is_linear(config, facts):
+        shared = ", or method.shared=true" if facts.name == "fedscalar" else ""
+        with_coins = ", or privacy.noise='coins'" if facts.coins_possible else ""
+        yield (
+            "method.name: exact noise is added to whole numbers in the sum of uploads, and these uploads cannot be "
+            f"decoded from their sum. Use dp-fedavg, fed-smp-randk, fed-smp-topk or fedpm{shared}{with_coins}, or "
+            "remove run.release."
+        )
+    if table is None:
+        return
+    gaussian = "is floating-point Gaussian noise, whose last bits leak what it hides. Remove it, or run.release."
+    if isinstance(table, CoinPrivacy) and table.noise_std:
+        yield f"privacy.noise_std={table.noise_std}: {gaussian}"
+    if table.noise == "gaussian":
+        yield f"privacy.noise='gaussian': {gaussian}"
+    for wrong, key in (
+        (seen(config) == "uploads" and not coins, "privacy.release='uploads'"),
+        (table.adaptive is not None, "[privacy.adaptive]"),
+        (table.bands is not None or table.buffers is not None, "privacy.bands or privacy.buffers"),
+        (table.noise_schedule is not None, "privacy.noise_schedule"),
+    ):
+        if wrong:
+            yield f"{key}: is built for floating-point Gaussian noise, not for exact noise. Remove it, or run.release."

@@ -1,0 +1,166 @@
+"""The panels of a figure as SVG inside a page: in the colours of the page, with a tooltip at each mark.
+
+A page shows the very drawing that the file for print has. It loads nothing and runs no script for it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from dpfed.report.figures.figure import COLOURS, FAINT, RULE, figure
+
+_WIDE, _HIGH = 4.2, 2.8
+"""Inches of a panel: 302 units, so that its text is as large on a telephone as on a wide screen."""
+_MOST_MARKS = 300
+_VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(COLOURS)} | {
+    FAINT: "var(--faint)",
+    RULE: "var(--rule)",
+    "#ffffff": "var(--paper)",
+}
+_PLAIN: Any = {"svg.fonttype": "none", "svg.hashsalt": "dpfed"}
+_NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
+
+
+Numbers = Sequence[float] | NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One pair of axes: the words above it, and the picture."""
+
+    caption: str
+    picture: Markup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A line of a legend: a name, and a sample of its line."""
+
+    name: str
+    picture: Markup
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartGroup:
+    """Panels that belong together: words above them, one legend below, and the names of their files."""
+
+    panels: Sequence[Panel]
+    legend: Sequence[Entry] = ()
+    words: str = ""
+    files: str = ""
+
+
+def tooltips(axes: Any, x: Numbers, y: Numbers, words: Sequence[str]) -> None:
+    """Show `words` where a reader of a page points at (x, y); nothing in print. At most 301 marks, with the last."""
+    if not len(x):
+        return
+    step = -(-len(x) // _MOST_MARKS)
+    kept = [*range(0, len(x) - 1, step), len(x) - 1]
+    (line,) = axes.plot([x[i] for i in kept], [y[i] for i in kept], "o", alpha=0, zorder=9)
+    line.set_gid(f"tooltips-{sum(one.get_gid() is not None for one in axes.lines)}")
+    line.tooltips = [words[i] for i in kept]
+
+
+def inline(drawing: Any, *, words: str = "", files: str = "") -> ChartGroup:
+    """Return each pair of axes of a figure by itself, and one legend, empty for a single name.
+
+    Axes without data are left out. The figure itself stays as it is.
+    """
+    axes = list(drawing.axes)
+    drawn = [axis for axis in axes if np.isfinite(axis.dataLim.get_points()).any()]
+    handles: dict[str, Any] = {}
+    for axis in drawn:
+        handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    before, legends = drawing.get_size_inches().copy(), drawing.legends
+    drawing.set_size_inches(_WIDE, _HIGH)
+    drawing.legends = []  # a hidden legend beside the axes would keep its room
+    with _hidden(*(axis.get_legend() for axis in axes if axis.get_legend() is not None)):
+        panels = [_panel(drawing, axis) for axis in drawn]
+    drawing.set_size_inches(before)
+    drawing.legends = legends
+    legend = [Entry(name=name, picture=_swatch(one)) for name, one in handles.items()] if len(handles) > 1 else []
+    return ChartGroup(panels=panels, legend=legend, words=words, files=files)
+
+
+def _panel(drawing: Any, axis: Any) -> Panel:
+    """The caption is the title, or else the name of the y axis."""
+    title, label = axis.get_title(), axis.get_ylabel()
+    caption = (title or label)[:1].upper() + (title or label)[1:]
+    aside = axis.title if title else axis.yaxis.label
+    place = axis.get_subplotspec()
+    words = {line.get_gid(): line.tooltips for line in axis.lines if line.get_gid()}
+    with _hidden(aside, *(other for other in drawing.axes if other is not axis)):
+        axis.set_subplotspec(drawing.add_gridspec(1, 1)[0])
+        said = f"{caption}, over {axis.get_xlabel()}"
+        picture = _svg(drawing, said, words)
+        axis.set_subplotspec(place)
+    return Panel(caption=caption, picture=picture)
+
+
+def _swatch(handle: Any) -> Markup:
+    with figure(None) as axes:
+        drawing = axes.figure
+        axes.remove()
+        drawing.set_size_inches(28 / 72, 14 / 72)
+        drawing.set_layout_engine("none")
+        drawing.legend(
+            [handle], [""], loc="center", frameon=False, borderpad=0, borderaxespad=0, handletextpad=0, handlelength=2.4
+        )
+        return _svg(drawing, "", {}, css='class="swatch" aria-hidden="true"')
+
+
+@contextmanager
+def _hidden(*artists: Any) -> Iterator[None]:
+    for one in artists:
+        one.set(visible=False, in_layout=False)
+    try:
+        yield
+    finally:
+        for one in artists:
+            one.set(visible=True, in_layout=True)
+
+
+def _svg(drawing: Any, said: str, words: dict[str, Sequence[str]], css: str = "") -> Markup:
+    from matplotlib import rc_context
+
+    content = io.BytesIO()
+    with rc_context(_PLAIN):
+        drawing.savefig(content, format="svg", transparent=True, metadata=_NO_DATES)
+    text = content.getvalue().decode()
+    box = re.search(r'viewBox="([^"]*)"', text)
+    assert box is not None  # matplotlib writes one
+    text = text[text.index("<g ") : text.rindex("</svg>")]
+    for name, notes in words.items():
+        marks = re.search(rf'<g id="{name}">.*?</g>\s*</g>', text, flags=re.S)
+        assert marks is not None  # the line of `tooltips`
+        text = text.replace(marks[0], _noted(marks[0], notes))
+    text = re.sub(r' id="(?!m|p[0-9a-f]{6})[^"]*"| id="matplotlib[^"]*"| transform="rotate\(-0 [^"]*"', "", text)
+    text = re.sub(
+        r"font(-family)?: ((?:[\d.]+px)?)[^;\"]*'[^;\"]*",
+        lambda found: f"font{found[1] or ''}: {found[2]} system-ui, sans-serif",
+        text,
+    )
+    text = re.sub(r"#[0-9a-f]{6}\b(?=[;\"])", lambda found: _VARIABLES.get(found[0], found[0]), text)
+    text = re.sub(r"\s+", " ", text)
+    css = css or f'role="img" aria-label="{escape(said)}"'
+    return Markup(f'<svg viewBox="{box[1]}" {css}>{text}</svg>')
+
+
+def _noted(marks: str, notes: Sequence[str]) -> str:
+    """The marks of a line as places to point at. Marks outside the axes are not there."""
+    places = re.findall(r'<use [^>]*?x="([\d.]+)" y="([\d.]+)"', marks)
+    assert len(places) == len(notes)
+    return "".join(
+        f'<circle class="mark" cx="{x}" cy="{y}" r="6"><title>{escape(words)}</title></circle>'
+        for (x, y), words in zip(places, notes, strict=True)
+    )
