@@ -30,7 +30,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-from dpfed.run.watched import open_watched, take_part_watched
 
 import dpfed.diagnostics.watch
 import dpfed.run.loop
@@ -38,6 +37,7 @@ from dpfed import data
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
+from dpfed.round import Trained, cohort_of
 from dpfed.run.book import Book
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
@@ -188,16 +188,11 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
     with tempfile.TemporaryDirectory() as folder:
         config = parse(tables(name, model, options), source=name)
         run = Run.open(build(config), Path(folder) / "run", resume=False)
-        while True:
-            profile = Profile(clock)
+        source = Trained(seeds=run.experiment.seeds)
+        while not run.finished:
+            profile, clients = Profile(clock), len(cohort_of(run.experiment.method, run.state.round))
             with profiled(run, profile), profile.part("rest"):
-                now = run.next_round()
-                if now is None:
-                    break
-                opened = open_watched(now, run.experiment.method, run.experiment.method.aggregation)
-                take_part_watched(opened, seeds=run.experiment.seeds)
-                run.finish_round(opened)
-            clients = len(now.task.cohort)
+                run.one_round(source)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})
     later = rounds[1:]
     least = {part: min(one.get(part, 0.0) for one in later) for part in (*PARTS, "evaluation")}

@@ -112,8 +112,9 @@ class PrivacyGoal:
 
     def of_round(self, number: int) -> SingleRelease:
         """The mechanism of round `number`, counted from 0, at the most that it may be charged."""
-        scheduled = isinstance(self.private, GaussianNoise) and self.private.schedule is not None
-        return self.private.in_round(number) if scheduled else self.mechanism
+        if isinstance(self.private, GaussianNoise) and self.private.schedule is not None:
+            return self.private.in_round(number)
+        return self.mechanism
 
     def run(self, rounds: int) -> Composed:
         """The first `rounds` rounds, at the most that they may be charged."""

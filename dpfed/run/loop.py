@@ -204,10 +204,10 @@ class Run:
             if stop():
                 done, rounds = self.state.round, self.experiment.config.federation.rounds
                 raise RunInterrupted(f"interrupted after round {done} of {rounds}, which is saved.")
-            self._one_round(source)
+            self.one_round(source)
         return self.close()
 
-    def _one_round(self, source: Source) -> None:
+    def one_round(self, source: Source) -> None:
         """Affordable, charged, saved, reported: in this order. Without effect where no budget pays for it."""
         experiment, state = self.experiment, self.state
         cohort, started = cohort_of(experiment.method, state.round), time.monotonic()

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from dpfed.run.watched import watched_round
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dpfed import compress
 from dpfed.config.tables import Config
 from dpfed.report.figures.figure import figure
+from dpfed.round import Trained, run_round
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import Experiment, build
 from dpfed.sweep.plan import plan
@@ -107,7 +107,8 @@ def train(experiment: Experiment, row: str, seed: int) -> Iterable[dict[str, Any
             }
         if state.round == config.federation.rounds:
             return
-        state, _ = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=None)
+        source = Trained(seeds=experiment.seeds)
+        state = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=None).state
 
 
 def experiments(profile: str) -> dict[tuple[str, int], Config]:
