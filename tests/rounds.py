@@ -1,20 +1,13 @@
-"""One round, for tests: the state after it, and what the operator keeps."""
+"""One round, for tests."""
 
 from dpfed.round import Trained, run_round
 
 
-class _Facts:
-    def __init__(self, done):
-        self._done, self.release = done, done.release
-
-    def __getattr__(self, name):
-        return getattr(self._done.record, name)
-
-
 def watched_round(state, method, *, seeds, ledger, cohort=None, observer=None):
+    """Return the state after a round of simulated clients, and what the operator keeps of it."""
     done = run_round(state, method, Trained(seeds=seeds), seeds=seeds, ledger=ledger, cohort=cohort, observer=observer)
-    return done.state, _Facts(done)
+    return done.state, done.record
 
 
-def only_state(state, method, *, seeds, ledger, **more):
-    return watched_round(state, method, seeds=seeds, ledger=ledger, **more)[0]
+def only_state(state, method, **more):
+    return watched_round(state, method, **more)[0]
