@@ -71,7 +71,7 @@ def _without_defaults_of_others(privacy: Mapping[str, Any], noise: Any) -> dict[
     """Return [privacy] without keys of other kinds of noise that hold their default: it has no effect, and up to 0.2
     every run's config.toml had them all."""
     kinds = _privacy_tables()
-    own = kinds[noise].model_fields if noise in kinds else {}
+    own = kinds[noise].model_fields if isinstance(noise, str) and noise in kinds else {}
     defaults = {
         key: field.get_default()
         for table in kinds.values()
