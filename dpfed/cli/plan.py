@@ -8,9 +8,9 @@ import webbrowser
 from dataclasses import replace
 from pathlib import Path
 
-from dpfed.cli.loopback import address_of
+from dpfed.report.loopback import address_of
 from dpfed.cli.output import console
-from dpfed.cli.planner.question import Question, opened
+from dpfed.planner.question import Question, opened
 from dpfed.errors import ConfigError
 
 _NOTHING = Question()
@@ -44,11 +44,11 @@ def plan(
     """
     question = _start(file, options)
     if static is not None:
-        from dpfed.cli.planner.static import write_static
+        from dpfed.planner.static import write_static
 
         write_static(question, static)
         return
-    from dpfed.cli.planner.server import PlannerServer
+    from dpfed.planner.server import PlannerServer
 
     server = PlannerServer(question, port=port)
     console().print(f"{address_of(server)}   (Ctrl-C ends it)", soft_wrap=True)

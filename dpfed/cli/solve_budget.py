@@ -6,7 +6,7 @@ from accounting import budget
 from accounting.budget import Budget, Plan
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
-from dpfed.cli.budget_plans import refuse
+from dpfed.planner.plan_options import refuse
 from dpfed.errors import ConfigError
 
 

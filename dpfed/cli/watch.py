@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from pathlib import Path
 
-from dpfed.cli.loopback import LoopbackHandler, LoopbackServer, address_of
+from dpfed.report.loopback import LoopbackHandler, LoopbackServer, address_of
 from dpfed.cli.output import console
 from dpfed.errors import RunError
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dpfed.cli.planner.answers import texts
-from dpfed.cli.planner.form import DETAILS, NEIGHBOURS, NUMBERS, PEOPLE, SAMPLERS, InputBox
-from dpfed.cli.planner.question import Question
+from dpfed.planner.answers import texts
+from dpfed.planner.form import DETAILS, NEIGHBOURS, NUMBERS, PEOPLE, SAMPLERS, InputBox
+from dpfed.planner.question import Question
 from dpfed.report.page import rendered
 
 

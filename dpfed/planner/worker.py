@@ -1,4 +1,4 @@
-"""The process that computes what takes long: `python -m dpfed.cli.planner.worker`, a line of JSON in, one out."""
+"""The process that computes what takes long: `python -m dpfed.planner.worker`, a line of JSON in, one out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from accounting.errors import AccountingError, CalibrationError, UnsupportedMechanism
-from dpfed.cli.planner.answers import answer, curve, grid
-from dpfed.cli.planner.question import question_of
+from dpfed.planner.answers import answer, curve, grid
+from dpfed.planner.question import question_of
 from dpfed.errors import DpfedError
 
 _LIGHT = {"clients": 100, "cohort": 1, "rounds": 1, "epsilon": 1}

@@ -18,10 +18,10 @@ from accounting.errors import AccountingError
 from accounting.rounding import upwards
 from dpfed.cli.budget_tables import sampler_words
 from dpfed.cli.output import console
-from dpfed.cli.planner.answers import ACCOUNTS, answer, axis, brief, texts, unhurried
-from dpfed.cli.planner.form import NUMBERS, SAMPLERS, InputBox
-from dpfed.cli.planner.page import page_of_grid
-from dpfed.cli.planner.question import Question, with_numbers
+from dpfed.planner.answers import ACCOUNTS, answer, axis, brief, texts, unhurried
+from dpfed.planner.form import NUMBERS, SAMPLERS, InputBox
+from dpfed.planner.page import page_of_grid
+from dpfed.planner.question import Question, with_numbers
 from dpfed.errors import ConfigError, DpfedError, RunError
 
 _NOISES, _ROUNDS = 15, 13

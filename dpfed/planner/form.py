@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.cli.budget_plans import Mechanism, Sampling
+from dpfed.planner.plan_options import Mechanism, Sampling
 
 Choices = Sequence[tuple[str, str]]
 _ANY, _INTEGERS = get_args(Mechanism), ("discrete-gaussian", "skellam")

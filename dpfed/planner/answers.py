@@ -18,9 +18,9 @@ from accounting.compose.accountant import Accountant
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
-from dpfed.cli.budget_plans import Sampling
+from dpfed.planner.plan_options import Sampling
 from dpfed.cli.budget_tables import sampler_words
-from dpfed.cli.planner.question import Question
+from dpfed.planner.question import Question
 from dpfed.errors import DpfedError
 
 Over = Literal["noise-multiplier", "cohort"]

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from dpfed.cli.loopback import LoopbackHandler, LoopbackServer
-from dpfed.cli.planner.lane import Lane, Superseded
-from dpfed.cli.planner.pace import Pace
-from dpfed.cli.planner.page import planner_page
-from dpfed.cli.planner.question import Question
-from dpfed.cli.planner.worker import done
+from dpfed.report.loopback import LoopbackHandler, LoopbackServer
+from dpfed.planner.lane import Lane, Superseded
+from dpfed.planner.pace import Pace
+from dpfed.planner.page import planner_page
+from dpfed.planner.question import Question
+from dpfed.planner.worker import done
 
 LARGEST_BODY = 8192
 _KINDS = ("answer", "curve", "noise-multiplier", "cohort")

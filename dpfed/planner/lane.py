@@ -102,5 +102,5 @@ def _close(stream: IO[str] | None) -> None:
 
 
 def _started() -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dpfed.cli.planner.worker"]
+    command = [sys.executable, "-m", "dpfed.planner.worker"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)

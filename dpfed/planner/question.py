@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 from cyclopts import Parameter
 
 from accounting.budget import Plan
-from dpfed.cli.budget_plans import Mechanism, PlanOptions, Sampling
+from dpfed.planner.plan_options import Mechanism, PlanOptions, Sampling
 from dpfed.errors import ConfigError
 
 Solved = Literal["epsilon", "noise_multiplier", "rounds"]

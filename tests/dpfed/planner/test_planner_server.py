@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from dpfed.cli.loopback import address_of
-from dpfed.cli.planner.answers import answer
-from dpfed.cli.planner.lane import Lane, Superseded
-from dpfed.cli.planner.pace import Pace
-from dpfed.cli.planner.question import question_of
-from dpfed.cli.planner.server import LARGEST_BODY, PlannerServer
+from dpfed.report.loopback import address_of
+from dpfed.planner.answers import answer
+from dpfed.planner.lane import Lane, Superseded
+from dpfed.planner.pace import Pace
+from dpfed.planner.question import question_of
+from dpfed.planner.server import LARGEST_BODY, PlannerServer
 
 START = {"clients": "6000", "cohort": "100", "rounds": "20", "noise_multiplier": "1.4"}
 SLOW = {**START, "rounds": "2000", "sampling": "fixed", "epsilon": "3", "noise_multiplier": ""}
@@ -190,6 +190,6 @@ def test_what_was_slow_a_moment_ago_is_not_asked_while_a_slider_moves():
 
 
 def test_a_planner_never_loads_torch():
-    code = "import sys, dpfed.cli.planner.server, dpfed.cli.planner.static; print('torch' in sys.modules)"
+    code = "import sys, dpfed.planner.server, dpfed.planner.static; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

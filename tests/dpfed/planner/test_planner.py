@@ -10,10 +10,10 @@ import pytest
 from accounting.budget import compare
 from dpfed.cli import status
 from dpfed.cli.plan import _start
-from dpfed.cli.planner.answers import answer, axis, brief, curve, grid
-from dpfed.cli.planner.form import DETAILS, NUMBERS, PEOPLE
-from dpfed.cli.planner.question import Question, _kinds, opened, question_of
-from dpfed.cli.planner.worker import done
+from dpfed.planner.answers import answer, axis, brief, curve, grid
+from dpfed.planner.form import DETAILS, NUMBERS, PEOPLE
+from dpfed.planner.question import Question, _kinds, opened, question_of
+from dpfed.planner.worker import done
 from dpfed.errors import ConfigError
 
 PAPER = {"clients": "6000", "cohort": "100"}
