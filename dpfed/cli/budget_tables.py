@@ -11,10 +11,9 @@ from accounting.budget import Budget, Plan
 from accounting.caveats import ALMOST_ANYTHING
 from accounting.compose import profiles, readings
 from accounting.compose.adaptive import HYPOTHESIS
-from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
-from dpfed.report.privacy_words import factors_words
+from dpfed.report.privacy_words import factors_words, sampler_words
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _NO_GUARANTEE = "not a guarantee: "
@@ -79,33 +78,6 @@ def show_group(answer: Budget, size: int) -> None:
         f"for {size} clients at once: epsilon {upwards(together)} at delta {upwards(delta)}; for one client: no test "
         f"of its two worlds has a true positive rate more than {upwards(readings.advantage(claim))} above its false one"
     )
-
-
-def sampler_words(plan: Plan) -> str:
-    """How a cohort is drawn."""
-    if plan.sampling == "poisson":
-        return (
-            f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {plan.sampler.probability:.6g})"
-        )
-    if plan.sampling == "fixed":
-        return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
-    if plan.sampling == "all":
-        return f"all {plan.clients} clients in every round"
-    return _schedule_words(plan)
-
-
-def _schedule_words(plan: Plan) -> str:
-    """Who takes part over many rounds."""
-    each = f"each of {plan.clients} clients"
-    match plan.sampler:
-        case BallsAndBins(bins=bins):
-            return f"balls-and-bins, {each} in one secret round of every {bins}, drawn anew each time"
-        case Allocation(participations=times, rounds=rounds):
-            return f"allocation, {each} in {times} secret rounds of {rounds}"
-        case MinSeparation(separation=separation, probability=rate):
-            return f"min-separation, {each} with probability {rate:.6g} a round, at most once in {separation} rounds"
-        case _:
-            return f"a public order, {each} in every {plan.period}th round"
 
 
 def _strength(answer: Budget) -> str:

@@ -8,10 +8,13 @@ import webbrowser
 from dataclasses import replace
 from pathlib import Path
 
-from dpfed.report.loopback import address_of
+from rich.progress import Progress
+
 from dpfed.cli.output import console
+from dpfed.errors import ConfigError, RunError
+from dpfed.planner.plan_options import flag
 from dpfed.planner.question import Question, opened
-from dpfed.errors import ConfigError
+from dpfed.report.loopback import address_of
 
 _NOTHING = Question()
 _START = Question(clients=6000, cohort=100)
@@ -44,9 +47,7 @@ def plan(
     """
     question = _start(file, options)
     if static is not None:
-        from dpfed.planner.static import write_static
-
-        write_static(question, static)
+        _write_static(question, static)
         return
     from dpfed.planner.server import PlannerServer
 
@@ -61,11 +62,25 @@ def plan(
             server.server_close()
 
 
+def _write_static(question: Question, file: Path) -> None:
+    from dpfed.planner.static import static_page
+    from dpfed.run.durable_files import put
+
+    with Progress(console=console(to_stderr=True), transient=True) as bar:
+        task = bar.add_task("computing the grid")
+        page = static_page(question, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    try:
+        put(file, page.encode())
+    except OSError as error:
+        raise RunError(f"{file}: cannot be written ({error.strerror}). Name another file.") from None
+    console(to_stderr=True).print(f"written: {file}")
+
+
 def _start(file: str | None, options: Question) -> Question:
     """The plan to begin with; one that is not said is 6,000 clients, 180 rounds, noise multiplier 1.4."""
     if file is not None:
         if options != _NOTHING:
-            named = ", ".join(f"--{name.replace('_', '-')}" for name in options.given)
+            named = ", ".join(flag(name) for name in options.given)
             raise ConfigError(f"{named} beside {file}: it has all of a plan. Remove one.")
         question = opened(file)
     elif options == _NOTHING:

@@ -16,11 +16,10 @@ from accounting.errors import BudgetSpent, CalibrationError
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import SingleRelease, parts_of
 from accounting.rounding import downwards, upwards
-from dpfed.planner.plan_options import PlanOptions, after
 from dpfed.cli.budget_tables import show
 from dpfed.cli.output import console, print_json
-from dpfed.cli.solve_budget import solve
 from dpfed.errors import ConfigError
+from dpfed.planner.plan_options import PlanOptions, after, solve
 
 
 def project_budget(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from http import HTTPStatus
 from pathlib import Path
 
-from dpfed.report.loopback import LoopbackHandler, LoopbackServer, address_of
 from dpfed.cli.output import console
 from dpfed.errors import RunError
+from dpfed.report.loopback import LoopbackHandler, LoopbackServer, address_of
 
 
 def watch(folder: Path, *, port: int = 0) -> None:

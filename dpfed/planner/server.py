@@ -4,16 +4,63 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
-from dpfed.report.loopback import LoopbackHandler, LoopbackServer
+from accounting.compose.accountant import Accountant
+from dpfed.planner.answers import done
 from dpfed.planner.lane import Lane, Superseded
-from dpfed.planner.pace import Pace
 from dpfed.planner.page import planner_page
 from dpfed.planner.question import Question
-from dpfed.planner.worker import done
+from dpfed.report.loopback import LoopbackHandler, LoopbackServer
+
+_SOON = 0.06
+_TRIED_AGAIN, _AWFUL = 3.0, 0.5
+_MOSTLY_QUICK = ("poisson", "fixed", "all", "cyclic")
+_FIRST: tuple[Accountant, ...] = ("best", "pld", "rdp")
+
+
+class Pace:
+    """Seconds that each account took last, for each kind of question."""
+
+    def __init__(self) -> None:
+        self._took: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    @contextmanager
+    def measured(self, job: Mapping[str, Any], account: Accountant) -> Iterator[None]:
+        """Remembers what is computed within."""
+        began = time.perf_counter()
+        yield
+        now = time.perf_counter()
+        self._took[_kind_of(job, account)] = now - began, now
+
+    def quick_ones(self, job: Mapping[str, Any]) -> list[Accountant]:
+        """The accounts to ask in turn; the last is always quick."""
+        return [account for account in _FIRST if self._is_quick(job, account)]
+
+    def _is_quick(self, job: Mapping[str, Any], account: Accountant) -> bool:
+        if account == "rdp":
+            return True
+        kind = _kind_of(job, account)
+        if kind not in self._took:
+            options = job["options"]
+            mostly = options.get("sampling", "poisson") in _MOSTLY_QUICK and not options.get("epsilon")
+            return account == "pld" and job["kind"] == "answer" and bool(mostly)
+        seconds, then = self._took[kind]
+        forgotten = seconds < _AWFUL and time.perf_counter() - then > _TRIED_AGAIN and account != "best"
+        return seconds < _SOON or forgotten
+
+
+def _kind_of(job: Mapping[str, Any], account: Accountant) -> tuple[str, ...]:
+    """What takes about as long."""
+    options = job["options"]
+    chosen = (options.get(name) for name in ("sampling", "mechanism", "adjacency", "noise"))
+    wanted = (name for name in ("epsilon", "noise_multiplier", "rounds") if not options.get(name))
+    return (account, job["kind"], *(str(one) for one in chosen), *wanted)
+
 
 LARGEST_BODY = 8192
 _KINDS = ("answer", "curve", "noise-multiplier", "cohort")

@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accounting.budget import Plan
+from accounting.mechanisms import (
+    Allocation,
+    BallsAndBins,
+    FixedSizeSampling,
+    FullParticipation,
+    MinSeparation,
+    PoissonSampling,
+)
 from accounting.rounding import downwards, upwards
 
 _FACTORS = 8
@@ -100,6 +109,26 @@ def sampling_words(summary: Mapping[str, Any]) -> str:
 def sampler_name(name: object) -> str:
     """Poisson was a person."""
     return "Poisson" if name == "poisson" else str(name)
+
+
+def sampler_words(plan: Plan) -> str:
+    """Describe how the cohorts of a plan are drawn."""
+    each = f"each of {plan.clients} clients"
+    match plan.sampler:
+        case PoissonSampling(probability=rate):
+            return f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {rate:.6g})"
+        case FixedSizeSampling():
+            return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
+        case FullParticipation():
+            return f"all {plan.clients} clients in every round"
+        case BallsAndBins(bins=bins):
+            return f"balls-and-bins, {each} in one secret round of every {bins}, drawn anew each time"
+        case Allocation(participations=times, rounds=rounds):
+            return f"allocation, {each} in {times} secret rounds of {rounds}"
+        case MinSeparation(separation=separation, probability=rate):
+            return f"min-separation, {each} with probability {rate:.6g} a round, at most once in {separation} rounds"
+        case _:
+            return f"a public order, {each} in every {plan.period}th round"
 
 
 _NEIGHBOURS = {
