@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from accounting.rounding import downwards, upwards
-from dpfed.api.clipping import clipping_hint
 from dpfed.run.loop import OnRound
 
 _COLUMNS = (
@@ -23,8 +24,8 @@ _COLUMNS = (
     TimeElapsedColumn(),
     TimeRemainingColumn(),
 )
-
-
+_FAR = 10.0
+_TAIL = 1 << 16
 _SAID = ("test_accuracy", "test_loss", "epsilon")
 
 
@@ -92,3 +93,32 @@ def _words(said: Mapping[str, float], budget: float | None) -> str:
         allowed = "" if budget is None else f" of {downwards(budget)}"
         words.append(f"epsilon so far {upwards(said['epsilon'])}{allowed}")
     return "  ".join(words)
+
+
+def clipping_hint(folder: Path) -> str | None:
+    """Return a hint if the typical update of the last round is ten clip norms long or more, or a tenth or less.
+
+    It is from diagnostics.jsonl, which no epsilon covers: for a terminal only, never for a log or a tracker.
+    """
+    last = _last_line(folder / "diagnostics.jsonl")
+    typical, counted = last.get("typical_norm"), last.get("counted")
+    if not isinstance(typical, float) or not counted:
+        return None
+    share = f"{last.get('clipped') or 0} of {counted} updates are clipped"
+    if typical >= _FAR:
+        return f"{share}; a typical one is {typical:.3g} clip norms long (`dpfed diagnose {folder}`)"
+    if typical <= 1 / _FAR:
+        return f"{share}; a typical one is {typical:.2g} of the clip norm (`dpfed diagnose {folder}`)"
+    return None
+
+
+def _last_line(file: Path) -> dict[str, Any]:
+    """The last whole line; nothing where it cannot be read: a hint is no reason to stop."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - _TAIL))
+            found = json.loads(stream.read().rstrip(b"\n").rpartition(b"\n")[2])
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -175,7 +175,7 @@ def planner_page(
     }
     return rendered(
         "planner.html",
-        folder=files(__package__),
+        room=files(__package__),
         title="Privacy plan",
         connects=grid is None,
         scripts=("figures.js", "sources.js", "planner.js"),

@@ -22,7 +22,7 @@ def rendered(
     template: str,
     *,
     title: str,
-    folder: Traversable = _HERE,
+    room: Traversable = _HERE,
     connects: bool = False,
     state: str = "done",
     scripts: Sequence[str] = (),
@@ -30,10 +30,10 @@ def rendered(
     **content: Any,
 ) -> str:
     """Return the page of a template. `connects`: it may ask its own server, and nothing else; `state` changes when
-    there is news. The template, `scripts` and `style` are files of `folder`, or else of this one."""
+    there is news. The template, `scripts` and `style` are files of `room`, or else of this one."""
 
     def text(name: str) -> str:
-        file = folder / name
+        file = room / name
         return (file if file.is_file() else _HERE / name).read_text(encoding="utf-8")
 
     script = "".join(text(name) for name in scripts)

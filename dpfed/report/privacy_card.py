@@ -154,15 +154,17 @@ def _sampled(summary: Mapping[str, Any]) -> str:
 
 def _other_epsilons(summary: Mapping[str, Any]) -> list[Fact]:
     facts = []
-    if summary.get("server_epsilon") is not None:
-        words = f"Epsilon at most {upwards(summary['server_epsilon'])} against the server, which knows who took part."
-        facts.append(Fact(name="Against the server", words=words))
-    if summary.get("hostile_clients_epsilon") is not None and summary["sampling"] != "all":
-        words = f"Epsilon at most {upwards(summary['hostile_clients_epsilon'])}, whatever other clients send."
-        facts.append(Fact(name="Hostile clients", words=words))
+    for key, name, words in (
+        ("server_epsilon", "Against the server", " against the server, which knows who took part"),
+        ("hostile_clients_epsilon", "Hostile clients", ", whatever other clients send"),
+    ):
+        if summary.get(key) is not None and (key == "server_epsilon" or summary["sampling"] != "all"):
+            rounds = summary.get(f"{key}_rounds")
+            drawn = "" if rounds is None else f", for a client drawn in at most {rounds:,} rounds; delta covers more"
+            facts.append(Fact(name=name, words=f"Epsilon at most {upwards(summary[key])}{words}{drawn}."))
     if summary.get("project_epsilon") is not None:
         words = f"Epsilon at most {upwards(summary['project_epsilon'])} for all runs of {summary['project_ledger']}."
-        facts.append(Fact(name="Whole project", words=words))
+        facts.append(Fact(name="Whole project", words=f"{words} {summary.get('project_condition') or ''}".rstrip()))
     return facts
 
 
@@ -186,4 +188,6 @@ def _sentences(notes: list[str]) -> tuple[str, ...]:
 
 def _device(summary: Mapping[str, Any]) -> str:
     name = str(summary.get("device") or "an unknown device")
-    return {"cpu": "the CPU", "cuda": "a GPU"}.get(name, name)
+    processes = summary.get("processes", 1)
+    where = {"cpu": "the CPU", "cuda": "a GPU"}.get(name, name)
+    return where if processes == 1 else f"{where}, {processes:,} processes"

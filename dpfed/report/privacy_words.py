@@ -186,4 +186,6 @@ def delta_words(summary: Mapping[str, Any]) -> str:
     words = f"at delta {upwards(delta)}"
     if summary["unit"] == "client" and clients:
         words += f", {'below' if delta < 1 / clients else 'not below'} 1/{clients:,}"
+    if summary.get("delta_charged_for_failures"):
+        words += f"; {upwards(summary['delta_charged_for_failures'])} of it for rounds with too many clients drawn"
     return words
