@@ -28,8 +28,7 @@ from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dpfed.sweep.plan import PlannedSweep
-    from dpfed.sweep.sweep import Done, FinishedSweep
-    from dpfed.sweep.tuning import Tuned
+    from dpfed.sweep.sweep import Done, FinishedSweep, Tuned
 
 
 def sweep(

@@ -18,12 +18,10 @@ from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.randomness import Randomness, Secure
-from dpfed.run.durable_files import put
 from dpfed.sweep.grid import SEED, Cell
+from dpfed.sweep.jobs import workers
 from dpfed.sweep.plan import PlannedSweep
-from dpfed.sweep.sweep import OnRun, run_all
-from dpfed.sweep.tuning import RULES, best_of
-from dpfed.sweep.workers import workers
+from dpfed.sweep.sweep import RULES, OnRun, best_of, run_all, write_json
 
 DRAWN, OPERATOR, SELECTED, DOCUMENT = "drawn.json", "not-to-publish", "selected", "selection.json"
 _SAME = ("federation.clients", "privacy.delta", "privacy.adjacency")
@@ -121,7 +119,7 @@ def _drawn(folder: Path, candidates: Candidates, runs: RandomRuns, randomness: R
         which = randomness.uniform(count, "selection.candidates") * len(candidates.cells)
         seeds = randomness.bits(count, "selection.seeds")
         drawn = [{"candidate": int(i), "seed": int(s >> 11)} for i, s in zip(which, seeds, strict=True)]
-        _put(file, {**question, "drawn": drawn})
+        write_json(file, {**question, "drawn": drawn})
     try:
         found = json.loads(read_text(file, at_most=LARGEST_DOCUMENT))
         if found["runs"] != question["runs"] or found["candidates"] != json.loads(json.dumps(question["candidates"])):
@@ -182,12 +180,4 @@ def _publish(folder: Path, cell: Cell, document: Mapping[str, Any]) -> None:
             shutil.copyfile(file, target / file.name)
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
-    _put(target / DOCUMENT, document)
-
-
-def _put(target: Path, document: Any) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        put(target, (json.dumps(document, indent=2) + "\n").encode())
-    except OSError as error:
-        raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
+    write_json(target / DOCUMENT, document)

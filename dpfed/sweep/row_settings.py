@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dpfed.config.tables import flat, override
+from dpfed.config.tables import flat, override, put
 from dpfed.errors import ConfigError
 
 Axes = Mapping[str, Sequence[Any]]
@@ -43,7 +43,7 @@ class RowSettings:
     def with_settings(self, settings: Mapping[str, Any]) -> RowSettings:
         """With these dotted keys; an axis of the same name keeps this value alone."""
         pinned = {name: [settings[name]] for name in self.axes if name in settings}
-        return replace(self, tables=put(self.tables, settings), axes={**self.axes, **pinned})
+        return replace(self, tables=put_all(self.tables, settings), axes={**self.axes, **pinned})
 
     def with_last(self, settings: Mapping[str, Any]) -> RowSettings:
         """With these keys, whatever a table of an axis says about them."""
@@ -66,12 +66,12 @@ class RowSettings:
         for values in itertools.product(*self.axes.values()):
             point = dict(zip(self.axes, values, strict=True))
             labels = {name: label(value) for name, value in point.items()}
-            found.append((labels, replace(self, tables=put(self.tables, values_at(point)), axes={})))
+            found.append((labels, replace(self, tables=put_all(self.tables, values_at(point)), axes={})))
         return found
 
     def to_tables(self) -> dict[str, Any]:
         """The tables of a run configuration."""
-        return put(self.tables, self.last)
+        return put_all(self.tables, self.last)
 
 
 def label(value: Any) -> str:
@@ -86,30 +86,22 @@ def label(value: Any) -> str:
 
 
 def values_at(point: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys that a point sets, axis by axis."""
+    """Return the dotted keys that a point sets, axis by axis."""
     found: dict[str, Any] = {}
     for name, value in point.items():
-        several = {key: each for key, each in flat(value).items() if key != "label"} if _is_table(value) else {}
-        found |= several if _is_table(value) else {name: value}
+        if isinstance(value, Mapping):
+            found |= {key: one for key, one in flat(value).items() if key != "label"}
+        else:
+            found[name] = value
     return found
 
 
-def put(tables: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables with dotted keys set."""
+def put_all(tables: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables with these dotted keys set. ConfigError for a key below a value."""
     result = override(dict(tables), [])
     for key, value in settings.items():
-        *way, last = key.split(".")
-        place = result
-        for name in way:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
-                raise ConfigError(f"{key}: {name} is a value, not a table.")
-        place[last] = value
+        put(result, key, value, given=key, form="table.key, as in federation.rounds")
     return result
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _below(name: str, keys: Sequence[str]) -> bool:
