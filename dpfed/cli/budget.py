@@ -248,8 +248,7 @@ def _report(
 ) -> None:
     plots = []
     if plot is not None:
-        from dpfed.report.figures.budget import plot_budget
-        from dpfed.report.figures.readings import plot_readings, readings_path
+        from dpfed.report.figures.budget import plot_budget, plot_readings, readings_path
 
         plot_budget(plan, answer, plot)
         plots = [plot, *([readings_path(plot)] if plot_readings(answer, readings_path(plot)) else [])]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from dpfed.cli.output import console
-from dpfed.errors import ConfigError, RunError
+from dpfed.cli.output import console, write_file
+from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import flag
 from dpfed.planner.question import Question, opened
 from dpfed.report.loopback import address_of
@@ -64,15 +64,11 @@ def plan(
 
 def _write_static(question: Question, file: Path) -> None:
     from dpfed.planner.static import static_page
-    from dpfed.run.durable_files import put
 
     with Progress(console=console(to_stderr=True), transient=True) as bar:
         task = bar.add_task("computing the grid")
         page = static_page(question, progress=lambda done, total: bar.update(task, completed=done, total=total))
-    try:
-        put(file, page.encode())
-    except OSError as error:
-        raise RunError(f"{file}: cannot be written ({error.strerror}). Name another file.") from None
+    write_file(file, page)
     console(to_stderr=True).print(f"written: {file}")
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from accounting.rounding import upwards
 from dpfed.report.collection import Collection
 from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over
+from dpfed.report.figures.figure import Look, looks_of
 from dpfed.report.figures.inline import ChartGroup
-from dpfed.report.figures.looks import Look, looks_of
 from dpfed.report.statistics import Group, groups_of, mean_of, short
 from dpfed.run.quantities import QUANTITIES
 

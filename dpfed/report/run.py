@@ -9,7 +9,7 @@ from typing import Any
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
 from dpfed.report.figures.inline import ChartGroup
-from dpfed.report.figures.run import plot_runs
+from dpfed.report.figures.run import plot_run
 from dpfed.report.ledger_words import ledger_words
 from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Fact, card_of
@@ -25,7 +25,7 @@ def write_report(outcome: Outcome) -> None:
     """Write curves.png and report.html into the run folder."""
     plot, target = outcome.folder / "curves.png", outcome.folder / "report.html"
     try:
-        group = plot_runs({outcome.summary["method"]: outcome.metrics}, plot)
+        group = plot_run(outcome.summary["method"], outcome.metrics, plot)
     except RunError as error:
         raise RunError(f"{error} {_COMPLETE}") from None
     try:
