@@ -103,13 +103,8 @@ def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -
     if json:
         print_json(record)
         return
-    out = console()
     for line in project_lines(record):
-        out.print(line)
-    for run, count in record["runs"].items():
-        out.print(f"  {run}: {count}")
-    for note in record["notes"]:
-        out.print(f"note: {note}")
+        console().print(line)
 
 
 @ledger.command
@@ -142,9 +137,7 @@ def verify(
         raise ConfigError(
             f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
         )
-    kept = kept_head.read(path)
-    read = Ledger.read(path)
-    kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
+    read = _checked(path)
     follow = None if head is None else kept_head.entries_after(read, head)
     signed = None if key is None else ledger_signature.verified(read, key)
     if json:
@@ -184,9 +177,7 @@ def sign(path: Path, *, key: Path) -> None:
     key
         A private Ed25519 key (`dpfed ledger keygen`).
     """
-    kept = kept_head.read(path)
-    read = Ledger.read(path)
-    kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
+    read = _checked(path)
     target = ledger_signature.sign(read, key)
     console().print(f"{target}: signature of head {read.head} after {len(read.entries)} entries")
 
@@ -204,6 +195,14 @@ def keygen(path: Path) -> None:
     """
     public = ledger_signature.generate(path)
     console().print(f"{path}: private key, keep it; {public}: public key, give it to whoever verifies")
+
+
+def _checked(path: Path) -> Ledger:
+    """Read a ledger whose last entry is the one that its head, kept beside it, names."""
+    kept = kept_head.read(path)
+    read = Ledger.read(path)
+    kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
+    return read
 
 
 def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
