@@ -55,11 +55,8 @@ def plan(
     console().print(f"{address_of(server)}   (Ctrl-C ends it)", soft_wrap=True)
     if browser and _has_display():
         webbrowser.open(address_of(server))
-    with server.lane:
-        try:
-            server.serve_forever()
-        finally:
-            server.server_close()
+    with server.lane, server:
+        server.serve_forever()
 
 
 def _write_static(question: Question, file: Path) -> None:

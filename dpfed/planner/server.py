@@ -71,9 +71,9 @@ class PlannerServer(LoopbackServer):
     """Quick answers at once; the others by a process of their own, of which newer questions end older ones."""
 
     def __init__(self, question: Question, *, port: int) -> None:
-        self.page = planner_page(question)
+        page = planner_page(question)
         self.lane, self._pace, self._one = Lane(), Pace(), threading.Lock()
-        super().__init__(port, PlannerHandler)
+        super().__init__(port, lambda: page, PlannerHandler)
 
     def soon(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """By the least account that is quick enough."""
@@ -96,12 +96,6 @@ class PlannerHandler(LoopbackHandler):
     """GET of the page, POST of a question by the page itself; everything else is refused."""
 
     server: PlannerServer
-
-    def do_GET(self) -> None:
-        if self.is_for(""):
-            self.answer(HTTPStatus.OK, self.server.page, "text/html")
-        else:
-            self.answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
 
     def do_POST(self) -> None:
         self.close_connection = True
