@@ -1,4 +1,4 @@
-"""How far a run has come, on standard error: a bar on a terminal or in a notebook."""
+"""Progress of a run on standard error: a bar on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SAID = ("test_accuracy", "test_loss", "epsilon")
 
 
 def is_watched(console: Console) -> bool:
-    """Whether it is a terminal or a notebook, where lines can be drawn again."""
+    """Return True on a terminal or in a notebook, where lines can be drawn again."""
     return console.is_terminal or console.is_jupyter
 
 
@@ -43,9 +43,11 @@ def shown(
     budget: float | None = None,
     folder: Path | None = None,
 ) -> Iterator[OnRound]:
-    """What to give each line of metrics.jsonl to. Elsewhere than on a terminal or in a notebook, a line of words goes
-    to `otherwise` after each tenth of the rounds. `budget`: the epsilon that may be spent. `folder`: of the run; a
-    terminal, which is the operator's, is told once where its clip norm is far from what clients send."""
+    """Yield the function that takes each line of metrics.jsonl.
+
+    Without a terminal or a notebook, a line of text is passed to `otherwise` after each tenth of the rounds.
+    `budget`: the epsilon that may be spent. `folder`: of the run; the operator's terminal shows one hint if the clip
+    norm is far from the norm of updates."""
     watched, said = is_watched(console), dict[str, float]()
     tenths, hinted = 0, False
     with Progress(*_COLUMNS, console=console, disable=not watched) as progress:
@@ -70,8 +72,10 @@ def shown(
 def followed(
     wish: bool | OnRound | None, rounds: int, *, budget: float | None = None, folder: Path | None = None
 ) -> Iterator[OnRound]:
-    """As the caller of `dpfed.run` wishes: a bar on standard error or none; None: on a terminal or in a
-    notebook; or the caller's own function."""
+    """Yield the function for lines that the caller of `dpfed.run` chose.
+
+    True, False: a bar on standard error or none. None: a bar on a terminal or in a notebook. Or the caller's function.
+    """
     if callable(wish):
         yield wish
         return

@@ -1,4 +1,4 @@
-"""`dpfed.run`: a federated experiment from a preset, a file or tables, with data, a network and a loss of one's own."""
+"""`dpfed.run`: a federated experiment from a preset, a file or tables, with your data, network and loss."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _named_tables(
 
 
 def _owners(data: Dataset | None) -> dict[str, Any]:
-    """Who the clients are where the data say it; a preset's own division is of its own data."""
+    """Return the settings of a natural partition if the data have owners: a preset's division is of its own data."""
     if data is None or data.train_clients is None:
         return {}
     return {"data.partition": "natural", "federation.clients": data.natural_clients}

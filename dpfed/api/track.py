@@ -1,4 +1,4 @@
-"""Where else the lines of metrics.jsonl go while a run is under way: a CSV file, TensorBoard, MLflow.
+"""Trackers that receive the lines of metrics.jsonl during a run: a CSV file, TensorBoard, MLflow.
 
 A tracker is given the lines that are safe to publish with the model, and never what diagnostics.jsonl holds. One that
 fails is left aside with a word: it does not end a run.
@@ -68,7 +68,7 @@ def tracked(
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """What of a line is a number, but its round."""
+    """Return the numbers of a line, except its round."""
     return {
         key: float(value)
         for key, value in record.items()

@@ -122,7 +122,7 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
 
 
 def _in_a_cell(row: Budget, said: tuple[str, ...]) -> str:
-    """What the table does not say otherwise; in a few words where epsilon is too large to say much."""
+    """Return the notes of a row that the table does not show otherwise, shortened if epsilon is very large."""
     large = any(note.endswith(ALMOST_ANYTHING) for note in row.notes)
     notes = [
         note.removeprefix(_NO_GUARANTEE)

@@ -115,7 +115,7 @@ def verify(
     key: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Check the chain of a run's or project's ledger, that it goes on from a head, and its signature.
+    """Check the chain of a run's or project's ledger, that it contains a head, and its signature.
 
     The head is the hash of the last line. Published elsewhere, or signed, it shows later that no line up to it was
     changed or cut off. Exit status 1 where something does not hold.

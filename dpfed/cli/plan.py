@@ -85,7 +85,7 @@ def _start(file: str | None, options: Question) -> Question:
 
 
 def _completed(options: Question) -> Question:
-    """With the clients, cohort, rounds and noise to begin with, where they were not said."""
+    """Fill in clients, cohort, rounds and noise where they were not given."""
     clients = options.clients or _START.clients
     needs = options.cohort is None and options.sampling != "all" and options.participations is None
     cohort = min(_START.cohort or 1, clients or 1) if needs else options.cohort

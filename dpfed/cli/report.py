@@ -101,7 +101,7 @@ def _state(
 
 
 def _ask(answers: About) -> About:
-    """On a terminal: what the run cannot know. Elsewhere nobody is there to be asked."""
+    """Ask on a terminal for the answers that are missing; elsewhere return them as they are."""
     from dpfed.report.about import ask
 
     if not answers.missing or not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -166,7 +166,7 @@ def _list_presets(names: list[str]) -> None:
 
 
 def _measured(names: list[str]) -> Table:
-    """What presets came to, of those that were run."""
+    """Return a table of accuracy, epsilon and cost of the presets that were run."""
     from dpfed.methods.expected import expected
 
     table = Table(title="one run of each on two cores")
@@ -212,7 +212,7 @@ def _command(
     track: Sequence[str],
     processes: int,
 ) -> str:
-    """What a person types to go on with the run."""
+    """Return the command line that resumes the run."""
     start = ["dpfed"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "dpfed"]
     words = [*start, "run", *([] if config is None else [config])]
     words += [*(word for one in settings for word in ("--set", one)), "--out", str(out)]

@@ -49,7 +49,7 @@ def sweep(
 ) -> int:
     """Run a table or a figure: every row at every point of its axes, in parallel, each in a run folder of its own.
 
-    The same command again goes on where it stopped. `dpfed report DIR` makes the page of it.
+    The same command again continues where it stopped. `dpfed report DIR` makes the page of it.
 
     Example: dpfed sweep experiments/fed-smp/table-1.toml --profile smoke --dry-run
 

@@ -9,7 +9,7 @@ from dpfed.report.loopback import LoopbackServer, address_of
 
 
 def watch(folder: Path, *, port: int = 0) -> None:
-    """Serve the page of a run that is under way, anew while it goes on; Ctrl-C ends it, not the run.
+    """Serve the page of a run that is under way, kept up to date; Ctrl-C ends the page, not the run.
 
     It listens on 127.0.0.1 alone, and answers only to an address with a secret in it, which is printed.
 

@@ -1,4 +1,4 @@
-"""What a question comes to: the number, epsilon over rounds, a map, and the same plan run otherwise.
+"""Answers to a question: the number, epsilon over rounds, a map, and the same plan with another sampling.
 
 Every epsilon is an upper bound. Those of `dpfed budget` are by the account "best"; others are quicker and state more.
 """
@@ -167,7 +167,7 @@ def grid(question: Question, over: Over, *, account: Accountant = "best") -> dic
 
 
 def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
-    """At most so many values in equal ratios, from a quarter of `middle` to four times it, with `middle`."""
+    """Return at most `count` values in equal ratios, from a quarter of `middle` to four times it, with `middle`."""
     values = [middle * _REACH ** (2 * k / (count - 1) - 1) for k in range(count)]
     nearest = min(range(count), key=lambda k: abs(math.log(values[k] / middle)))
     values[nearest] = middle
@@ -179,7 +179,7 @@ def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
 
 
 def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
-    """None where there is no account."""
+    """Return epsilon at one point, or None if it has no account."""
     try:
         there = plan if cohort == plan.cohort else replace(plan, cohort=cohort)
         return budget.epsilon(there, noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
@@ -188,14 +188,14 @@ def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accoun
 
 
 def _shown(epsilon: float | None) -> list[Any]:
-    """For the colour, for the cell, and for who looks closer."""
+    """Return the number for the colour, the text of the cell, and its title."""
     if epsilon is None:
         return [None, "–", "no account"]
     return [epsilon if math.isfinite(epsilon) else None, brief(epsilon), f"epsilon {upwards(epsilon)}"]
 
 
 def brief(epsilon: float) -> str:
-    """In a cell of a map: short, rounded upwards."""
+    """Return epsilon as a short text, rounded upwards."""
     if epsilon > 999:
         return "∞" if math.isinf(epsilon) else ">999"
     if epsilon < 0.1:
@@ -204,8 +204,10 @@ def brief(epsilon: float) -> str:
 
 
 def done(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What a job comes to; {"error": words} for what has no answer; with {"unknown": True} where another account may
-    have one."""
+    """Return the answer to a job of the page; {"error": text} for a question without one.
+
+    {"unknown": True} if another account may have an answer.
+    """
     account = job["account"]
     try:
         question = question_of(job["options"])

@@ -60,7 +60,7 @@ class InputBox:
     when: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the script of the page looks at."""
+        """Return the fields that the script of the page reads."""
         return {"name": self.name, "whole": self.whole, "slider": self.slider, "when": dict(self.when)}
 
 
@@ -164,7 +164,7 @@ def planner_page(
     details: Sequence[InputBox] = DETAILS,
     grid: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the page, which asks its server; with a `grid` of answers it asks nobody."""
+    """Return the page, which asks its server, or with a `grid` of answers needs none."""
     known = {
         "boxes": [box.to_dict() for box in (*numbers, *people, *details)],
         "start": question.texts,

@@ -26,7 +26,7 @@ Solved = Literal["epsilon", "noise_multiplier", "rounds"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What was given on the command line; None and 0 where it was not."""
+    """Options of the command line that describe a plan; None and 0 where not given."""
 
     clients: int
     cohort: int | None
@@ -101,7 +101,7 @@ class PlanOptions:
         )
 
     def _cohort_of(self, participations: int, rounds: int) -> int:
-        """The cohort, to whole clients, that so many participations in so many rounds come to."""
+        """Return the cohort, in whole clients, that follows from participations and rounds."""
         if participations < 1 or rounds % participations or self.clients * participations < rounds:
             raise ConfigError(
                 f"--participations {participations} in --rounds {rounds} of --clients {self.clients}: rounds must be a "
@@ -164,7 +164,7 @@ class PlanOptions:
 
 
 def after(options: PlanOptions, before: Composed | None) -> PlanOptions:
-    """The same, after what was released already; its adjacency unless another is given."""
+    """Return the options after earlier releases, with their adjacency unless another is given."""
     adjacency = str(before.adjacency) if before is not None and options.adjacency is None else options.adjacency
     return replace(options, before=before, adjacency=adjacency)
 

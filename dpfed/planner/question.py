@@ -1,4 +1,4 @@
-"""What the planner is asked: the options of `dpfed budget` that describe a plan, and two of its three numbers."""
+"""Question of the planner: the options of `dpfed budget` that describe a plan, and two of its three numbers."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Question:
         return f"from accounting import Plan, budget\n\nplan = Plan({arguments})"
 
     def to_json(self) -> str:
-        """What a plan file holds."""
+        """Return the text of a plan file."""
         return json.dumps({"format": _FORMAT, "options": self.given}, indent=2) + "\n"
 
     def at(self, *, rounds: int | None = None, noise_multiplier: float | None = None) -> Question:
@@ -203,7 +203,7 @@ def question_of(options: Mapping[str, object]) -> Question:
 
 
 def opened(where: str) -> Question:
-    """From a plan file, or from a link whose fragment has the plan. ConfigError where there is none."""
+    """Read a plan file, or a link whose fragment has the plan. ConfigError where there is none."""
     before, mark, fragment = where.partition("#")
     if mark and (not before or "://" in before):
         return question_of(dict(parse_qsl(fragment, keep_blank_values=True)))

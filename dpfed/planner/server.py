@@ -31,7 +31,7 @@ class Pace:
 
     @contextmanager
     def measured(self, job: Mapping[str, Any], account: Accountant) -> Iterator[None]:
-        """Remembers what is computed within."""
+        """Measure the time of the block."""
         began = time.perf_counter()
         yield
         now = time.perf_counter()
@@ -55,7 +55,7 @@ class Pace:
 
 
 def _kind_of(job: Mapping[str, Any], account: Accountant) -> tuple[str, ...]:
-    """What takes about as long."""
+    """Return a key of jobs that take about as long."""
     options = job["options"]
     chosen = (options.get(name) for name in ("sampling", "mechanism", "adjacency", "noise"))
     wanted = (name for name in ("epsilon", "noise_multiplier", "rounds") if not options.get(name))
@@ -68,7 +68,7 @@ _ODD = {"error": "a request of the planner's page is {options: {...}, kind: ...,
 
 
 class PlannerServer(LoopbackServer):
-    """Quick answers at once; the others by a process of their own, of which newer questions end older ones."""
+    """Server of quick answers at once, and of others by a process in which newer questions end older ones."""
 
     def __init__(self, question: Question, *, port: int) -> None:
         page = planner_page(question)
@@ -76,7 +76,7 @@ class PlannerServer(LoopbackServer):
         super().__init__(port, lambda: page, PlannerHandler)
 
     def soon(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """By the least account that is quick enough."""
+        """Return the answer by the tightest account that is quick enough."""
         with self._one:
             found: dict[str, Any] = {"unknown": True}
             for account in self._pace.quick_ones(job):
@@ -87,7 +87,7 @@ class PlannerServer(LoopbackServer):
             return found
 
     def later(self, job: Mapping[str, Any], turn: int) -> dict[str, Any]:
-        """By the default account. Superseded where a newer question came."""
+        """Return the answer by the default account. Superseded if a newer question arrived."""
         with self._pace.measured(job, "best"):
             return self.lane.ask(turn, {**job, "account": "best"})
 

@@ -1,4 +1,4 @@
-"""Which figures an experiment has, and their data."""
+"""Figures of an experiment, and their data."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> It
 
 
 def _looks(collection: Collection) -> dict[str, Look]:
-    """Of the rows: the same in every figure."""
+    """Return a look for each row, the same in every figure."""
     return looks_of([run.row for run in collection.runs])
 
 

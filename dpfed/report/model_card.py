@@ -1,5 +1,6 @@
-"""A model card in the format of the Hugging Face hub: metadata as YAML, then words. What nobody has said is marked as
-their template marks it."""
+"""A model card in the format of the Hugging Face hub: metadata as YAML, then text.
+
+Unanswered questions are marked as in the hub's template."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def rendered(
 
 
 def _policy(script: str, connects: bool) -> str:
-    """What the page may load: its own style and this very script."""
+    """Return the content security policy: the page may load its own style and script only."""
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"
     return f"{policy}; connect-src 'self'" if connects else policy

@@ -49,7 +49,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What stands at the top of a run's page."""
+    """Badges, numbers and facts at the top of a run's page."""
 
     badges: tuple[Badge, ...]
     numbers: tuple[Number, ...]
@@ -62,7 +62,7 @@ def card_of(summary: Mapping[str, Any]) -> Card:
 
 
 def short_card_of(summary: Mapping[str, Any]) -> Card:
-    """As `card_of`, without the words: to stand beside others."""
+    """Return the card without its facts, to be shown beside others."""
     return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=())
 
 

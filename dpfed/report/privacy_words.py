@@ -17,7 +17,7 @@ from accounting.mechanisms import (
 from accounting.rounding import downwards, upwards
 
 _FACTORS = 8
-"""Of a noise schedule, as many as are written one by one."""
+"""Number of factors of a noise schedule that are written one by one."""
 
 
 def statement(summary: Mapping[str, Any]) -> str:
@@ -64,7 +64,7 @@ def _statement(summary: Mapping[str, Any]) -> str:
 
 
 def noise_words(summary: Mapping[str, Any]) -> str:
-    """What makes the run private, in words."""
+    """Return the mechanism of the run as text."""
     z, placement = summary["noise_multiplier"], summary["noise_placement"]
     if placement is None:
         return "no release at all"
@@ -81,7 +81,7 @@ def noise_words(summary: Mapping[str, Any]) -> str:
 
 
 def _changes(summary: Mapping[str, Any]) -> str:
-    """Of the noise multiplier over the rounds; a run that ended early has had the first of them."""
+    """Return the noise schedule as text; a run that ended early has used its first rounds."""
     factors = summary.get("noise_schedule")
     if not factors:
         return ""
@@ -181,7 +181,7 @@ def _server_words(summary: Mapping[str, Any]) -> str:
 
 
 def delta_words(summary: Mapping[str, Any]) -> str:
-    """What delta is, beside the number of those it protects."""
+    """Return delta as text, beside the number of clients it protects."""
     delta, clients = summary["delta"], summary["clients"]
     words = f"at delta {upwards(delta)}"
     if summary["unit"] == "client" and clients:

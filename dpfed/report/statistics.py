@@ -125,7 +125,7 @@ def short(axis: str) -> str:
 
 
 def _published(group: Group, key: str, collection: Collection) -> Published | None:
-    """What the paper prints for this row at this x, or else without an x: once for the whole row."""
+    """Return the number that the paper prints for this row at this x, or else once for the whole row."""
     at = group.at.get(collection.x or "")
     found = {one.x: one for one in collection.published if (one.row, one.quantity) == (group.row, key)}
     return found.get(at, found.get(None))

@@ -1,4 +1,4 @@
-"""From an experiment to its runs: every row at every point of its axes, as checked configurations."""
+"""Grid of an experiment: every row at every point of its axes, as checked configurations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What [tune] decides, for a row at a point without the seed: the run of every candidate, and what it sets."""
+    """Choice of [tune] for a row at a point without the seed: the run of every candidate, and the keys it sets."""
 
     row: str
     at: Mapping[str, str]
@@ -95,7 +95,7 @@ def slug(text: str) -> str:
 
 
 def _settings(experiment: ExperimentFile, row: Row) -> RowSettings:
-    """What the file says about a row, without the profiles."""
+    """Return the settings of a row in the file, without the profiles."""
     base = dict(experiment.base)
     preset, drop = base.pop("preset", None), base.pop("drop", [])
     preset = row.preset or preset

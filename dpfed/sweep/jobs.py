@@ -32,7 +32,7 @@ from dpfed.errors import DpfedError
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker gets. `gpus` are the visible ones, by the names that CUDA_VISIBLE_DEVICES takes; in the folder
+    """Job of a worker. `gpus` are the visible ones, by the names that CUDA_VISIBLE_DEVICES takes; in the folder
     `places` each worker holds a lock for as long as it lives, so that no two have the same place in line. `own_code`
     is $DPFED_OWN_CODE of the process that sends: the worker may be older than it."""
 
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of job `number`: its summary, or the error that ended it (`trace` where it was not expected)."""
+    """Result of job `number`: its summary, or the error that ended it (`trace` where it was not expected)."""
 
     number: int
     summary: dict[str, Any] | None = None
@@ -63,7 +63,7 @@ class Workers:
     places: Path
 
     def results(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
-        """What `work` makes of every job, as it comes. BrokenProcessPool where a worker died.
+        """Yield the result of every job as it ends. BrokenProcessPool if a worker died.
 
         Each worker has its part of the cores: threads that wait for a core would only cost time.
         """
@@ -81,9 +81,9 @@ class Workers:
 
 @contextmanager
 def workers(count: int | None) -> Iterator[Workers]:
-    """So many workers; by default one for each GPU, or else for each core.
+    """Start `count` workers; by default one for each GPU, or else for each core.
 
-    None is left at the end: joblib would keep them for the next sweep of this process, each with the GPU it had.
+    They end with the block: joblib would keep them for the next sweep of this process, each with the GPU it had.
     """
     number = count or torch.cuda.device_count() or int(joblib.cpu_count())
     with tempfile.TemporaryDirectory(prefix="dpfed-sweep-", ignore_cleanup_errors=True) as folder:

@@ -1,4 +1,4 @@
-"""What a sweep would do: the experiment, its grid, and how far each run's folder has come."""
+"""Plan of a sweep: the experiment, its grid, and the state of each run's folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PlannedSweep:
         return self.experiment.title
 
     def state(self, cell: Cell) -> State:
-        """How far the run has come; RunError if its folder holds another one."""
+        """Return the state of the run; RunError if its folder holds another one."""
         return "after tuning" if cell.choice is not None else state_of(self.folder / cell.folder, cell)
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def plan(
 
 
 def state_of(folder: Path, cell: Cell) -> State:
-    """How far the run in `folder` has come; RunError if it is another one."""
+    """Return the state of the run in `folder`; RunError if it is another run."""
     if not (folder / "config.toml").exists():
         return "to run"
     before = with_delta_of(folder, read_toml(folder / "config.toml"))
@@ -129,7 +129,7 @@ def _as_run(cell: Cell, folder: Path, there: Mapping[str, Any]) -> dict[str, Any
 
 
 def _note(note: str, settings: Sequence[str]) -> str:
-    """What the profile leaves out, and what --set has changed after it: the page must not claim otherwise."""
+    """Return the note of the profile, with the settings changed by --set: the page must not claim otherwise."""
     return "; ".join(words for words in (note, f"changed by --set: {', '.join(settings)}" if settings else "") if words)
 
 
@@ -139,7 +139,7 @@ def _name(file: Path, profile: str | None) -> str:
 
 
 def listing(plan: PlannedSweep, tuned: Sequence[Mapping[str, Any]]) -> Sweep:
-    """The whole grid of the profile, also where --only has run a part of it."""
+    """Return the content of sweep.json: the whole grid of the profile, even if --only has run a part of it."""
     file = plan.experiment
     return Sweep(
         title=file.title,

@@ -29,14 +29,14 @@ _SAME = ("federation.clients", "privacy.delta", "privacy.adjacency")
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """What may be drawn, and what one run of each releases."""
+    """Candidates that may be drawn, and the mechanism of one run of each."""
 
     cells: tuple[Cell, ...]
     mechanisms: tuple[Mechanism, ...]
     delta: float
 
     def epsilon(self, runs: RandomRuns) -> float:
-        """Of the chosen run and its choice, whatever the number of runs that was drawn. Upper bound."""
+        """Return epsilon of the chosen run and its choice, for any number of runs drawn. Upper bound."""
         return selection.epsilon(*self.mechanisms, runs=runs, delta=self.delta)
 
 
@@ -82,8 +82,9 @@ def select(
     on_run: OnRun = lambda done: None,
     randomness: Randomness | None = None,
 ) -> dict[str, Any]:
-    """Draw how many runs there are, and a candidate for each; run them; release the best. What selected/selection.json
-    holds.
+    """Draw the number of runs, and a candidate for each; run them; release the best.
+
+    Returns the content of selected/selection.json.
 
     Claim: selected/ satisfies the epsilon stated in it, for one client, if nothing else of the folder is published: not
     the number of runs, no other run, no time. The draws are on disk before the first run starts, so that going on after

@@ -26,7 +26,7 @@ class RowSettings:
     last: Mapping[str, Any] = field(default_factory=dict)
 
     def without(self, keys: Sequence[str], *, must_be_there: bool = False) -> RowSettings:
-        """Without these keys or tables, and without axes on them."""
+        """Return the settings without these keys or tables, and without axes on them."""
         for key in keys:
             if must_be_there and not self.has(key):
                 raise ConfigError(f"{self.where}: drop {key!r}: there is no such key to take out. Remove it from drop.")
@@ -37,20 +37,20 @@ class RowSettings:
         )
 
     def has(self, key: str) -> bool:
-        """Whether the key, or something below it, is set or is an axis."""
+        """Return True if the key, or a key below it, is set or is an axis."""
         return any(_below(name, [key]) for name in (*flat(self.tables), *self.axes))
 
     def with_settings(self, settings: Mapping[str, Any]) -> RowSettings:
-        """With these dotted keys; an axis of the same name keeps this value alone."""
+        """Set these dotted keys; an axis of the same name keeps this value alone."""
         pinned = {name: [settings[name]] for name in self.axes if name in settings}
         return replace(self, tables=put_all(self.tables, settings), axes={**self.axes, **pinned})
 
     def with_last(self, settings: Mapping[str, Any]) -> RowSettings:
-        """With these keys, whatever a table of an axis says about them."""
+        """Set these keys, even against a table of an axis."""
         return replace(self.with_settings(settings), last={**self.last, **settings})
 
     def with_axes(self, axes: Axes) -> RowSettings:
-        """With these axes; one of the same name is replaced, in its place."""
+        """Add these axes; an axis of the same name is replaced, in its place."""
         for name, values in axes.items():
             labels = [label(value) for value in values]
             if len(set(labels)) < len(labels) or "" in labels:
@@ -75,7 +75,7 @@ class RowSettings:
 
 
 def label(value: Any) -> str:
-    """How a value of an axis is written in tables, in folders, and in the column x of published numbers."""
+    """Return a value of an axis as written in tables, in folders, and in the column x of published numbers."""
     if isinstance(value, Mapping):
         return str(value.get("label", ""))
     if isinstance(value, bool):

@@ -22,7 +22,7 @@ RULES = {
     "validation_accuracy": f"highest validation accuracy {_ENDING}",
     "validation_loss": f"lowest validation loss {_ENDING}",
 }
-"""By the score that it looks at: the loss where targets are no classes."""
+"""Rule of a choice, by its score: the loss if targets are no classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Done:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What was chosen for a row at a point: `values` of the best candidate, None where a candidate's run failed;
+    """Choice for a row at a point: `values` of the best candidate, None where a candidate's run failed;
     `score` is the key of summary.json that was looked at."""
 
     row: str
@@ -97,10 +97,10 @@ class FinishedSweep:
 
 
 def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = lambda done: None) -> FinishedSweep:
-    """Run what is not finished yet, `jobs` at a time (default: one a GPU, or else a core); `on_run` gets each.
+    """Run all unfinished runs, `jobs` at a time (default: one a GPU, or else a core); `on_run` gets each.
 
     ConfigError where something cannot be built, before anything runs. A run that fails does not stop the others.
-    Interrupted at any moment, the same call goes on from the rounds that were saved.
+    Interrupted at any moment, the same call continues from the rounds that were saved.
     """
     with workers(jobs) as pool:
         _build_all(plan, pool)
@@ -169,7 +169,7 @@ def _job(plan: PlannedSweep, number: int, cell: Cell, state: State) -> Job:
 
 
 def _tuned(plan: PlannedSweep, summaries: Sequence[Mapping[str, Any] | None]) -> tuple[Tuned, ...]:
-    """What is chosen by the summaries of all candidates, choice by choice."""
+    """Return every choice, by the summaries of its candidates."""
     left = iter(summaries)
     return tuple(pick(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
 
@@ -191,7 +191,7 @@ def _with_choices(plan: PlannedSweep, tuned: Sequence[Tuned]) -> tuple[list[Cell
 
 
 def _tuned_before(plan: PlannedSweep) -> list[Mapping[str, Any]]:
-    """What earlier sweeps in this folder chose for rows that are not run now."""
+    """Return the choices of earlier sweeps in this folder for rows that are not run now."""
     if not (plan.folder / NAME).exists():
         return []
     now = {choice.row for choice in plan.grid.choices}
@@ -223,7 +223,7 @@ def pick(choice: Choice, summaries: Sequence[Mapping[str, Any] | None]) -> Tuned
 
 
 def best_of(summaries: Sequence[Mapping[str, Any] | None]) -> tuple[int | None, str, list[float | None]]:
-    """Which of these runs is best, None where one failed; the score that was looked at; and all scores."""
+    """Return the number of the best run (None if one failed), the key of the score, and all scores."""
     of_classes = all(one is None or one["validation_accuracy"] is not None for one in summaries)
     key, best = ("validation_accuracy", max) if of_classes else ("validation_loss", min)
     scores = [None if summary is None else summary.get(key) for summary in summaries]

@@ -75,7 +75,7 @@ def _at(plan: Plan, answer: Budget, rounds: int, accountant: Accountant, convers
 
 
 def readings_path(path: Path) -> Path:
-    """Where the figure of the readings is, beside that of epsilon over rounds."""
+    """Return the path of the figure of readings, beside that of epsilon over rounds."""
     return path.with_name(f"{path.stem}-readings{path.suffix or '.png'}")
 
 

@@ -126,7 +126,7 @@ def plot_over(
 
 
 def _aside(number: int, rows: int) -> float:
-    """Where a row stands beside the others, around 0."""
+    """Return the offset of a row beside the others, around 0."""
     return (number - (rows - 1) / 2) * min(0.12, 0.7 / rows)
 
 

@@ -70,7 +70,7 @@ def _write(drawing: Any, path: Path, **how: Any) -> None:
 
 
 def legend_beside(axes: Any, *, last: str | None = None) -> None:
-    """What the lines of `axes` are, right of the whole figure; the label `last` comes after the others."""
+    """Draw the legend of `axes` right of the whole figure, with the label `last` after the others."""
     entries = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda entry: entry[1] == last)
     if entries:
         axes.figure.legend(*zip(*entries, strict=True), loc="outside right upper", frameon=False, fontsize=9)
