@@ -14,7 +14,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.ledger.terms import RESERVE, unit_of, without_streams
 from accounting.mechanisms import Composed
 from accounting.rounding import downwards, upwards
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import Flag, console, print_json
 from dpfed.cli.project_budget import project_lines
 from dpfed.errors import ConfigError
 from dpfed.run import ledger_signature
@@ -84,7 +84,7 @@ def create(
 
 
 @ledger.command
-def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
+def show(path: Path, *, json: Flag = False) -> None:
     """Show a project's budget, the units that are left, and the releases of each run.
 
     The statement is the budget: it holds whatever was chosen by looking at results. What is spent is the epsilon of the
@@ -113,7 +113,7 @@ def verify(
     *,
     head: str | None = None,
     key: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> None:
     """Check the chain of a run's or project's ledger, that it contains a head, and its signature.
 

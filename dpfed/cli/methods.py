@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.table import Table
 
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import Flag, console, print_json
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, every_method
@@ -49,8 +49,8 @@ _WAYS = {
 def methods(
     *,
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
-    markdown: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
+    markdown: Flag = False,
 ) -> None:
     """The methods that `dpfed run` knows: what is sent, bits, unbiased or not, linear or not, how private.
 

@@ -3,12 +3,15 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from dpfed.errors import RunError
 
+Flag = Annotated[bool, Parameter(negative="")]
+"""Option that is given or not, without a --no-... form."""
 # Wide enough that no number is cut when the output is not a terminal.
 _WIDTH_OF_A_FILE = 140
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
 from rich.table import Table
 
-from dpfed.cli.output import console, print_json, write_file
+from dpfed.cli.output import Flag, console, print_json, write_file
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def report(
     card: Path | None = None,
     registry: Path | None = None,
     about: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> None:
     """One HTML page over runs, with figures as PNG and PDF, and the numbers as CSV: ours beside what a paper prints.
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import Flag, console, print_json
 from dpfed.cli.stopping import asked_by_signals
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError, RunInterrupted
@@ -38,15 +38,15 @@ def run(
     *,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     out: Path | None = None,
-    resume: Annotated[bool, Parameter(negative="")] = False,
+    resume: Flag = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
     pay: int | None = None,
-    release: Annotated[bool, Parameter(negative="")] = False,
+    release: Flag = False,
     engine: Engine = "in-process",
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> int:
     """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
 
