@@ -159,12 +159,9 @@ def _other_epsilons(summary: Mapping[str, Any]) -> list[Fact]:
         ("hostile_clients_epsilon", "Hostile clients", ", whatever other clients send"),
     ):
         if summary.get(key) is not None and (key == "server_epsilon" or summary["sampling"] != "all"):
-            rounds = summary.get(f"{key}_rounds")
-            drawn = (
-                ""
-                if rounds is None
-                else f", for a client drawn in at most {rounds:,} rounds (delta covers those drawn more often)"
-            )
+            rounds, drawn = summary.get(f"{key}_rounds"), ""
+            if rounds is not None:
+                drawn = f", for a client drawn in at most {rounds:,} rounds (delta covers those drawn more often)"
             facts.append(Fact(name=name, words=f"Epsilon at most {upwards(summary[key])}{words}{drawn}."))
     if summary.get("project_epsilon") is not None:
         words = f"Epsilon at most {upwards(summary['project_epsilon'])} for all runs of {summary['project_ledger']}."
