@@ -1,11 +1,14 @@
-"""The plan that the options of `dpfed budget` describe: with Gaussian noise, integer noise, or coins."""
+"""Plan that the options of `dpfed budget` describe, and the one of its three numbers that is solved for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from accounting.budget import Placement, Plan
+from accounting import budget
+from accounting.budget import Budget, Placement, Plan
+from accounting.compose.accountant import Accountant
+from accounting.compose.rdp import Conversion
 from accounting.integers.fixed_point import NoiseLaw
 from accounting.mechanisms import Composed
 from accounting.mechanisms.adjacency import Adjacency
@@ -18,9 +21,12 @@ Mechanism = Literal[
 Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
 
 
+Solved = Literal["epsilon", "noise_multiplier", "rounds"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What was given on the command line; None and 0 where it was not."""
+    """Options of the command line that describe a plan; None and 0 where not given."""
 
     clients: int
     cohort: int | None
@@ -95,7 +101,7 @@ class PlanOptions:
         )
 
     def _cohort_of(self, participations: int, rounds: int) -> int:
-        """The cohort, to whole clients, that so many participations in so many rounds come to."""
+        """Return the cohort, in whole clients, that follows from participations and rounds."""
         if participations < 1 or rounds % participations or self.clients * participations < rounds:
             raise ConfigError(
                 f"--participations {participations} in --rounds {rounds} of --clients {self.clients}: rounds must be a "
@@ -158,13 +164,66 @@ class PlanOptions:
 
 
 def after(options: PlanOptions, before: Composed | None) -> PlanOptions:
-    """The same, after what was released already; its adjacency unless another is given."""
+    """Return the options after earlier releases, with their adjacency unless another is given."""
     adjacency = str(before.adjacency) if before is not None and options.adjacency is None else options.adjacency
     return replace(options, before=before, adjacency=adjacency)
 
 
+def wanted(plan: Plan, *, rounds: int | None, noise_multiplier: float | None, epsilon: float | None) -> Solved:
+    """Return the one of the three numbers that follows from the others; with coins, from rounds or epsilon.
+
+    ConfigError unless exactly one is left to solve for.
+    """
+    given = {"epsilon": epsilon, "noise_multiplier": noise_multiplier, "rounds": rounds}
+    if not plan.has_noise_multiplier:
+        refuse("coins: it is for Gaussian noise", noise_multiplier=noise_multiplier)
+        if (rounds is None) == (epsilon is None):
+            raise ConfigError(
+                "coins: give --rounds to get epsilon, or --epsilon to get the rounds; exactly one of them."
+            )
+        return "rounds" if rounds is None else "epsilon"
+    lacking = [name for name in get_args(Solved) if given[name] is None]
+    if len(lacking) != 1:
+        named = ", ".join(flag(name) for name in reversed(given) if given[name] is not None)
+        raise ConfigError(
+            f"given {named or 'none of them'}: give exactly two of --rounds, --noise-multiplier and --epsilon; the "
+            "third is what you get."
+        )
+    solved: Solved = lacking[0]
+    return solved
+
+
+def solve(
+    plan: Plan,
+    rounds: int | None,
+    noise_multiplier: float | None,
+    epsilon: float | None,
+    accountant: Accountant,
+    conversion: Conversion,
+    precise: bool = False,
+) -> Budget:
+    """Return the budget with the third of the three numbers. ConfigError unless exactly one of them lacks."""
+    wanted(plan, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=epsilon)
+    if not plan.has_noise_multiplier and accountant not in ("best", "rdp", "exact"):
+        raise ConfigError(f"--accountant {accountant} with coins: use best, rdp, or exact (few coordinates).")
+    return budget.solve(
+        plan,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        accountant=accountant,
+        conversion=conversion,
+        precise=precise,
+    )
+
+
 def refuse(why: str, **given: object) -> None:
     """ConfigError naming the options that were given and must not be."""
-    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    named = [flag(name) for name, value in given.items() if value is not None]
     if named:
         raise ConfigError(f"{', '.join(named)} with {why}. Remove it.")
+
+
+def flag(name: str) -> str:
+    """Return the option of the command line for this name."""
+    return f"--{name.replace('_', '-')}"
