@@ -1,7 +1,7 @@
 """How a client trains."""
 
+from dpfed.clients.optimisers import Sgd
 from dpfed.clients.plan import Strategy, TrainingPlan
-from dpfed.clients.sgd import Sgd
 from dpfed.clients.task import Course, Precision
 from dpfed.clients.training import LocalTraining
 

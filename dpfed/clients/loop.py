@@ -13,8 +13,7 @@ from torch import Tensor
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import RecordGradients
 from dpfed.clients.side_by_side import room_for_moves
-from dpfed.clients.start import Held
-from dpfed.clients.task import LocalTask, Walk, forward_pass, out_of_memory
+from dpfed.clients.task import Held, LocalTask, Walk, forward_pass, out_of_memory
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 

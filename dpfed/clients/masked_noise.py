@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.learning_rate import Schedule, check_rate, constant, rate_of
+from dpfed.clients.optimisers import Schedule, check_rate, constant, rate_of
 from dpfed.compress.masked_noise import mask_probabilities, mask_weights
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds

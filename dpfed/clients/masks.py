@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.adam import Moments
-from dpfed.clients.learning_rate import Schedule, check_rate, constant, rate_of
+from dpfed.clients.optimisers import Moments, Schedule, check_rate, constant, rate_of
 from dpfed.errors import ConfigError
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.seeds import Seeds

@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.adam import Adam
-from dpfed.clients.sgd import Sgd
+from dpfed.clients.optimisers import Adam, Sgd
 from dpfed.clients.task import Walk
 from dpfed.errors import ConfigError
 from dpfed.models.purge import Sparsity, purge

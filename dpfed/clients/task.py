@@ -1,27 +1,69 @@
-"""One round's local training, stated before anyone decides how to compute it."""
+"""State that each client begins with: what training changes in a network and a loss is put back before the next one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.network_randomness import OwnRandomness
+from dpfed.clients.plan import Precision
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import Schedule
-from dpfed.clients.start import Start
+from dpfed.clients.state import Moved, State
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
-Precision = Literal["float32", "bf16", "tf32"]
-"""The numbers in which a client computes its gradients; weights, sums and everything after them are float32."""
+
+class Start:
+    """State of a model and a loss before any client, shared by all copies of the model.
+
+    moved: where differences are noted, during a trial
+    alone: True if clients are trained one at a time, as what training changes is shared by several threads
+    """
+
+    def __init__(self, model: FlatModel, loss: Loss, device: torch.device) -> None:
+        self._state = State(*(("model", one) for one in model.shared(device)), ("local.loss", loss.each))
+        self.moved: Moved | None = None
+        self.alone: bool = True
+
+    def restore(self) -> None:
+        self._state.restore(self.moved)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """The state as it was, at the beginning and at the end."""
+        self.restore()
+        try:
+            yield
+        finally:
+            self.restore()
+
+    def shares(self, moved: Moved) -> bool:
+        """True if an object that moved is not a single module's own."""
+        return self._state.holds(moved.objects)
+
+
+class Held:
+    """State of one module from `FlatModel.bind` and of the loss, to be put back before each client; nothing is where
+    `start` is None."""
+
+    def __init__(self, start: Start | None, model: FlatModel, module: nn.Module, loss: Loss) -> None:
+        self._start = start
+        roots = ("model", module), ("local.loss", loss.each)
+        self._state = None if start is None else State(*roots, trained=model.trained(module))
+
+    def restore(self) -> None:
+        if self._state is not None and self._start is not None:
+            self._state.restore(self._start.moved)
+
 
 _NOTHING = nullcontext()
 
@@ -75,7 +117,7 @@ class LocalTask:
     it names and their `loss`, with private slopes if `record` is given. The answer is [c, n].
 
     random: the purpose that names what the network draws (`dpfed.clients.network_randomness`); None: it draws nothing
-    channels_last: whether batches of images may lie so in memory (`dpfed.clients.layout`)
+    channels_last: whether batches of images may lie so in memory (`dpfed.clients.plan`)
     start: state of network and loss that each client begins with; None: training leaves it as it is
     failed: None: an exception of the network or the loss ends training. Else it is noted here, as (place of the
             client,) or (place, step, row) of a private record, and the client's move is NaN, the record's slope 0

@@ -70,10 +70,8 @@ class FlatModel:
         self._lengths = [block.stop - block.start for block in self.layout]
         self.recurrent: bool = any(isinstance(part, LstmLayer | nn.RNNBase) for part in self._module.modules())
         """Whether it goes step by step through its input: with fused kernels a loop over clients is faster then."""
-        self._stepwise = stepwise(copy.deepcopy(self._module)) if self.recurrent else self._module
         self._evaluated = copy.deepcopy(self._module)
         """The module of `forward` and `try_on`: what a forward pass leaves in it reaches no module that is trained."""
-        self._forward_clients = torch.vmap(self._forward_client)
         in_training = self._set_mode(stepwise(copy.deepcopy(self._module)), training=True)
         self._training = with_padding(in_training, keep=self._resting)
         self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module, self._resting)]
@@ -127,11 +125,6 @@ class FlatModel:
             return False
         return True
 
-    def forward_clients(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Logits [c, b, classes] of inputs [c, b, ...], client i under its own weights[i] of [c, d]."""
-        logits: Tensor = self._forward_clients(weights, inputs)
-        return logits
-
     def train_clients(
         self, weights: Tensor, inputs: Tensor, shares: Tensor, *, random: bool = False
     ) -> tuple[Tensor, Tensor]:
@@ -140,12 +133,12 @@ class FlatModel:
         shares: [c, b], 1/size for the real samples of each client's batch and 0 for padding, which statistics ignore
         random: whether the module draws random numbers; else it must not
         """
-        one = torch.vmap(self.train_client, randomness="different" if random else "error")
+        one = torch.vmap(self._train_client, randomness="different" if random else "error")
         outputs, statistics = one(weights, inputs, shares)
         return outputs, statistics
 
-    def train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """`train_clients` for one: outputs [b, ...] and the statistics [d - parameters_size] after the batch."""
+    def _train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """`train_clients` for one client: outputs [b, ...] and the statistics [d - parameters_size] after the batch."""
         state = self._state(weights)
         if not self.has_statistics:
             outputs: Tensor = functional_call(self._training, state, (inputs,))
@@ -170,7 +163,7 @@ class FlatModel:
 
     def shared(self, device: torch.device) -> list[object]:
         """Modules and fixed tensors that all clients share."""
-        modules: list[object] = [self._module, self._training, self._stepwise]
+        modules: list[object] = [self._module, self._training]
         return modules if device.type == "cpu" else [*modules, self._fixed_on(device)]
 
     def trained(self, module: nn.Module) -> list[Tensor]:
@@ -201,10 +194,6 @@ class FlatModel:
         if device not in self._elsewhere:
             self._elsewhere[device] = {name: tensor.to(device) for name, tensor in self.fixed.items()}
         return self._elsewhere[device]
-
-    def _forward_client(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        logits: Tensor = functional_call(self._stepwise, self._state(weights), (inputs,))
-        return logits
 
     def _set_mode(self, module: nn.Module, *, training: bool) -> nn.Module:
         module.train(training)

@@ -13,8 +13,8 @@ from accounting.errors import AccountingError
 from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
 from dpfed.clients.records_apart import require_records_apart
-from dpfed.clients.start import Start
 from dpfed.clients.state import State
+from dpfed.clients.task import Start
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
 from dpfed.config.tables import Config

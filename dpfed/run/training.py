@@ -8,15 +8,12 @@ from typing import Any
 import torch
 
 from dpfed import models
-from dpfed.clients.adam import Adam
-from dpfed.clients.learning_rate import constant, cosine, linear, listed, step
 from dpfed.clients.losses import LOSSES, Loss
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
+from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, linear, listed, step
 from dpfed.clients.pruned import PrunedSgd
-from dpfed.clients.sgd import Sgd
-from dpfed.clients.start import Start
-from dpfed.clients.task import Course
+from dpfed.clients.task import Course, Start
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, tried, tried_together
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise

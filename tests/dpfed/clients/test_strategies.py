@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from dpfed.clients import LocalTraining, Sgd, gradients
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
-from dpfed.clients.memory import chunk_within
-from dpfed.clients.plan import cheapest, cost_of
+from dpfed.clients.plan import cheapest, chunk_within, cost_of
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.side_by_side import Chunk, out_of_memory, room_for_moves
 from dpfed.clients.task import Course

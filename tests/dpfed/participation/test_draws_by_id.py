@@ -15,9 +15,9 @@ from dpfed.aggregation.graph import random_circle
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.audit.sampler_check import cohorts_check
 from dpfed.clients import records
+from dpfed.clients.optimisers import Sgd
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches
-from dpfed.clients.sgd import Sgd
 from dpfed.clients.training import LocalTraining
 from dpfed.data import Partition
 from dpfed.errors import TrainingFailed
