@@ -15,10 +15,8 @@ from dpfed.data.arrays import SUFFIXES, from_arrays, from_clients, from_samples,
 from dpfed.data.cifar import load_cifar10, load_cifar100
 from dpfed.data.columns import Columns, is_folder, load_columns
 from dpfed.data.dataset import Dataset
-from dpfed.data.digits import load_digits
-from dpfed.data.label_partitions import dirichlet, some_labels, unbalanced
-from dpfed.data.mnist import EMNIST_CLASSES, load_emnist, load_fashion_mnist, load_mnist
-from dpfed.data.partition import Partition, iid, natural
+from dpfed.data.mnist import EMNIST_CLASSES, load_digits, load_emnist, load_fashion_mnist, load_mnist
+from dpfed.data.partition import Partition, dirichlet, iid, natural, some_labels, unbalanced
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.data.svhn import load_svhn
 from dpfed.errors import ConfigError, DataError, DpfedError

@@ -20,8 +20,15 @@ from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
-from dpfed.data.letters import check_letters
-from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data, with_features
+from dpfed.data.samples import (
+    Public,
+    Validation,
+    check_letters,
+    public_samples,
+    validation_samples,
+    whole_data,
+    with_features,
+)
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import counts_errors
