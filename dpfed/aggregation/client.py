@@ -17,7 +17,7 @@ from dpfed.aggregation.masks import SeededMask, apply_masks
 from dpfed.aggregation.messages import MessageKind, Reveal, both_ids, party_of, read_table, write_table
 from dpfed.aggregation.shamir import SHARE_BYTES, split
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.packing import pack, word_type
+from dpfed.compress.ring import pack, word_type
 from dpfed.errors import WireError
 
 

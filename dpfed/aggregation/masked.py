@@ -15,7 +15,7 @@ from dpfed.aggregation.messages import both_ids
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.aggregation.streaming import Turns
-from dpfed.compress.packing import word_type
+from dpfed.compress.ring import word_type
 from dpfed.errors import SecureSumAborted
 
 

@@ -14,7 +14,7 @@ from dpfed.aggregation.messages import WIDTHS, MessageKind, Reveal, party_of, re
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.shamir import combine
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.packing import packed_bytes, unpack, word_type
+from dpfed.compress.ring import packed_bytes, unpack, word_type
 from dpfed.errors import WireError
 
 _EXPECTED = {

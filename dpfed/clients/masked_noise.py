@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.clients.optimisers import Schedule, check_rate, constant, rate_of
-from dpfed.compress.masked_noise import mask_probabilities, mask_weights
+from dpfed.compress.mask_schemes import mask_probabilities, mask_weights
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 

@@ -22,18 +22,14 @@ from typing import Any
 
 from dpfed.compress import own_scheme
 from dpfed.compress.conformance import Conformance, check
-from dpfed.compress.dense import Dense
-from dpfed.compress.drive import Drive
-from dpfed.compress.eden import Eden
 from dpfed.compress.fields import Floats, Indices, SymbolField
-from dpfed.compress.levels import Qsgd, TernGrad
-from dpfed.compress.masked_noise import FedMrn, FedMrnSigned
-from dpfed.compress.masks_of_probabilities import FedMask, FedPm
+from dpfed.compress.levels import Dense, Qsgd, TernGrad
+from dpfed.compress.mask_schemes import FedMask, FedMrn, FedMrnSigned, FedPm
 from dpfed.compress.payload import Batch, Payload, Payloads, Scheme, parse
 from dpfed.compress.projection import FedScalar
-from dpfed.compress.pruned import FedSparsify
+from dpfed.compress.rotated_levels import Drive, Eden
 from dpfed.compress.sign import SignSgd, StochasticSign
-from dpfed.compress.sparse import RandK, SharedRandK, SharedTopK, TopK
+from dpfed.compress.sparse import FedSparsify, RandK, SharedRandK, SharedTopK, TopK
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import load_own_code, words_of

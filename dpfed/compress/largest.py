@@ -7,8 +7,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.positions import positions_of
-
 _NUMBERS_AT_ONCE = 1 << 22
 
 
@@ -64,3 +62,18 @@ def scattered_mean(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
     """The mean over clients of `scattered`, [dimension], without it."""
     total = values.new_zeros(dimension)
     return total.index_add_(0, indices.reshape(-1), values.reshape(-1)).div_(len(values))
+
+
+def positions_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The sorted positions at which mask [n] is true: np.flatnonzero, at up to three times its speed.
+
+    Where at most a tenth are, numpy jumps from one to the next, and a jump costs as much as ten places. Here we look
+    first which eights hold one, then which of their places do.
+    """
+    if 10 * np.count_nonzero(mask) > len(mask):
+        return np.flatnonzero(mask)
+    eights = np.packbits(mask)
+    holding = np.flatnonzero(eights != 0)
+    inside = np.flatnonzero(np.unpackbits(eights[holding]).view(np.bool_))
+    positions: NDArray[np.int64] = (holding[inside >> 3] << 3) + (inside & 7)
+    return positions

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
 from dpfed.config import registered
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError, DpfedError, WireError
@@ -103,7 +103,7 @@ def _wrapped(given: Any) -> dict[str, Any]:
         return rows.to(torch.float32)
 
     def mean(self: Any, payloads: Sequence[Payload]) -> Tensor:
-        return mean_of_decoded(self.decode, payloads)
+        return Scheme.mean(self, payloads)
 
     return {"layout": layout, "encode": encode, "decode": decode, "mean": mean}
 

@@ -27,15 +27,15 @@ from torch import Tensor
 
 from dpfed.compress.counter import at_least, client_seeds, coins
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
-from dpfed.compress.row_sums import row_sums
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.threads import row_sums
 from dpfed.errors import ConfigError
 
 _LARGEST_BOUND = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignSgd:
+class SignSgd(Scheme):
     """S sign(x), with S = ||x||_1 / d or ||x||_2 / sqrt(d)."""
 
     name: ClassVar[str] = "signsgd"
@@ -63,13 +63,13 @@ class SignSgd:
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         if not self.majority:
-            return mean_of_decoded(self.decode, payloads)
+            return super().mean(payloads)
         sent = batched(payloads, self)
         return sent["scale"].mean() * majority_of(sent["bits"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class StochasticSign:
+class StochasticSign(Scheme):
     """B times a random sign of mean x/B. `bound`: "linf", "l2", or a public constant.
 
     With a constant the sum of the bits decodes to the sum. Its bits are then randomised responses, but the random
@@ -117,7 +117,7 @@ class StochasticSign:
             scale = sent["scale"].mean() if isinstance(self.bound, str) else self.bound
             return scale * majority_of(sent["bits"])
         if isinstance(self.bound, str):
-            return mean_of_decoded(self.decode, payloads)
+            return super().mean(payloads)
         return self.bound * (2 * sent["bits"].mean(dim=0, dtype=torch.float32) - 1)
 
     def _bounds(self, x: Tensor) -> Tensor:

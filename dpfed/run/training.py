@@ -16,7 +16,7 @@ from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.task import Course, Start
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, tried, tried_together
-from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
+from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
@@ -102,12 +102,12 @@ def _masked_noise(
     config: Config, chosen: MethodFacts, model: FlatModel, descent: dict[str, Any], device: torch.device
 ) -> MaskedNoise:
     table, made = config.method, scheme(config, chosen, model.size)
-    assert isinstance(made, FedMrn | FedMrnSigned)
+    assert isinstance(made, FedMrn)
     return MaskedNoise(
         size=model.size,
         masked=model.compressible.to(device),
         noise=partial(random_noise, noise=made.noise, alpha=made.alpha),
-        signed=isinstance(made, FedMrnSigned),
+        signed=made.signed,
         shared_noise=table.shared,
         progressive=table.progressive,
         stochastic=table.stochastic,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from dpfed.aggregation.masks import MaskStream, SeededMask, apply_masks
-from dpfed.compress.packing import pack, packed_bytes, unpack, word_type
+from dpfed.compress.ring import pack, packed_bytes, unpack, word_type
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9

@@ -18,7 +18,7 @@ from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.masks import MaskStream, SeededMask, apply_masks
 from dpfed.aggregation.messages import MessageKind, read_table
 from dpfed.aggregation.shamir import combine
-from dpfed.compress.packing import unpack
+from dpfed.compress.ring import unpack
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9  # of one test of uniformity: keys are fresh, so nothing is seeded

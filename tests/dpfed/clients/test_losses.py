@@ -16,7 +16,7 @@ from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import Course
-from dpfed.compress.masked_noise import random_noise
+from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel

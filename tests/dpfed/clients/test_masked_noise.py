@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masked_noise import MaskedNoise, noise_seeds
 from dpfed.clients.schedule import draw_schedule
-from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
+from dpfed.compress.mask_schemes import FedMrn, FedMrnSigned, random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.schedule import draw_schedule
-from dpfed.compress.pruned import FedSparsify, cubic_sparsity
+from dpfed.compress.sparse import FedSparsify, cubic_sparsity
 from dpfed.data import Partition, iid, load
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel, build

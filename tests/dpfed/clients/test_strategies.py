@@ -16,7 +16,7 @@ from dpfed.clients.plan import cheapest, chunk_within, cost_of
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.side_by_side import Chunk, out_of_memory, room_for_moves
 from dpfed.clients.task import Course
-from dpfed.compress.masked_noise import random_noise
+from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError, TrainingFailed
 from dpfed.models import build
