@@ -15,7 +15,7 @@ from accounting.ledger import Aborted, Entry, LocalRelease, Release
 from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.plain import PlainSum
 from dpfed.aggregation.ranks import Alone, Ranks, Task
-from dpfed.aggregation.summed import Closing, Collecting, Opened, OpenSum, Sums
+from dpfed.aggregation.sums import Closing, Collecting, Opened, OpenSum, Sums
 from dpfed.clients.training import LocalTraining
 from dpfed.errors import SecureSumAborted
 from dpfed.participation.canaries import Canaries

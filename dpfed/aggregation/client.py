@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.keys import decrypt, encrypt, exchange, mask_seed
-from dpfed.aggregation.masks import SeededMask, apply_masks
+from dpfed.aggregation.cryptography import SeededMask, apply_masks
 from dpfed.aggregation.messages import MessageKind, Reveal, both_ids, party_of, read_table, write_table
 from dpfed.aggregation.shamir import SHARE_BYTES, split
 from dpfed.aggregation.steps import ProtocolStep

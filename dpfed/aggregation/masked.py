@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.aggregation.agreement import Agreement
-from dpfed.aggregation.masks import SeededMask, Words, apply_masks
+from dpfed.aggregation.cryptography import SeededMask, Words, apply_masks
 from dpfed.aggregation.messages import both_ids
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.steps import ProtocolStep

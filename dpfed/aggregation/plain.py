@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpfed.aggregation.ranks import Ranks
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.aggregation.summed import Summed, arrivals, require_enough, senders
+from dpfed.aggregation.sums import Summed, arrivals, require_enough, senders
 
 
 @dataclass(frozen=True, kw_only=True)

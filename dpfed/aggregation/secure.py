@@ -17,7 +17,7 @@ from dpfed.aggregation.messages import sent_beside_row
 from dpfed.aggregation.protocol import ProtocolSum
 from dpfed.aggregation.ranks import Ranks
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.aggregation.summed import Summed, arrivals, require_enough, senders
+from dpfed.aggregation.sums import Summed, arrivals, require_enough, senders
 from dpfed.compress.ring import to_ring
 from dpfed.seeds import Seeds
 

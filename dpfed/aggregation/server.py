@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.keys import mask_seed
-from dpfed.aggregation.masks import SeededMask, apply_masks
+from dpfed.aggregation.cryptography import SeededMask, apply_masks
 from dpfed.aggregation.messages import WIDTHS, MessageKind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.modular_total import ModularTotal, reduced
 from dpfed.aggregation.shamir import combine

@@ -29,7 +29,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import PrivacyTable
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError

@@ -15,7 +15,7 @@ from accounting.mechanisms import (
     Subsampled,
 )
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.choices import seen, tolerance_of

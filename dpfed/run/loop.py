@@ -20,7 +20,7 @@ from accounting.ledger import Header, Planned
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import __version__
-from dpfed.aggregation.summed import Closing
+from dpfed.aggregation.sums import Closing
 from dpfed.config.own_code import words_of
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed

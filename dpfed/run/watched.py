@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.ledger import LocalRelease, Release
-from dpfed.aggregation.summed import Opened, OpenSum, Sums
+from dpfed.aggregation.sums import Opened, OpenSum, Sums
 from dpfed.participation import members
 from dpfed.participation.canaries import CanaryScore
 from dpfed.round import Charges, EndedRound, Method, OpenRound, begin_round, cohort_of, end_round, open_round, take_part

@@ -15,7 +15,7 @@ from dpfed.aggregation import keys
 from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.masked import MaskedSum
-from dpfed.aggregation.masks import MaskStream, SeededMask, apply_masks
+from dpfed.aggregation.cryptography import MaskStream, SeededMask, apply_masks
 from dpfed.aggregation.messages import MessageKind, read_table
 from dpfed.aggregation.shamir import combine
 from dpfed.compress.ring import unpack
