@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping
 from enum import IntEnum
 
-from dpfed.aggregation.shamir import SHARE_BYTES
+from dpfed.aggregation.cryptography import SHARE_BYTES
 from dpfed.errors import WireError
 
 _HEADER = struct.Struct("<4sB16sQI")
@@ -112,8 +112,3 @@ def sent_beside_row(neighbours: int) -> int:
         MessageKind.UNMASK: neighbours + 1,
     }
     return sum(_HEADER.size + count * (_ID.size + WIDTHS.get(kind, 0)) for kind, count in rows.items())
-
-
-def both_ids(first: int, second: int) -> bytes:
-    """Two ids, in this order."""
-    return _ID.pack(first) + _ID.pack(second)

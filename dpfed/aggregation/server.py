@@ -7,12 +7,9 @@ from collections import defaultdict
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from dpfed.aggregation.agreement import Agreement
-from dpfed.aggregation.keys import mask_seed
-from dpfed.aggregation.cryptography import SeededMask, apply_masks
+from dpfed.aggregation.agreement import Agreement, ModularTotal
+from dpfed.aggregation.cryptography import SeededMask, apply_masks, combine, mask_seed, reduced
 from dpfed.aggregation.messages import WIDTHS, MessageKind, Reveal, party_of, read_table, write_table
-from dpfed.aggregation.modular_total import ModularTotal, reduced
-from dpfed.aggregation.shamir import combine
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.compress.ring import packed_bytes, unpack, word_type
 from dpfed.errors import WireError

@@ -13,9 +13,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from dpfed.aggregation.plain import PlainSums
 from dpfed.aggregation.secure import SecureSums
-from dpfed.aggregation.sums import Sums
+from dpfed.aggregation.sums import PlainSums, Sums
 from dpfed.engines.flower.conversation import Instruction, arrays_of, read_answer
 from dpfed.engines.flower.directory import Directory
 from dpfed.engines.flower.in_flight import most_at_once
