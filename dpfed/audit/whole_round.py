@@ -23,7 +23,7 @@ from dpfed.participation.sampling import Sampler
 from dpfed.round import cohort_of
 from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.maps import Map, MapChoice

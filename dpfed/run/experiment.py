@@ -63,7 +63,7 @@ from dpfed.run.training import (
 )
 from dpfed.seeds import Seeds
 from dpfed.server.adaptive import AdaptiveRule, Kind
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.server.moving_average import Averaged, MovingAverage
 from dpfed.server.posterior import BetaPosterior
 from dpfed.server.purging import Purging

@@ -20,7 +20,7 @@ from dpfed.errors import ConfigError
 from dpfed.models import FlatModel, build
 from dpfed.models.purge import purge, purged_count
 from dpfed.seeds import Seeds
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.server.purging import Purging
 from dpfed.server.state import ServerState
 

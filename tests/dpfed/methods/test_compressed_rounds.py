@@ -20,7 +20,7 @@ from dpfed.methods.catalogue import METHODS
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.watched import watched_round
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.stages.chain import Stages
 
 from ..announced import a_round, announced, arrive

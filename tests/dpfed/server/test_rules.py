@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpfed.errors import ConfigError
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.server.posterior import BetaPosterior
 from dpfed.server.state import ServerState
 
