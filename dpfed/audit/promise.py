@@ -18,7 +18,7 @@ from dpfed.methods.private_stages import dithered_noise, gaussian_noise, integer
 from dpfed.methods.refusals import refuse
 from dpfed.methods.sums import filled_to, integers_of
 from dpfed.participation.canaries import Canaries
-from dpfed.participation.of_run import sampler_of
+from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dpfed.clients.optimisers import Adam, Sgd
 from dpfed.clients.task import Walk
+from dpfed.compress.largest import Sparsity, purge
 from dpfed.errors import ConfigError
-from dpfed.models.purge import Sparsity, purge
 from dpfed.seeds import Seeds
 
 
@@ -25,7 +25,7 @@ class PrunedSgd:
     0 again. Gradients and velocities are not masked. A client without samples returns 0.
 
     Global variant (`sparsity` None): clients keep the broadcast's zeros, the server purges after it has averaged
-    (`dpfed.server.purging`). Local variant: each client of round t (from 0) purges its own model to sparsity(t + 1)
+    (`dpfed.server.rules`). Local variant: each client of round t (from 0) purges its own model to sparsity(t + 1)
     after training, so that after R rounds the schedule stands at sparsity(R).
 
     The method carries models, and what training returns is still the move: local minus broadcast model. At a purged

@@ -17,10 +17,8 @@ Jaggi, arXiv:1809.07599: use it with error feedback), and its coordinates depend
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
@@ -30,7 +28,7 @@ from torch import Tensor
 
 from dpfed.compress.counter import client_seeds, subset
 from dpfed.compress.fields import Floats, Indices
-from dpfed.compress.largest import largest_indices, scattered, scattered_mean
+from dpfed.compress.largest import largest_indices, purged_count, scattered, scattered_mean
 from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
 from dpfed.errors import ConfigError, WireError
 
@@ -97,7 +95,7 @@ class FedSparsify(_LargestCoordinates):
             raise ConfigError(f"sparsity={self.sparsity} of fedsparsify: must be a fraction in [0, 1).")
 
     def kept(self, dimension: int) -> int:
-        return dimension - math.floor(Fraction(repr(float(self.sparsity))) * dimension)
+        return dimension - purged_count(dimension, self.sparsity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,23 +279,3 @@ def _checked_indices(indices: Tensor) -> Tensor:
     if int(ordered[0]) < 0 or bool((ordered[1:] == ordered[:-1]).any()):
         raise ConfigError("indices of shared-topk: must be distinct and from 0 to d - 1.")
     return ordered
-
-
-def cubic_sparsity(
-    number: int, *, final: float, rounds: int, initial: float = 0.0, first: int = 0, every: int = 1
-) -> float:
-    """The sparsity of a round: s_f + (s_i - s_f) (1 - (round - first) / rounds)³ (Zhu and Gupta, arXiv:1710.01878).
-
-    s_i up to round `first`, s_f from round first + rounds on; in between it moves once in `every` rounds. ConfigError
-    unless 0 <= s_i <= s_f < 1 and rounds, every >= 1.
-    """
-    if not 0 <= initial <= final < 1:
-        raise ConfigError(f"initial={initial}, final={final}: sparsities must be 0 <= initial <= final < 1.")
-    if rounds < 1 or every < 1:
-        raise ConfigError(f"rounds={rounds}, every={every}: both must be at least 1.")
-    if number <= first:
-        return initial
-    if number >= first + rounds:
-        return final
-    step = (number - first) // every * every
-    return final + (initial - final) * (1 - step / rounds) ** 3

@@ -36,7 +36,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
 from dpfed.methods.choices import coins_of_moves, edge_of, integer_noise, others_of, seen, signs_are_coins, tolerance_of
 from dpfed.methods.facts import MethodFacts
-from dpfed.participation.of_run import allocated, sampler_of, stream_of
+from dpfed.participation.sampling import allocated, sampler_of, stream_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,21 @@ from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import words_of
 from dpfed.errors import ConfigError, DpfedError
-from dpfed.models.batch_norm_cnn import cnn_4_bn, cnn_8_bn
 from dpfed.models.char_lstm import char_lstm
-from dpfed.models.conv_n import conv4, conv6, conv10
-from dpfed.models.networks import fed_smp_cnn, fed_smp_svhn_cnn, unpadded_fed_smp_cnn
 from dpfed.models.flat import Block, FlatModel
-from dpfed.models.mlp import fedscalar_mlp, mlp
-from dpfed.models.strided_cnn import strided_cnn
+from dpfed.models.networks import (
+    cnn_4_bn,
+    cnn_8_bn,
+    conv4,
+    conv6,
+    conv10,
+    fed_smp_cnn,
+    fed_smp_svhn_cnn,
+    fedscalar_mlp,
+    mlp,
+    strided_cnn,
+    unpadded_fed_smp_cnn,
+)
 
 __all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 

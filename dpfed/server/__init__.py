@@ -1,5 +1,5 @@
 """What the server does with the sum: state in, state out."""
 
-from dpfed.server.registry import register
+from dpfed.server.rules import register
 
 __all__ = ["register"]

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from reference.compressors import exact_error
 
 import dpfed.compress
-from dpfed.compress.largest import largest_indices
+from dpfed.compress.largest import cubic_sparsity, largest_indices
 from dpfed.compress.levels import clipped
 from dpfed.compress.payload import encoded_with_feedback
-from dpfed.compress.sparse import cubic_sparsity
 from dpfed.errors import ConfigError
 
 
