@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.clients.task import Departure, Walk
 from dpfed.errors import ConfigError
-from dpfed.seeds import Seeds
 
 Schedule = Callable[[int], float]
 """What the learning rate of round t (from 0) is multiplied by."""
@@ -91,29 +89,18 @@ class Sgd:
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
 
-    def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
-    ) -> SgdWalk:
-        return SgdWalk(self, broadcast, len(clients), rate_of(self, number))
+    def begin(self, start: Departure) -> SgdWalk:
+        return SgdWalk(self, start)
 
 
-class SgdWalk:
+class SgdWalk(Walk):
     """Clients under way: their weights, and their velocities where there is momentum."""
 
-    def __init__(self, course: Sgd, broadcast: Tensor, clients: int, rate: float) -> None:
-        self.room = broadcast.repeat(clients, 1)
-        self._course, self._start, self._rate = course, broadcast, rate
+    def __init__(self, course: Sgd, start: Departure) -> None:
+        self.room = start.broadcast.repeat(len(start.clients), 1)
+        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
         self._velocity = torch.zeros_like(self.room) if course.momentum else None
-
-    @property
-    def rate(self) -> float | None:
-        return None if self._course.momentum or self._course.weight_decay else self._rate
-
-    def place(self, active: int, step: int) -> None:
-        pass
-
-    def slope(self, active: int, gradient: Tensor) -> Tensor:
-        return gradient
+        self.rate = None if course.momentum or course.weight_decay else self._rate
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         course, direction = self._course, slope
@@ -172,27 +159,17 @@ class Adam:
         check_rate(self)
         check_weight_decay(self.weight_decay)
 
-    def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
-    ) -> AdamWalk:
-        return AdamWalk(self, broadcast, len(clients), rate_of(self, number))
+    def begin(self, start: Departure) -> AdamWalk:
+        return AdamWalk(self, start)
 
 
-class AdamWalk:
+class AdamWalk(Walk):
     """Clients under way: their weights and moments."""
 
-    rate: float | None = None
-
-    def __init__(self, course: Adam, broadcast: Tensor, clients: int, rate: float) -> None:
-        self.room = broadcast.repeat(clients, 1)
-        self._course, self._start, self._rate = course, broadcast, rate
+    def __init__(self, course: Adam, start: Departure) -> None:
+        self.room = start.broadcast.repeat(len(start.clients), 1)
+        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
         self._moments = Moments(self.room)
-
-    def place(self, active: int, step: int) -> None:
-        pass
-
-    def slope(self, active: int, gradient: Tensor) -> Tensor:
-        return gradient
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         course, room = self._course, self.room[:active]

@@ -68,47 +68,55 @@ class Held:
 _NOTHING = nullcontext()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Departure:
+    """Clients [c] at the start of a round, from the same broadcast [n]; client i will take steps[i] batches."""
+
+    broadcast: Tensor
+    clients: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    number: int
+    seeds: Seeds
+
+
 class Walk(Protocol):
     """Clients on their way through a round, clients being the first tensor dimension.
 
     Before each batch `place` puts the weights at which its gradient is taken into `room`, for the first `active`
     clients; after it `slope` makes the gradient of what is trained from that of the batch's mean loss, and `step`
     follows it. The running statistics in `room` are brought up to date in between, their gradient is 0: `place`
-    leaves them alone.
+    leaves them alone. Without definitions of their own, the weights are those in `room`, and the gradient is theirs.
+
+    room: weights of the network [c, d], always the same memory
+    rate: the learning rate where `slope` and `step` are nothing but room -= rate * gradient, so that a step may be
+          taken without asking; None where there is more to them
     """
 
-    @property
-    def room(self) -> Tensor:
-        """Weights of the network [c, d], always the same memory."""
+    room: Tensor
+    rate: float | None = None
 
-    @property
-    def rate(self) -> float | None:
-        """Where `slope` and `step` are nothing but room -= rate * gradient: the rate; a step may then be taken without
-        asking. None where there is more to them."""
-
-    def place(self, active: int, step: int) -> None: ...
+    def place(self, active: int, step: int) -> None:
+        return
 
     def slope(self, active: int, gradient: Tensor) -> Tensor:
         """[active, n] from [active, d], which it may overwrite; for one client also [b, n] from b gradients. Linear."""
+        return gradient
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         """Follow slope [active, n], which it may overwrite."""
 
     def finish(self) -> Tensor:
-        """What training changed, [c, n]: an update of weights, or a move of mask probabilities."""
+        """Change by training, [c, n]: an update of weights, or a move of mask probabilities."""
 
 
 class Course(Protocol):
-    """What a method's clients do differently from all others: the state they hold and what a batch does to it."""
+    """A method's local training: the state that its clients hold and what a batch does to it."""
 
     @property
     def size(self) -> int:
         """n, the entries of what is broadcast and of what training returns."""
 
-    def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
-    ) -> Walk:
-        """`clients` [c] at the start of a round from broadcast [n]; client i will take steps[i] batches."""
+    def begin(self, start: Departure) -> Walk: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,8 +184,11 @@ class LocalTask:
 
     def begin(self, rows: NDArray[np.int64]) -> Walk:
         """The clients in places `rows` of the schedule, at the start."""
+        steps = self.schedule.steps[rows]
         return self.course.begin(
-            self.broadcast, self.clients[rows], steps=self.schedule.steps[rows], number=self.round, seeds=self.seeds
+            Departure(
+                broadcast=self.broadcast, clients=self.clients[rows], steps=steps, number=self.round, seeds=self.seeds
+            )
         )
 
 

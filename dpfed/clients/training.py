@@ -132,50 +132,18 @@ class LocalTraining:
         *,
         number: int,
         seeds: Seeds,
+        purpose: str = "local.shuffle",
         failed: set[tuple[int, ...]] | None = None,
     ) -> Tensor:
         """Moves [c, n], float32, of `clients` [c] from broadcast [n].
 
+        purpose: names the shuffling stream
         failed: if given, an exception of the network or the loss is noted here and ends nothing (`LocalTask.failed`),
         and no warning is shown meanwhile.
 
         A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the call, up to
         float rounding under vmap and exactly in a loop.
         """
-        return self._train(broadcast, clients, number=number, seeds=seeds, purpose="local.shuffle", failed=failed)
-
-    def train_on(
-        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
-    ) -> Tensor:
-        """The move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
-
-        What Fed-SMP's server does with public data: the clients' optimiser and local update period.
-        `purpose` names the shuffling stream.
-        """
-        rows = np.arange(len(labels), dtype=np.int64)
-        alone = Partition(indices=rows, offsets=np.array([0, len(rows)], dtype=np.int64))
-        trainer = replace(
-            self,
-            inputs=inputs,
-            labels=labels,
-            partition=alone,
-            epochs=None,
-            steps=self.period,
-            strategy="loop",
-            record=None,
-        )
-        return trainer._train(broadcast, np.zeros(1, dtype=np.int64), number=number, seeds=seeds, purpose=purpose)[0]
-
-    def _train(
-        self,
-        broadcast: Tensor,
-        clients: NDArray[np.int64],
-        *,
-        number: int,
-        seeds: Seeds,
-        purpose: str,
-        failed: set[tuple[int, ...]] | None = None,
-    ) -> Tensor:
         _check_call(self, broadcast, clients)
         if self.record is not None:
             schedule = self.poisson_batches.draw(self.partition, clients, self.record.randomness, number=number)
@@ -214,6 +182,28 @@ class LocalTraining:
             if self._chunk is None:
                 return train_in_turn(task)
             return train_side_by_side(task, self._chunk)
+
+    def train_on(
+        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
+    ) -> Tensor:
+        """The move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
+
+        What Fed-SMP's server does with public data: the clients' optimiser and local update period.
+        `purpose` names the shuffling stream.
+        """
+        rows = np.arange(len(labels), dtype=np.int64)
+        alone = Partition(indices=rows, offsets=np.array([0, len(rows)], dtype=np.int64))
+        trainer = replace(
+            self,
+            inputs=inputs,
+            labels=labels,
+            partition=alone,
+            epochs=None,
+            steps=self.period,
+            strategy="loop",
+            record=None,
+        )
+        return trainer.train(broadcast, np.zeros(1, dtype=np.int64), number=number, seeds=seeds, purpose=purpose)[0]
 
     @cached_property
     def _random(self) -> bool:

@@ -32,8 +32,8 @@ from dpfed.compress.sign import SignSgd, StochasticSign
 from dpfed.compress.sparse import FedSparsify, RandK, SharedRandK, SharedTopK, TopK
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.own_code import load_own_code, words_of
-from dpfed.errors import ConfigError, DpfedError
+from dpfed.config.own_code import errors_of_user_code, load_own_code
+from dpfed.errors import ConfigError
 
 __all__ = [
     "Batch",
@@ -117,15 +117,12 @@ def _make(name: str, options: Mapping[str, Any]) -> Scheme:
             raise ConfigError(f"option {option}={value!r} of {name}: not one of its options ({allowed}).")
         if not _is_a(value, kinds[option]):
             raise ConfigError(f"option {option}={value!r} of {name}: must be {_in_words(kinds[option])}.")
-    try:
-        made: Scheme = scheme(**options)
-    except TypeError:
-        required = [one.name for one in dataclasses.fields(scheme) if one.default is dataclasses.MISSING]
-        raise ConfigError(f"{name} needs its options {', '.join(required)}; given: {', '.join(options)}.") from None
-    except DpfedError:
-        raise
-    except Exception as error:  # one's own scheme, given a stranger's options: it may raise anything
-        raise ConfigError(f"{name} with {dict(options)}: {words_of(error)}.") from error
+    with errors_of_user_code(f"{name} with {dict(options)}"):  # a user's scheme, perhaps, and a stranger's options
+        try:
+            made: Scheme = scheme(**options)
+        except TypeError:
+            required = [one.name for one in dataclasses.fields(scheme) if one.default is dataclasses.MISSING]
+            raise ConfigError(f"{name} needs its options {', '.join(required)}; given: {', '.join(options)}.") from None
     return made
 
 

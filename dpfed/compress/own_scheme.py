@@ -33,8 +33,8 @@ from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
 from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
 from dpfed.config import registered
-from dpfed.config.own_code import words_of
-from dpfed.errors import ConfigError, DpfedError, WireError
+from dpfed.config.own_code import errors_of_user_code, words_of
+from dpfed.errors import ConfigError, WireError
 
 Given = TypeVar("Given", bound=type)
 
@@ -109,12 +109,8 @@ def _wrapped(given: Any) -> dict[str, Any]:
 
 
 def _checked_layout(scheme: Any, bits: Callable[[Any, int], Layout], dimension: int) -> Layout:
-    try:
+    with errors_of_user_code(f"scheme {scheme.name!r}: its bits of d={dimension} fail"):
         layout = bits(scheme, dimension)
-    except DpfedError:
-        raise
-    except Exception as error:  # the scheme is the user's: it may raise anything
-        raise ConfigError(f"scheme {scheme.name!r}: its bits of d={dimension} fail: {words_of(error)}.") from error
     parts = ("count", "dtype", "most_bytes", "write", "read")
     if (
         not isinstance(layout, Mapping)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.own_code import words_of
-from dpfed.errors import ConfigError, DpfedError
+from dpfed.config.own_code import errors_of_user_code
+from dpfed.errors import ConfigError
 from dpfed.models.char_lstm import char_lstm
 from dpfed.models.flat import Block, FlatModel
 from dpfed.models.networks import (
@@ -108,12 +108,8 @@ def build_own(
 
 
 def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int) -> FlatModel:
-    try:
+    with errors_of_user_code(f"model={name!r}: is no network that can be trained"):
         return FlatModel(made, seed=fixed_seed)
-    except DpfedError:
-        raise
-    except Exception as error:  # the network may be the user's, and raise anything
-        raise ConfigError(f"model={name!r}: is no network that can be trained: {words_of(error)}.") from error
 
 
 def _known() -> dict[str, Callable[..., nn.Module]]:
@@ -123,12 +119,8 @@ def _known() -> dict[str, Callable[..., nn.Module]]:
 def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, ...] | None) -> Tensor:
     """What the network makes of `inputs` [n, ...], which are public; ConfigError unless it is floating, one row a
     sample, and these logits of the given form (None: any)."""
-    try:
+    with errors_of_user_code(f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}"):
         outputs = model.try_on(inputs)
-    except Exception as error:  # so may its forward pass
-        raise ConfigError(
-            f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}: {words_of(error)}."
-        ) from error
     found = (
         f"{outputs.dtype} of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
     )
@@ -141,12 +133,8 @@ def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, 
 
 def _made(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
     """What the maker makes; ConfigError where it raises, or makes something else."""
-    try:
+    with errors_of_user_code(f"model={name!r}: cannot be made"):
         module = maker()
-    except DpfedError:
-        raise
-    except Exception as error:  # so may its maker
-        raise ConfigError(f"model={name!r}: cannot be made: {words_of(error)}.") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model={name!r}: its maker gives {type(module).__name__}, not a torch.nn.Module.")
     return module

@@ -17,8 +17,8 @@ from torch import Tensor
 from dpfed.compress.largest import Sparsity, purge
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.own_code import words_of
-from dpfed.errors import ConfigError, DpfedError
+from dpfed.config.own_code import errors_of_user_code
+from dpfed.errors import ConfigError
 from dpfed.server.state import ServerRule, ServerState
 
 RULES = ("step", "adam", "yogi", "adagrad", "posterior")
@@ -211,12 +211,8 @@ def own_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule 
     makes = registered.own("server rule").get(name)
     if makes is None:
         return None
-    try:
+    with errors_of_user_code(f"server.rule={name!r}: cannot be made"):
         made: ServerRule = makes(learning_rate=learning_rate, momentum=momentum)
-    except DpfedError:
-        raise
-    except Exception as error:  # the rule is the user's: it may raise anything
-        raise ConfigError(f"server.rule={name!r}: cannot be made: {words_of(error)}.") from error
     if not callable(getattr(made, "step", None)):
         raise ConfigError(
             f"server.rule={name!r}: gives {type(made).__name__}, which has no step(state, mean, *, count)."

@@ -15,7 +15,7 @@ from dpfed.clients.masks import MaskTraining
 from dpfed.clients.plan import cheapest, chunk_within, cost_of
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.side_by_side import Chunk, out_of_memory, room_for_moves
-from dpfed.clients.task import Course
+from dpfed.clients.task import Course, Departure
 from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError, TrainingFailed
@@ -102,11 +102,11 @@ def fails_above(most: int, error: Exception, monkeypatch: pytest.MonkeyPatch) ->
     tried: list[int] = []
     real = Sgd.begin
 
-    def begin(self: Sgd, broadcast: Tensor, clients: Any, **rest: Any) -> Any:
-        tried.append(len(clients))
-        if len(clients) > most:
+    def begin(self: Sgd, start: Departure) -> Any:
+        tried.append(len(start.clients))
+        if len(start.clients) > most:
             raise error
-        return real(self, broadcast, clients, **rest)
+        return real(self, start)
 
     monkeypatch.setattr(Sgd, "begin", begin)
     return tried
