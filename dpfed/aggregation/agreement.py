@@ -123,7 +123,7 @@ class Turns:
         )
 
     def is_late(self, client: int) -> bool:
-        """Whether its input comes after the close of the step."""
+        """Return True if the client's input arrives after the close of the step."""
         return self._vanish.get(client) is ProtocolStep.LATE
 
     def take(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> Iterator[tuple[int, NDArray[np.uint32]]]:

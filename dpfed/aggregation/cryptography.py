@@ -125,7 +125,7 @@ def encrypt(plain: bytes, shared: bytes, session: bytes, sender: int, receiver: 
 
 
 def decrypt(sealed: bytes, shared: bytes, session: bytes, sender: int, receiver: int) -> bytes:
-    """What `encrypt` sealed. WireError if it was for another round, other ends, another key, or was changed."""
+    """Return what `encrypt` sealed. WireError if it was for another round, other ends, another key, or was changed."""
     ends = both_ids(sender, receiver)
     try:
         return AESGCM(_derive(shared, b"share", session, ends)).decrypt(_NONCE, sealed, session + ends)

@@ -36,7 +36,7 @@ class Graph:
         return tuple(sorted((client, *self.neighbours(client))))
 
     def connected(self, survivors: Collection[int]) -> bool:
-        """Whether masks tie all survivors into one sum; otherwise the sums of the parts would be visible.
+        """Return True if masks tie all survivors into one sum; otherwise the sums of the parts would be visible.
 
         A circle of which clients are gone falls apart exactly where `reach` in a row are gone at two places or more.
         """
@@ -95,7 +95,7 @@ def default_neighbours(clients: int) -> int:
 
 
 def shares_needed(group: int, threshold: float) -> int:
-    """How many of a group of this size are needed: always more than half."""
+    """Return how many of a group of this size are needed: always more than half."""
     return max(math.ceil(threshold * group - 1e-9), group // 2 + 1)
 
 

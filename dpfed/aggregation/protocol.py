@@ -143,7 +143,8 @@ class MaskedSum:
         return ModularTotal(total=reduced(self._total, self._agreement.bits), included=included)
 
     def _masks(self, clients: list[int]) -> list[SeededMask]:
-        """Of these clients' rows: each its own, and one for every pair of which an end is here."""
+        """Return the masks of these clients' rows: each client's own, and one for every pair of which an end is
+        here."""
         place = {client: row for row, client in enumerate(clients)}
         masks = [SeededMask(self._own_seed(client), plus=row) for client, row in place.items()]
         for client, row in place.items():

@@ -145,7 +145,7 @@ class Server:
         return Reveal.OWN_MASK if client in self._survivors else Reveal.MASK_KEY
 
     def _owners(self) -> list[int]:
-        """Whose masks are in the sum: survivors, and the dropped with a neighbour among them."""
+        """Return the clients whose masks are in the sum: survivors, and the dropped with a neighbour among them."""
         return sorted(
             client for client in self._sharers if client in self._survivors or self._near(client, self._survivors)
         )

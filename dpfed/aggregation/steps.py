@@ -28,7 +28,7 @@ class ProtocolStep(StrEnum):
 
     @property
     def sends(self) -> bool:
-        """Whether the client still trains and sends its input, in time or not."""
+        """True if the client still trains and sends its input, in time or not."""
         return self in (ProtocolStep.UNMASK, ProtocolStep.LATE)
 
 

@@ -27,8 +27,8 @@ class Summed:
 
 
 class Turnout(Protocol):
-    """Who sends in a round: all that a client needs to know of a sum. `senders`: the participants that train and send,
-    in time or late; `arriving`: those in time, as the simulation knows beforehand."""
+    """Clients that send in a round, all that a client needs to know of a sum. `senders`: the participants that train
+    and send, in time or late; `arriving`: those in time, as the simulation knows beforehand."""
 
     senders: NDArray[np.int64]
     arriving: NDArray[np.int64]
@@ -58,7 +58,7 @@ Opened = TypeVar("Opened", bound=Turnout, covariant=True)
 
 
 class Sums(Protocol[Opened]):
-    """How the uploads of every round are summed."""
+    """Sums of the uploads, one opened for each round."""
 
     def open(
         self,
@@ -77,17 +77,17 @@ class Sums(Protocol[Opened]):
 
 
 def senders(participants: NDArray[np.int64], lost: Mapping[int, ProtocolStep]) -> NDArray[np.int64]:
-    """Who still trains and sends."""
+    """Return the participants that still train and send."""
     return np.array([i for i in participants if i not in lost or lost[int(i)].sends], dtype=np.int64)
 
 
 def arrivals(participants: NDArray[np.int64], lost: Mapping[int, ProtocolStep]) -> NDArray[np.int64]:
-    """Whose input comes in time."""
+    """Return the participants whose input arrives in time."""
     return np.array([i for i in participants if lost.get(int(i)) in (None, ProtocolStep.UNMASK)], dtype=np.int64)
 
 
 def least_uploads(participants: int, tolerance: float) -> int:
-    """How many of so many uploads must arrive if the fraction `tolerance` may be missing."""
+    """Return how many of n uploads must arrive if the fraction `tolerance` may be missing."""
     return participants - math.floor(tolerance * participants)  # as `accounting.budget.integers` counts shares
 
 

@@ -1,4 +1,4 @@
-"""How a client trains."""
+"""Local training of clients."""
 
 from dpfed.clients.optimisers import Sgd
 from dpfed.clients.plan import Precision, Strategy, TrainingPlan

@@ -42,7 +42,7 @@ def train_in_turn(task: LocalTask) -> Tensor:
 
 
 def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
-    """As `_train_clients`; whichever core is done takes the next client."""
+    """Train clients as `_train_clients`, on every core; whichever is done takes the next client."""
     waiting = iter(clients)
     alone = task.start is not None and task.start.alone
     # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
@@ -82,7 +82,7 @@ class _BatchStep(Protocol):
         """The next client."""
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
-        """Its step `number`, on the rows `batch`."""
+        """Take the client's step `number`, on the rows `batch`."""
 
 
 class _PlainStep:

@@ -1,4 +1,4 @@
-"""What local training minimises: the loss of every sample, a function of its output and its target."""
+"""Losses of local training: of every sample, a function of its output and its target."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def own_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
 
 
 CROSS_ENTROPY = Loss(name="cross-entropy", each=_of_classes, mean=cross_entropy)
-"""Of logits [n, classes, ...] and labels [n, ...], the mean over a sample's labels."""
+"""Cross-entropy of logits [n, classes, ...] and labels [n, ...], the mean over a sample's labels."""
 
 LOSSES: dict[str, Loss] = {
     one.name: one

@@ -137,7 +137,7 @@ class MaskedNoiseWalk(Walk):
         return torch.where(uniforms < share, self._weights(masks), clipped).mul_(noise)
 
     def _weights(self, masks: Tensor) -> Tensor:
-        """What the noise is multiplied by: float32, 0 and 1, or -1 and 1."""
+        """Return the noise's factors: float32, 0 and 1, or -1 and 1."""
         return mask_weights(masks.to(self._noise.dtype), signed=self._course.signed)
 
     def _uniforms(self, active: int) -> Tensor:

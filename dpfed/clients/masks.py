@@ -110,7 +110,7 @@ class MaskWalk(Walk):
         return uniforms.lt(probabilities).to(probabilities.dtype)
 
     def _direction(self, slope: Tensor, step: int) -> Tensor:
-        """Where the optimiser goes: slope [active, n], or what momentum or Adam make of it."""
+        """Return the optimiser's direction: slope [active, n], or what momentum or Adam make of it."""
         if self._moments is not None:
             return self._moments.direction(slope, step)
         if self._velocity is None:

@@ -14,7 +14,7 @@ from dpfed.clients.task import Departure, Walk
 from dpfed.errors import ConfigError
 
 Schedule = Callable[[int], float]
-"""What the learning rate of round t (from 0) is multiplied by."""
+"""Factor of the learning rate in round t (from 0)."""
 
 
 class Descends(Protocol):
@@ -119,7 +119,7 @@ _EPSILON = 1e-8
 
 
 class Moments:
-    """Of gradients [c, n], and what Adam makes of the next (Kingma, Ba 2015), with torch's defaults:
+    """Moments of gradients [c, n], and Adam's direction by them (Kingma, Ba 2015), with torch's defaults:
 
     m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2;   direction = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + 1e-8)
     """
@@ -128,7 +128,7 @@ class Moments:
         self._first, self._second = torch.zeros_like(like), torch.zeros_like(like)
 
     def direction(self, slope: Tensor, step: int) -> Tensor:
-        """Of the first rows, for slope [active, n] of step `step` (from 0)."""
+        """Return the direction of the first rows, for slope [active, n] of step `step` (from 0)."""
         (b1, b2), first, second = _BETAS, self._first[: len(slope)], self._second[: len(slope)]
         first.lerp_(slope, 1 - b1)
         second.mul_(b2).addcmul_(slope, slope, value=1 - b2)

@@ -1,4 +1,4 @@
-"""Who is trained how: one client after the other, or side by side, and how many at a time."""
+"""Plan of local training: one client after the other, or side by side, and how many at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACTIVATIONS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """How clients train, and why so. chunk: clients side by side at a time; None in a loop."""
+    """Strategy of local training, and the reason. chunk: clients side by side at a time; None in a loop."""
 
     strategy: Literal["loop", "vmap"]
     chunk: int | None
@@ -34,7 +34,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one client's step is made of.
+    """Operations and memory of one client's step.
 
     dense, convolutions: layers of each kind;  products, convolved: their multiply-adds in the forward pass of a batch
     kept:                numbers that the forward pass keeps for the backward pass
@@ -48,18 +48,19 @@ class Cost:
     kept: int
 
     def milliseconds_in_a_loop(self) -> float:
-        """Of one client and step on two cores, each with a client of its own (fitted: benchmarks/README.md)."""
+        """Time of one client and step on two cores, each with a client of its own (fitted: benchmarks/README.md)."""
         arithmetic = 0.7e-7 * (self.products + self.convolved)
         return (0.1 * self.dense + 0.35 * self.convolutions + 0.7e-6 * self.weights + arithmetic) / 2
 
     def milliseconds_side_by_side(self, clients: int) -> float:
-        """Of one client and step among `clients` on one core; convolutions under weights of one's own are grouped."""
+        """Time of one client and step among `clients` on one core; convolutions with weights for each client are
+        grouped."""
         started = (0.25 * self.dense + 0.6 * self.convolutions) / clients
         arithmetic = 1e-7 * self.products + 3.5e-7 * self.convolved
         return started + 0.012 * self.dense + 2e-6 * self.weights + arithmetic
 
     def bytes(self, size: int) -> int:
-        """Of a client under vmap whose course moves `size` numbers."""
+        """Memory of a client under vmap whose course moves `size` numbers."""
         return 4 * (_STATE * max(size, self.weights) + _ACTIVATIONS * self.kept)
 
 
@@ -103,7 +104,7 @@ def check_strategy(
 
 
 def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
-    """What a step on `batch` rows like those of inputs [N, ...] costs, from a forward pass of one."""
+    """Return the cost of a step on `batch` rows like those of inputs [N, ...], from a forward pass of one."""
     module = model.bind(model.initial(0)).eval()
     counts = {"dense": 0, "convolutions": 0, "products": 0, "convolved": 0, "kept": 0}
 
@@ -171,7 +172,7 @@ def chunk_within(budget: int, each: int, device: torch.device) -> int:
 
 
 def takes_channels_last(model: FlatModel, inputs: Tensor) -> bool:
-    """Whether batches of `inputs` [N, ...] may be given with the channels as the innermost dimension in memory.
+    """Return True if batches of `inputs` [N, ...] may be given with channels as the innermost dimension in memory.
 
     Torch's pooling on a CPU is some fifteen times as fast then (measured: benchmarks/README.md). Only images, and only
     where a forward pass gives the same so: a module that calls .view on an image instead of .reshape cannot.

@@ -38,8 +38,8 @@ def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
 
 
 def _train_apart(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
-    """As `_train_group`; a group in which an exception may be forgiven is halved until it is one client's, whose move
-    is NaN then."""
+    """Train a group as `_train_group`; one in which an exception may be forgiven is halved down to one client, whose
+    move is NaN then."""
     try:
         return _train_group(task, places)
     except BaseException as error:
@@ -128,7 +128,7 @@ def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:
 
 
 class Chunk:
-    """So many clients at a time; half as many from then on whenever memory runs out."""
+    """Number of clients at a time; half as many from then on whenever memory runs out."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
@@ -164,7 +164,7 @@ class Chunk:
 
 
 def _fails(train: Callable[[int, int], None], start: int, stop: int) -> str | None:
-    """What was said when memory ran out, if it did. The failed attempt's tensors are free on return."""
+    """Return the message if memory ran out, else None. The failed attempt's tensors are free on return."""
     try:
         train(start, stop)
     except (MemoryError, RuntimeError) as error:

@@ -193,7 +193,7 @@ class LocalTask:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether a tensor found no room: on a GPU, in torch's CPU allocator, or in Python itself."""
+    """Return True if a tensor found no room: on a GPU, in torch's CPU allocator, or in Python itself."""
     words = ("can't allocate memory", "not enough memory")  # Linux and macOS; Windows
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
 

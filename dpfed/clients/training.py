@@ -109,7 +109,7 @@ class LocalTraining:
         return PoissonBatches(batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)
 
     def release(self, clients: NDArray[np.int64], *, number: int) -> LocalRelease | None:
-        """What training `clients` [c] in a round tells of their records; None where records are not private."""
+        """Return the release of training `clients` [c] in a round; None where records are not private."""
         if self.record is None:
             return None
         return self.record.release(self.partition.sizes[clients], clients, self.poisson_batches, number=number)
@@ -215,7 +215,7 @@ class LocalTraining:
 
     @property
     def plan(self) -> TrainingPlan:
-        """How clients are trained, as things stand: chunks are halved when memory runs out."""
+        """Plan by which clients are trained at present: chunks are halved when memory runs out."""
         return self._planned if self._chunk is None else replace(self._planned, chunk=self._chunk.clients)
 
     @cached_property

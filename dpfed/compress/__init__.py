@@ -1,4 +1,4 @@
-"""What goes on the wire: compressors of updates with real bytes, public maps of an update, and what they cost.
+"""Compressors of updates, whose payloads have real bytes and a known size.
 
 scheme = dpfed.compress.get("drive")
 payloads = scheme.encode(x, seed=7)                  # x [clients, d]

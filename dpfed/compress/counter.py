@@ -164,7 +164,8 @@ def _words(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[int, NDArray
 def _smallest(
     words: Callable[[], Iterable[tuple[int, NDArray[np.int64]]]], size: int, kept: int, low: int
 ) -> NDArray[np.int64]:
-    """Where the `kept` smallest of `size` keys are, 0 < kept: random words whose bits `low` are the coordinate.
+    """Return the places of the `kept` smallest of `size` keys, 0 < kept: random words whose bits `low` are the
+    coordinate.
 
     Of the words only those near where the kept-th smallest is expected are held, six standard deviations to either
     side; if it is not there, all of them.
@@ -200,7 +201,7 @@ def _smallest_between(
 
 @dataclass(frozen=True, kw_only=True)
 class _Numbers:
-    """How numbers are made: `words` 64-bit words [r, m·words], contiguous, give [r, m·numbers]."""
+    """Kind of random numbers: `words` 64-bit words [r, m·words], contiguous, give [r, m·numbers]."""
 
     words: int
     numbers: int
@@ -276,7 +277,7 @@ def _drawn(
 
 
 def _states(seeds: Tensor, purpose: str) -> Tensor:
-    """Where every seed's stream starts, int64 [c]; not to be written to."""
+    """Return the start of every seed's stream, int64 [c]; not to be written to."""
     if seeds.device.type == "cpu" and len(seeds) <= _FEW_SEEDS:
         return _few_states(tuple(seeds.tolist()), purpose)
     return _mixed_in_place(_mixed(seeds) + _purpose_word(purpose))

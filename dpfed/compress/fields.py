@@ -165,7 +165,7 @@ class SymbolField:
 
     @property
     def _group(self) -> int:
-        """How many symbols make one byte."""
+        """Number of symbols that make one byte."""
         group = 1
         while self.alphabet > 1 and self.alphabet ** (group + 1) <= 256:
             group += 1

@@ -50,7 +50,8 @@ def _of_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[np.int
 
 
 def _kth_largest(magnitudes: NDArray[np.float32], kept: int) -> np.float32:
-    """Without the zeros of a pruned model: numpy takes ten times as long where many numbers are equal."""
+    """Return the kept-th largest, without a pruned model's zeros: numpy takes ten times as long where many numbers are
+    equal."""
     positive = magnitudes > 0
     held = int(np.count_nonzero(positive))
     if held < kept:

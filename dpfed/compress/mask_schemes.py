@@ -144,7 +144,7 @@ def mask_probabilities(updates: Tensor, noise: Tensor, *, signed: bool, floor: f
 
 
 def mask_weights(masks: Tensor, *, signed: bool) -> Tensor:
-    """What noise is multiplied by: m, or signed 2 m - 1; float masks, in place."""
+    """Return the noise's factors: m, or signed 2 m - 1; float masks, in place."""
     return masks.mul_(2).sub_(1) if signed else masks
 
 
@@ -167,7 +167,8 @@ def random_noise(seeds: Tensor, noise: str, alpha: float, count: int, *, start: 
 
 @lru_cache(maxsize=32)
 def _remembered_noise(seeds: tuple[int, ...], noise: str, alpha: float, count: int, start: int) -> Tensor:
-    """From the encoder to the decoder of one process, and for all clients where they share it; 16 MiB at most."""
+    """Remember noise from the encoder to the decoder of a process, and for all clients where they share it; 16 MiB at
+    most."""
     return random_noise(torch.tensor(seeds, dtype=torch.int64), noise, alpha, count, start=start)
 
 

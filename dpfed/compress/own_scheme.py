@@ -72,7 +72,7 @@ def _scheme(name: str, given: Any) -> Any:
 
 
 def _kept(given: Any) -> dict[str, Any]:
-    """So that it is found, shown and pickled as the class that it is made from."""
+    """Return the names by which a scheme is found, shown and pickled as the class that it is made from."""
     return {"__module__": given.__module__, "__qualname__": given.__qualname__, "__doc__": given.__doc__}
 
 
@@ -133,7 +133,7 @@ def _checked_layout(scheme: Any, bits: Callable[[Any, int], Layout], dimension: 
 
 
 def _checked_fields(scheme: Any, fields: Any, x: Tensor) -> dict[str, Tensor]:
-    """What `encode` returned, as the layout has it. ConfigError for content that the wire would not carry."""
+    """Return the fields of `encode` as the layout has them. ConfigError for content that the wire would not carry."""
     layout = scheme.layout(x.shape[1])
     if not isinstance(fields, Mapping) or fields.keys() != layout.keys():
         given = ", ".join(map(str, fields)) if isinstance(fields, Mapping) else type(fields).__name__

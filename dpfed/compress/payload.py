@@ -1,4 +1,4 @@
-"""What clients send, and the protocol of the schemes that make it.
+"""Payloads that clients send, and the protocol of the schemes that make them.
 
 A scheme is a frozen keyword-only dataclass whose fields are its options:
 
@@ -87,7 +87,7 @@ class Scheme(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What a payload takes: 8 header_bytes + raw_bits + coded_bits is 8 times the length of its bytes."""
+    """Size of a payload: 8 header_bytes + raw_bits + coded_bits is 8 times the length of its bytes."""
 
     header_bytes: int
     raw_bits: int
@@ -100,7 +100,7 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Payload:
-    """What one client sends: scheme and options, d, the seed that decoding needs (else 0), and the content."""
+    """Upload of one client: scheme and options, d, the seed that decoding needs (else 0), and the content."""
 
     scheme: Scheme
     dimension: int
@@ -108,7 +108,7 @@ class Payload:
     fields: Mapping[str, NDArray[Any]]
 
     def to_bytes(self) -> bytes:
-        """All that the client sends; `dpfed.compress.from_bytes` is the inverse."""
+        """Return the bytes that the client sends; `dpfed.compress.from_bytes` is the inverse."""
         return self._framed(self._blocks())
 
     def byte_count(self) -> int:
@@ -146,7 +146,7 @@ class Payload:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Payloads(Sequence[Payload]):
-    """What c clients send, as tensors [c, ...] in `fields`; a sequence of Payload, made when asked for.
+    """Uploads of c clients, as tensors [c, ...] in `fields`; a sequence of Payload, made when asked for.
 
     `seeds` is int64 [c]: the same 64 bits as the unsigned `Payload.seed`.
     """
@@ -158,7 +158,7 @@ class Payloads(Sequence[Payload]):
 
     @classmethod
     def of(cls, scheme: Scheme, dimension: int, *, seeds: Tensor | None = None, **fields: Tensor) -> Payloads:
-        """From tensors [c, count], or [c] where the count is one. Seeds only if decoding needs them.
+        """Make payloads of tensors [c, count], or [c] where the count is one. Seeds only if decoding needs them.
 
         ConfigError naming the client when a number is beyond LARGEST or its float type.
         """
@@ -207,7 +207,7 @@ def most_bytes(scheme: Scheme, dimension: int) -> int:
 
 
 def largest_entry(scheme: Scheme) -> float:
-    """Of the updates that it carries."""
+    """Return the largest entry of the updates that the scheme carries."""
     return float(getattr(scheme, "largest_entry", LARGEST_ENTRY))
 
 

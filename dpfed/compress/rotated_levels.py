@@ -157,7 +157,7 @@ class _RotatedLevels(Scheme, Protocol):
         return max(1, round(self.share * size))
 
     def _chosen(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
-        """Which rotated coordinates are sent, [c, count · kept]."""
+        """Return the rotated coordinates that are sent, [c, count · kept]."""
         kept, chosen = self._kept(block.size), []
         for place in range(block.count):
             own = counter.subset(seeds, f"rotated_levels.kept.{block.number + place}", block.size, kept)
@@ -173,7 +173,7 @@ class _RotatedLevels(Scheme, Protocol):
 
 
 def _standardising(squares: Tensor, size: int) -> Tensor:
-    """What makes the mean square of `size` coordinates 1, float32; of zeros it is anything."""
+    """Return the factor that makes the mean square of `size` coordinates 1, float32; of zeros it is anything."""
     return (size / torch.where(squares > 0, squares, 1.0)).sqrt().float()
 
 

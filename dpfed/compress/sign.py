@@ -87,7 +87,7 @@ class StochasticSign(Scheme):
 
     @property
     def unbiased(self) -> bool:
-        return isinstance(self.bound, str)
+        return not self.linear
 
     @property
     def linear(self) -> bool:
@@ -95,20 +95,17 @@ class StochasticSign(Scheme):
 
     def layout(self, dimension: int) -> Layout:
         bits = SymbolField(alphabet=2, count=dimension)
-        return {"scale": Floats(count=1, signed=False), "bits": bits} if isinstance(self.bound, str) else {"bits": bits}
+        return {"bits": bits} if self.linear else {"scale": Floats(count=1, signed=False), "bits": bits}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         bounds = self._bounds(x)
-        bits = random_signs(x, bounds, seeds)
-        if isinstance(self.bound, str):
-            return Payloads.of(self, x.shape[1], scale=bounds, bits=bits)
-        return Payloads.of(self, x.shape[1], bits=bits)
+        return Payloads.of(self, x.shape[1], scale=bounds, bits=random_signs(x, bounds, seeds))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
-        scale = sent["scale"] if isinstance(self.bound, str) else self.bound
+        scale = self.bound if isinstance(self.bound, float | int) else sent["scale"]
         return scale * signs_of(sent["bits"])
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:

@@ -94,7 +94,7 @@ class SymbolGroups:
 
     @classmethod
     def of(cls, counts: NDArray[np.int64]) -> SymbolGroups:
-        """Of the symbols from the first to the last that occurs, at least two."""
+        """Return groups of the symbols from the first to the last that occurs, at least two."""
         present = np.flatnonzero(counts)
         low = min(int(present[0]), len(counts) - 2)
         return cls(low=low, span=max(2, int(present[-1]) - low + 1))
@@ -139,7 +139,7 @@ def _digits(low: int, base: int, count: int) -> NDArray[np.uint16]:
 
 
 def occurrences(values: Values, alphabet: int) -> NDArray[np.int64]:
-    """How often each symbol of 0 .. alphabet - 1 occurs; int64 [alphabet]."""
+    """Return how often each symbol of 0 .. alphabet - 1 occurs; int64 [alphabet]."""
     counts = np.zeros(alphabet, dtype=np.int64)
     if not len(values):
         return counts

@@ -107,7 +107,7 @@ def check_name(name: str) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Whether it names a file or a folder of a user's own."""
+    """Return True if `name` is that of a user's file or folder."""
     return name.endswith(SUFFIXES) or is_folder(name)
 
 

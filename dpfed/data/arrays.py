@@ -60,7 +60,7 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
 
 
 def _of_safetensors(path: Path) -> tuple[dict[str, Numbers], str | None]:
-    """Its arrays, and the number of classes in its metadata. DataError."""
+    """Return the file's arrays, and the number of classes in its metadata. DataError."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -75,7 +75,7 @@ def _of_safetensors(path: Path) -> tuple[dict[str, Numbers], str | None]:
 
 
 def _of_npz(path: Path) -> tuple[dict[str, Numbers], str | None]:
-    """Its arrays, and the number `classes` among them. DataError, also for what unpacks to too much."""
+    """Return the file's arrays, and the number `classes` among them. DataError, also for what unpacks to too much."""
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
         with zipfile.ZipFile(path) as packed:
@@ -92,7 +92,7 @@ def _of_npz(path: Path) -> tuple[dict[str, Numbers], str | None]:
 
 
 def _of_targets(path: Path, arrays: dict[str, Numbers], declared: str | None, classes: int | None) -> Dataset:
-    """Of a file that has targets. DataError."""
+    """Return the data set of a file that has targets. DataError."""
     known = {name.replace("labels", "targets") for name in _NEEDED}
     if set(arrays) - set(_OPTIONAL) != known:
         raise DataError(

@@ -35,7 +35,7 @@ def load_cifar10(root: Path) -> Dataset:
 
 
 def load_cifar100(root: Path) -> Dataset:
-    """As `load_cifar10`, in the 100 fine classes, from ROOT/cifar-100-binary."""
+    """Colour images as of `load_cifar10`, in the 100 fine classes, from ROOT/cifar-100-binary."""
     folder = _folder(root, "cifar-100-binary", pickled="cifar-100-python", archive="cifar-100-binary.tar.gz")
     return image_dataset(
         "cifar-100",

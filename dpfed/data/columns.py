@@ -27,7 +27,7 @@ _MOST_PIXELS = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What of a table is used. inputs: one column or several, side by side in this order; label: a class, or a number
+    """Columns of a table that are used. inputs: one or several, side by side in this order; label: a class, or a number
     to predict; client: whose sample it is, for data.partition = "natural"."""
 
     inputs: tuple[str, ...]
@@ -36,7 +36,7 @@ class Columns:
 
 
 def is_folder(name: str) -> bool:
-    """Whether data.name is that of a folder of tables: it ends in a slash."""
+    """Return True if data.name is that of a folder of tables: it ends in a slash."""
     return name.endswith("/")
 
 
@@ -143,7 +143,7 @@ def _check_columns(there: Iterable[str], wanted: Sequence[str]) -> None:
 
 
 def _declared(table: pa.Table, label: str) -> int | None:
-    """How many classes the feature ClassLabel has names for, in the metadata that `datasets` writes."""
+    """Return how many classes the feature ClassLabel has names for, in the metadata that `datasets` writes."""
     try:
         written = json.loads((table.schema.metadata or {})[b"huggingface"])
         return len(written["info"]["features"][label]["names"])

@@ -78,8 +78,8 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """What a network needs to give for a sample, or for each of its labels: logits of classes; else as many numbers
-        as a target has."""
+        """Numbers that a network needs to give for a sample, or for each of its labels: logits of classes; else as many
+        numbers as a target has."""
         return self.classes if self.classes is not None else math.prod(self.target_shape)
 
     @property
@@ -159,7 +159,7 @@ def check_classes(classes: object, *, where: str) -> int:
 
 
 def undeclared(where: str, classes: int) -> DataError:
-    """What is wrong where a label is none of the declared ones; which label, and whose, stays private."""
+    """Return the error for a label that is none of the declared ones; which label, and whose, stays private."""
     return DataError(
         f"a label of {where} is not among the {classes} declared classes, 0 to {classes - 1}. The labels are damaged "
         "or not this data set's, or more classes must be declared."

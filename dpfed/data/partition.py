@@ -1,4 +1,4 @@
-"""Which training samples each client holds.
+"""Partitions of the training samples among clients.
 
 A partition deals out samples by place, from the public seed: it makes the federated data set that a guarantee is about,
 whose neighbours differ in one client or record as dealt out, and is no part of the private mechanism.
@@ -17,7 +17,7 @@ from dpfed.errors import ConfigError, DataError
 
 
 class Holdings(Protocol):
-    """Who holds which rows of the training half: a `Partition`, or a rule for one (`resampled.Resampled`)."""
+    """Rows of the training half that each client holds: a `Partition`, or a rule for one (`resampled.Resampled`)."""
 
     @property
     def clients(self) -> int: ...
@@ -242,14 +242,14 @@ def _rows_by_label(labels: NDArray[np.int64], generator: np.random.Generator) ->
 
 
 def _ends(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Where each share of `total` ends, the last at `total`."""
+    """Return the end of each share of `total`, the last at `total`."""
     ends: NDArray[np.int64] = np.floor(np.cumsum(shares) * total + 0.5).astype(np.int64)
     ends[-1] = total
     return np.minimum(ends, total)
 
 
 def _evenly(wanted: int, sizes: NDArray[np.int64]) -> list[int]:
-    """So many of each, the smallest pile first: what it lacks the larger ones give."""
+    """Return how many to take of each pile, the smallest first: what it lacks the larger ones give."""
     takes = [0] * len(sizes)
     for place, i in enumerate(np.argsort(sizes, kind="stable")):
         takes[i] = min(int(sizes[i]), wanted // (len(sizes) - place))

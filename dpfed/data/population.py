@@ -1,4 +1,4 @@
-"""Who the clients of a run are, as a fingerprint: two runs that share a key have the same one or other clients."""
+"""Fingerprint of a run's clients: two runs that share a key have the same one or other clients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
 
 
 def _array(name: str, values: Numbers) -> Iterator[bytes | memoryview]:
-    """What it is called, its type and its shape, and its bytes, whose number follows from them."""
+    """Yield an array's name, type and shape, and its bytes, whose number follows from them."""
     yield _facts(name, values.dtype.str, list(values.shape))
     yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 

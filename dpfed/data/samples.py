@@ -1,4 +1,4 @@
-"""Which samples are trained on, which are public, and which client holds them: who the clients of a run are.
+"""Samples of a run: those trained on, those that are public, and the client that holds each.
 
 `seeds` are those of data.partition_seed in all of this, never those of run.seed.
 """
@@ -115,7 +115,7 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
 
 
 def _refuse_shared(inputs: Numbers, other: Dataset, whole: Dataset) -> None:
-    """What clients hold is not public, under whatever name it is read."""
+    """Raise ConfigError for public samples that clients hold, under whatever name they are read."""
     held = {row.tobytes() for row in whole.train_inputs}
     shared = sum(row.tobytes() in held for row in inputs)
     if shared:
@@ -140,7 +140,7 @@ def _form(dataset: Dataset) -> str:
 
 
 def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
-    """Who holds which row of the training half. ConfigError where the data cannot be divided so."""
+    """Return the clients' rows of the training half. ConfigError where the data cannot be divided so."""
     table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
     labels = dataset.train_labels
     if table.partition in ("dirichlet", "labels", "fedpm") and (dataset.classes is None or labels.ndim != 1):
@@ -208,7 +208,7 @@ def _check_nodes(config: Config) -> None:
 
 
 def _given(value: _Number | None) -> _Number:
-    """What the configuration's checks have made sure of."""
+    """Return a value whose presence the configuration's checks have made sure of."""
     assert value is not None
     return value
 

@@ -78,8 +78,8 @@ def load_shakespeare_leaf(root: Path) -> Dataset:
 
 
 def lines_by_role(root: Path) -> dict[str, list[str]]:
-    """What each role says in ROOT/shakespeare/input.txt, roles and lines in order; a speech without a role belongs to
-    whoever spoke before. Raises DataError."""
+    """Return the lines of each role in ROOT/shakespeare/input.txt, roles and lines in order; a speech without a role
+    belongs to whoever spoke before. Raises DataError."""
     path = _text_of(root)
     if not path.exists():
         raise DataError(

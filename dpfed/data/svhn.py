@@ -80,7 +80,7 @@ class _Source(Protocol):
 
 
 class _Damaged(Exception):
-    """What is wrong with the file."""
+    """Description of what is wrong with the file."""
 
 
 def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:

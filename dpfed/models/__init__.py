@@ -33,7 +33,7 @@ from dpfed.models.networks import (
 __all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 
 MOST_PARAMETERS = 2**30
-"""Of a network that comes with dpfed: 4 GB."""
+"""Most parameters of a network that comes with dpfed: 4 GB."""
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
@@ -117,8 +117,8 @@ def _known() -> dict[str, Callable[..., nn.Module]]:
 
 
 def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, ...] | None) -> Tensor:
-    """What the network makes of `inputs` [n, ...], which are public; ConfigError unless it is floating, one row a
-    sample, and these logits of the given form (None: any)."""
+    """Return the network's outputs for `inputs` [n, ...], which are public; ConfigError unless they are floating, one
+    row a sample, and these logits of the given form (None: any)."""
     with errors_of_user_code(f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}"):
         outputs = model.try_on(inputs)
     found = (
@@ -132,7 +132,7 @@ def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, 
 
 
 def _made(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
-    """What the maker makes; ConfigError where it raises, or makes something else."""
+    """Return the maker's module; ConfigError if it raises, or makes something else."""
     with errors_of_user_code(f"model={name!r}: cannot be made"):
         module = maker()
     if not isinstance(module, nn.Module):

@@ -1,4 +1,5 @@
-"""Which clients take part in a round. The law is the accountant's own object, so what is charged is what is drawn."""
+"""Samplers of the clients of a round. The distribution is the accountant's own object, so what is charged is what is
+drawn."""
 
 from __future__ import annotations
 

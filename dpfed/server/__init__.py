@@ -1,4 +1,4 @@
-"""What the server does with the sum: state in, state out."""
+"""Server rules, which make the next state from a state and a sum."""
 
 from dpfed.server.rules import register
 

@@ -1,4 +1,4 @@
-"""From what the server holds to the network that is evaluated and saved: its weights, a mask's, or an average over the
+"""Network that is evaluated and saved, from the server's state: its weights, those under a mask, or an average over the
 models of past rounds."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dpfed.models.mask_file import Recipe, mask_file
 from dpfed.server.state import ServerRule, ServerState
 
 NAME = "average"
-"""Of the average in a state's memory."""
+"""Name of the average in a state's memory."""
 
 
 class Readout(Protocol):
@@ -30,7 +30,7 @@ class Readout(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weights:
-    """What is broadcast is the network."""
+    """Readout of a server that broadcasts the network's weights."""
 
     model: FlatModel
 
@@ -43,7 +43,7 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Masked:
-    """What is broadcast are probabilities theta: frozen weights times a mask drawn from them with the seed's public
+    """Readout of mask probabilities theta: frozen weights times a mask drawn from them with the seed's public
     dice, the mask 1[theta >= 1/2], or theta itself, the mean of all masks (then no mask is the network)."""
 
     network: FrozenNetwork

@@ -22,7 +22,7 @@ from dpfed.errors import ConfigError
 from dpfed.server.state import ServerRule, ServerState
 
 RULES = ("step", "adam", "yogi", "adagrad", "posterior")
-"""Those that come with dpfed."""
+"""Names of the rules that come with dpfed."""
 
 MakesRule = Callable[..., ServerRule]
 Given = TypeVar("Given", bound=MakesRule)
@@ -69,7 +69,8 @@ class Averaging:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdaptiveRule:
-    """With the mean update D of a round (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm 2):
+    """Adaptive step along the mean update D of a round (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm
+    2):
 
         m = beta1 m + (1 - beta1) D,   from m = 0
         v = v + D^2                                    adagrad
