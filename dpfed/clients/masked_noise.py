@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.clients.optimisers import Schedule, check_rate, constant, rate_of
-from dpfed.clients.task import Departure, Walk
+from dpfed.clients.task import ClientUniforms, Departure, Walk
 from dpfed.compress.mask_schemes import mask_probabilities, mask_weights
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
@@ -100,9 +100,7 @@ class MaskedNoiseWalk(Walk):
         noise = course.noise(torch.tensor(words, dtype=torch.int64, device=device), count=len(course.masked))
         self._noise = noise.expand_as(self._updates)
         self._steps = torch.from_numpy(start.steps).to(device)
-        self._coins = [
-            seeds.tensors("local.masked_noise", number, int(client), device=str(device)) for client in clients
-        ]
+        self._coins = ClientUniforms(start, "local.masked_noise")
 
     def place(self, active: int, step: int) -> None:
         if self._course.train_masked:
@@ -131,7 +129,7 @@ class MaskedNoiseWalk(Walk):
         course, updates, noise = self._course, self._updates[:active], self._noise[:active]
         chances = mask_probabilities(updates, noise, signed=course.signed)
         share = (step + 1) / self._steps[:active, None] if course.progressive else self._steps.new_ones(active, 1)
-        uniforms = self._uniforms(active)
+        uniforms = self._coins.like(updates)
         masks = uniforms < share * chances if course.stochastic else _agree(updates, noise)
         clipped = mask_weights(chances, signed=course.signed)
         return torch.where(uniforms < share, self._weights(masks), clipped).mul_(noise)
@@ -139,12 +137,6 @@ class MaskedNoiseWalk(Walk):
     def _weights(self, masks: Tensor) -> Tensor:
         """Return the noise's factors: float32, 0 and 1, or -1 and 1."""
         return mask_weights(masks.to(self._noise.dtype), signed=self._course.signed)
-
-    def _uniforms(self, active: int) -> Tensor:
-        uniforms = torch.empty_like(self._updates[:active])
-        for row, stream in zip(uniforms, self._coins, strict=False):
-            stream.fill_uniform(row)
-        return uniforms
 
 
 def _agree(updates: Tensor, noise: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpfed.clients.optimisers import Moments, Schedule, check_rate, constant, rate_of
-from dpfed.clients.task import Departure, Walk
+from dpfed.clients.task import ClientUniforms, Departure, Walk
 from dpfed.errors import ConfigError
 from dpfed.models.frozen import FrozenNetwork
 
@@ -72,9 +72,7 @@ class MaskWalk(Walk):
         scores = torch.logit(start.broadcast.clamp(course.edge, 1 - course.edge))
         self._scores = scores.repeat(len(clients), 1)
         self._probabilities = torch.sigmoid(self._scores)
-        self._coins = [
-            start.seeds.tensors("local.coins", start.number, int(client), device=str(device)) for client in clients
-        ]
+        self._coins = ClientUniforms(start, "local.coins")
         self._velocity = torch.zeros_like(self._scores) if course.momentum and course.optimizer == "sgd" else None
         self._moments = Moments(self._scores) if course.optimizer == "adam" else None
         self._idle = torch.from_numpy(start.steps == 0).to(device)
@@ -104,10 +102,7 @@ class MaskWalk(Walk):
             return probabilities
         if self._course.forward == "threshold":
             return probabilities.ge(0.5).to(probabilities.dtype)
-        uniforms = torch.empty_like(probabilities)
-        for row, stream in zip(uniforms, self._coins, strict=False):
-            stream.fill_uniform(row)
-        return uniforms.lt(probabilities).to(probabilities.dtype)
+        return self._coins.like(probabilities).lt(probabilities).to(probabilities.dtype)
 
     def _direction(self, slope: Tensor, step: int) -> Tensor:
         """Return the optimiser's direction: slope [active, n], or what momentum or Adam make of it."""

@@ -79,6 +79,23 @@ class Departure:
     seeds: Seeds
 
 
+class ClientUniforms:
+    """Uniform numbers of each client's own stream, which depends on (seeds, purpose, round, client) only."""
+
+    def __init__(self, start: Departure, purpose: str) -> None:
+        device = str(start.broadcast.device)
+        self._streams = [
+            start.seeds.tensors(purpose, start.number, int(client), device=device) for client in start.clients
+        ]
+
+    def like(self, rows: Tensor) -> Tensor:
+        """Return the next numbers of the first clients, in the form of their rows [active, m]."""
+        uniforms = torch.empty_like(rows)
+        for row, stream in zip(uniforms, self._streams, strict=False):
+            stream.fill_uniform(row)
+        return uniforms
+
+
 class Walk(Protocol):
     """Clients on their way through a round, clients being the first tensor dimension.
 
