@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
-from dpfed.aggregation.dropouts import Dropouts
-from dpfed.aggregation.plain import PlainSum
 from dpfed.aggregation.ranks import Alone, Ranks, Task
-from dpfed.aggregation.summed import Collecting, Opened, OpenSum, Sums
+from dpfed.aggregation.steps import Dropouts
+from dpfed.aggregation.sums import Collecting, Opened, OpenSum, PlainSum, Sums
 from dpfed.clients.training import LocalTraining
 from dpfed.diagnostics.record import RoundRecord
 from dpfed.diagnostics.watch import Watch

@@ -12,8 +12,7 @@ from scipy.stats import binom
 from accounting.mechanisms import Cyclic, Schedule
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
-from dpfed.participation.of_run import sampler_of
-from dpfed.participation.sampling import Sampler
+from dpfed.participation.sampling import Sampler, sampler_of
 
 Floats = NDArray[np.float64]
 Finding = tuple[bool | None, str]

@@ -29,7 +29,7 @@ from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import RoundLine, Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
 from dpfed.participation import members
-from dpfed.participation.of_run import sampler_of
+from dpfed.participation.sampling import sampler_of
 
 Floats = NDArray[np.float64]
 Finding = tuple[bool | None, str]

@@ -12,8 +12,7 @@ from dpfed import __version__
 from dpfed.audit.cohort_members import cohorts_of, log_choose
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.verdict import rounds_in_words
-from dpfed.participation.of_run import sampler_of
-from dpfed.participation.sampling import draw_cohort
+from dpfed.participation.sampling import draw_cohort, sampler_of
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 

@@ -20,7 +20,7 @@ from dpfed.audit.verdict import rounds_in_words
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
 from dpfed.methods.choices import tolerance_of
-from dpfed.participation.of_run import sampler_of
+from dpfed.participation.sampling import sampler_of
 
 _SAME = 1e-6
 """Two computations of one epsilon, perhaps by other versions of numpy and scipy."""

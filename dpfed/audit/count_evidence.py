@@ -17,7 +17,7 @@ from scipy.stats import chi2
 from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import Unavailable
 from dpfed.audit.verdict import chance_in_words
-from dpfed.participation.of_run import sampler_of
+from dpfed.participation.sampling import sampler_of
 
 Floats = NDArray[np.float64]
 Finding = tuple[bool | None, str]

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from accounting.mechanisms.schedules import SCHEDULES
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.round_audit import TRIALS, UploadAudit, audit_round
 from dpfed.audit.sampler_check import cohorts_check

@@ -14,7 +14,7 @@ from accounting.mechanisms import FullParticipation
 from dpfed.aggregation.ranks import Task
 from dpfed.audit.one_stream import NoDraws
 from dpfed.audit.seen import SeenRows
-from dpfed.compress.dense import Dense
+from dpfed.compress.levels import Dense
 from dpfed.randomness import Randomness
 from dpfed.round import Method
 from dpfed.seeds import Seeds

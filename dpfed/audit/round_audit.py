@@ -36,7 +36,7 @@ from dpfed.audit.two_worlds import Trials, TwoWorlds
 from dpfed.audit.verdict import Check, in_full
 from dpfed.audit.whole_scores import WholeScores
 from dpfed.audit.window_check import window_check
-from dpfed.compress.dense import Dense
+from dpfed.compress.levels import Dense
 from dpfed.errors import ConfigError
 from dpfed.models.flat import Block
 from dpfed.stages.clip import Clip

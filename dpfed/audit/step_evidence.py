@@ -21,7 +21,7 @@ from dpfed.audit.verdict import rounds_in_words
 from dpfed.diagnostics.probes import probe_of
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers
-from dpfed.server.adaptive import Kind
+from dpfed.server.rules import Kind
 
 Finding = tuple[bool | None, str]
 

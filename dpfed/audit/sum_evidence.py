@@ -10,7 +10,7 @@ from dpfed.audit.promise import canaries_present
 from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import RoundLine
 from dpfed.audit.verdict import rounds_in_words
-from dpfed.participation.of_run import sampler_of
+from dpfed.participation.sampling import sampler_of
 
 Finding = tuple[bool | None, str]
 

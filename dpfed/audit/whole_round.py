@@ -21,7 +21,7 @@ from dpfed.audit.seen import KeptEntries, LastState, RecordedRule, SeenRows
 from dpfed.participation.sampling import Sampler
 from dpfed.round import OpenRound, cohort_of, groups, run_round
 from dpfed.seeds import Seeds
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.maps import Map, MapChoice

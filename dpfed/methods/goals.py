@@ -31,14 +31,14 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
 from dpfed.methods.choices import coins_of_moves, edge_of, others_of, seen, tolerance_of
 from dpfed.methods.facts import MethodFacts
-from dpfed.participation.of_run import allocated, sampler_of, stream_of
+from dpfed.participation.sampling import allocated, sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip

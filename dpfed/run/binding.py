@@ -15,7 +15,7 @@ from accounting.ledger import population_key
 from accounting.ledger.project import ProjectLedger
 from dpfed.config.own_code import code_hash
 from dpfed.data.population import fingerprint
-from dpfed.server.moving_average import network_of
+from dpfed.server.readout import network_of
 
 if TYPE_CHECKING:
     from dpfed.run.experiment import Experiment

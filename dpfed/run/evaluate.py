@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dpfed.clients.layout import takes_channels_last
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
+from dpfed.clients.plan import takes_channels_last
 from dpfed.models.flat import FlatModel
 from dpfed.run.metrics import Metric, as_json, measured
 

@@ -13,15 +13,22 @@ from accounting.errors import AccountingError
 from dpfed import compress, data, models
 from dpfed.aggregation.ranks import Alone, Ranks, local_device
 from dpfed.clients.records_apart import require_records_apart
-from dpfed.clients.start import Start
 from dpfed.clients.state import State
+from dpfed.clients.task import Start
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
-from dpfed.data.letters import check_letters
-from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data, with_features
+from dpfed.data.samples import (
+    Public,
+    Validation,
+    check_letters,
+    public_samples,
+    validation_samples,
+    whole_data,
+    with_features,
+)
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import counts_errors
@@ -36,7 +43,7 @@ from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.models.mask_file import Recipe
-from dpfed.participation.of_run import sampler_of
+from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
 from dpfed.run.evaluate import Objective
@@ -55,14 +62,9 @@ from dpfed.run.training import (
     network_of,
 )
 from dpfed.seeds import Seeds
-from dpfed.server.adaptive import AdaptiveRule, Kind
-from dpfed.server.averaging import Averaging
-from dpfed.server.moving_average import Averaged, MovingAverage
-from dpfed.server.posterior import BetaPosterior
-from dpfed.server.purging import Purging
-from dpfed.server.readout import Masked, Readout, Weights
-from dpfed.server.registry import check_name as check_rule
-from dpfed.server.registry import own_rule
+from dpfed.server.readout import Averaged, Masked, MovingAverage, Readout, Weights
+from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Kind, Purging, own_rule
+from dpfed.server.rules import check_name as check_rule
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode

@@ -8,18 +8,15 @@ from typing import Any
 import torch
 
 from dpfed import models
-from dpfed.clients.adam import Adam
-from dpfed.clients.learning_rate import constant, cosine, linear, listed, step
 from dpfed.clients.losses import LOSSES, Loss
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
+from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, linear, listed, step
 from dpfed.clients.pruned import PrunedSgd
-from dpfed.clients.sgd import Sgd
-from dpfed.clients.start import Start
-from dpfed.clients.task import Course
+from dpfed.clients.task import Course, Start
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, tried, tried_together
-from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
+from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
@@ -105,12 +102,12 @@ def _masked_noise(
     config: Config, chosen: MethodFacts, model: FlatModel, descent: dict[str, Any], device: torch.device
 ) -> MaskedNoise:
     table, made = config.method, scheme(config, chosen, model.size)
-    assert isinstance(made, FedMrn | FedMrnSigned)
+    assert isinstance(made, FedMrn)
     return MaskedNoise(
         size=model.size,
         masked=model.compressible.to(device),
         noise=partial(random_noise, noise=made.noise, alpha=made.alpha),
-        signed=isinstance(made, FedMrnSigned),
+        signed=made.signed,
         shared_noise=table.shared,
         progressive=table.progressive,
         stochastic=table.stochastic,

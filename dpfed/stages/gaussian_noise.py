@@ -31,7 +31,7 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import GaussianPrivacy, Noised
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler

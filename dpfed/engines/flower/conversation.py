@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
-from dpfed.aggregation.plain import PlainSums
+from dpfed.aggregation.sums import PlainSums
 from dpfed.errors import ConfigError, WireError
 from dpfed.round import Method
 from dpfed.server.state import ServerState

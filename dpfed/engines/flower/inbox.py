@@ -13,7 +13,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.plain import PlainSum
+from dpfed.aggregation.sums import PlainSum
 from dpfed.engines.flower.conversation import UploadMessage, read_upload, tells_clipping
 from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum

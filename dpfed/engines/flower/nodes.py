@@ -10,9 +10,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from dpfed.aggregation.plain import PlainSums
 from dpfed.aggregation.secure import SecureSums
-from dpfed.aggregation.summed import Sums
+from dpfed.aggregation.sums import PlainSums, Sums
 from dpfed.engines.flower.conversation import Instruction, read_answer
 from dpfed.engines.flower.directory import Directory
 from dpfed.engines.flower.in_flight import most_at_once

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.dataset import exact_floats
-from dpfed.data.letters import check_letters
 from dpfed.data.partition import Partition
+from dpfed.data.samples import check_letters
 from dpfed.errors import ConfigError, DataError
 from dpfed.run.experiment import Experiment
 from dpfed.stages.weigh import Weigh

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement
+from dpfed.aggregation.agreement import Agreement, Turns
 from dpfed.aggregation.messages import MessageKind, party_of
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.aggregation.streaming import Turns
-from dpfed.aggregation.summed import Summed, require_enough
+from dpfed.aggregation.sums import Summed, require_enough
 from dpfed.engines.flower.losses import note_loss
 from dpfed.errors import SecureSumAborted, WireError
 

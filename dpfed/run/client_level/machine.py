@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.plain import PlainSums
+from dpfed.aggregation.sums import PlainSums
 from dpfed.clients.training import LocalTraining
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.round import Method

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from accounting.budget.plan import SAMPLINGS
 from accounting.mechanisms import sampling_of, subsample, unsampled
-from dpfed.compress.dense import Dense
+from dpfed.compress.levels import Dense
 from dpfed.config.tables import Config, parse_written
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method

@@ -24,8 +24,7 @@ from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import PrivacyGoal
-from dpfed.participation.of_run import sampler_of
-from dpfed.participation.sampling import draw_cohort
+from dpfed.participation.sampling import draw_cohort, sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Given, run_round
 from dpfed.run import exceeded

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from accounting import Aborted, Ledger
-from dpfed.aggregation.plain import PlainSums
+from dpfed.aggregation.sums import PlainSums
 from dpfed.errors import ConfigError
 from dpfed.round import NO_RESULT, cohort_of
 from dpfed.run import loop as federation

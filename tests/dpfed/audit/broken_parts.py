@@ -13,7 +13,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from dpfed.compress.fixed_point import Encoded, FixedPoint
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.randomness import Randomness
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.stages.clip import Clip, clip_rows, counted, drop_not_finite
 from dpfed.stages.coins import PrivateCoins, fair_coins
 from dpfed.stages.gaussian_noise import GaussianNoise

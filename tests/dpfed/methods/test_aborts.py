@@ -19,8 +19,7 @@ from dpfed.audit.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import aborts, goals
 from dpfed.methods.choices import tolerance_of
-from dpfed.participation.of_run import sampler_of
-from dpfed.participation.sampling import sampler
+from dpfed.participation.sampling import sampler, sampler_of
 from dpfed.randomness import Simulated
 from dpfed.round import NO_RESULT, Method, cohort_of
 from dpfed.run import loop as federation

@@ -11,7 +11,7 @@ from dpfed.audit.cohort_law import sizes_follow_schedule
 from dpfed.audit.kept_schedule import schedule_kept, times_of
 from dpfed.errors import ConfigError
 from dpfed.participation import blocks
-from dpfed.participation.of_run import allocated
+from dpfed.participation.sampling import allocated
 from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
