@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from logging import INFO, WARNING
 from typing import Any, Literal
 
@@ -16,10 +17,9 @@ from flwr.supercore import log
 from torch import Tensor
 
 from accounting import Guarantee
-from dpfed.engines.flower.array_vectors import moved, size_of, typed_as
 from dpfed.engines.flower.asked_round import AskedRound
-from dpfed.engines.flower.population import Population
-from dpfed.engines.flower.round_terms import RECORD, to_record
+from dpfed.engines.flower.client_mod import RECORD, moved, size_of, typed_as
+from dpfed.engines.flower.directory import Population
 from dpfed.engines.round_terms import RoundTerms, masked, options_of
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.client_level import ClientLevel, Step
@@ -140,7 +140,7 @@ class ClientLevelStrategy(Strategy):
         self._opened = AskedRound(step=step, start=arrays, example=example, key=key, nodes=nodes, terms=terms)
         return [
             Message(
-                RecordDict({**example.content, RECORD: to_record(terms[client])}),
+                RecordDict({**example.content, RECORD: ConfigRecord(asdict(terms[client]))}),
                 dst_node_id=node,
                 message_type=example.metadata.message_type,
             )

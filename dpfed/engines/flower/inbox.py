@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.plain import PlainSum
-from dpfed.engines.flower.conversation import UploadMessage, read_upload, tells_clipping
-from dpfed.engines.flower.losses import note_loss
+from dpfed.engines.flower.conversation import UploadMessage, note_loss, read_upload, tells_clipping
 from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
 from dpfed.round import OpenRound

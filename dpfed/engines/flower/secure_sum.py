@@ -17,7 +17,7 @@ from dpfed.aggregation.server import Server
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.aggregation.streaming import Turns
 from dpfed.aggregation.summed import Summed, require_enough
-from dpfed.engines.flower.losses import note_loss
+from dpfed.engines.flower.conversation import note_loss
 from dpfed.errors import SecureSumAborted, WireError
 
 Question = Literal["advertise", "share", "unmask"]
