@@ -27,7 +27,7 @@ from dpfed.methods.catalogue import method
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
-from dpfed.methods.records import RecordGoal, private_records
+from dpfed.methods.records import Goal, RecordGoal, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release
 from dpfed.methods.schemes import sparsity_schedule
@@ -39,8 +39,7 @@ from dpfed.models.mask_file import Recipe
 from dpfed.participation.of_run import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
-from dpfed.run.evaluate import Objective
-from dpfed.run.objective import objective_of, with_own_loss
+from dpfed.run.evaluate import Objective, objective_of, with_own_loss
 from dpfed.run.own import Own
 from dpfed.run.protection import not_protected
 from dpfed.run.training import (
@@ -88,7 +87,7 @@ class Experiment:
     dataset: Dataset
     device: torch.device
     start: ServerState
-    goal: PrivacyGoal | RecordGoal | None
+    goal: Goal | None
     validation: Validation | None
     not_protected: tuple[str, ...]
     uplink_bits: int | None

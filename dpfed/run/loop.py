@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.errors import AccountingError, BudgetSpent
-from accounting.ledger import Header, LocalRelease, Planned, Release
+from accounting.ledger import Header, LocalRelease, Release
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import __version__
@@ -24,11 +24,9 @@ from dpfed.config.own_code import words_of
 from dpfed.data.samples import require_samples_here
 from dpfed.diagnostics.record import INTERRUPTED, RoundRecord
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
-from dpfed.methods.goals import PrivacyGoal
-from dpfed.methods.records import RecordGoal
+from dpfed.methods.records import Goal
 from dpfed.randomness import Secure
 from dpfed.round import NO_RESULT, OpenRound, Source, Trained, cohort_of, open_round, run_round
-from dpfed.run import exceeded
 from dpfed.run.binding import Binding, Heads, binding_of
 from dpfed.run.book import Book
 from dpfed.run.checkpoint import Checkpoint
@@ -36,7 +34,7 @@ from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
 from dpfed.run.prolonging import require_same_rounds
 from dpfed.run.scores import scores_of, tested, validated
-from dpfed.run.spending import spending
+from dpfed.run.spending import over_budget, over_project_budget, spending
 from dpfed.run.summary import summary_of, uplink_megabytes
 from dpfed.server.state import ServerState
 
@@ -142,7 +140,8 @@ class Run:
         self._began = time.monotonic()
         self.experiment, self.state, self._project = experiment, saved.state, project
         self._folder, self._on_round, self._binding = folder, on_round, binding
-        self._book = _open_book(experiment, folder, saved, binding, project) if experiment.goal else None
+        goal = experiment.goal
+        self._book = _open_book(experiment, goal, folder, saved, binding, project) if goal else None
         self._metrics = folder.metrics(before_round=saved.state.round - 1)
         self._spent = spending(experiment, self._book, saved.state.round)
         self._uplink = 0
@@ -167,7 +166,7 @@ class Run:
         """In a new folder, or going on in the one of an interrupted run; nobody else can, until `release` or `close`
         (or the end of this process)."""
         _check_project(experiment, project)
-        if not resume and isinstance(experiment.goal, PrivacyGoal):
+        if not resume and experiment.goal is not None:
             experiment.goal.require_statement(experiment.config.federation.rounds)
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
@@ -285,33 +284,27 @@ class Run:
         """It could still pay when the round began."""
         self._stopped_by, goal = "budget", self.experiment.goal
         assert self._project is not None
-        assert isinstance(goal, PrivacyGoal)
-        self._exceeded = partial(exceeded.of_the_project, goal, self._project, str(why))
+        assert goal is not None
+        self._exceeded = partial(over_project_budget, goal, self._project, str(why))
 
     def _affordable(self, cohort: NDArray[np.int64]) -> bool:
         """Whether the run's own budget and the project's, as things stand, pay for one more round."""
-        goal, project = self.experiment.goal, self._project
-        after = self._spent.with_round(cohort, self.state.round)
-        if goal is not None and goal.budget is not None and after > goal.budget:
-            self._exceeded = partial(exceeded.of_the_run, goal, after)
+        goal, project, book, number = self.experiment.goal, self._project, self._book, self.state.round
+        after = self._spent.with_round(cohort, number)
+        if goal is None or book is None:
+            return True
+        if goal.budget is not None and after > goal.budget:
+            self._exceeded = partial(over_budget, goal, after)
             return False
-        if project is None or not isinstance(goal, PrivacyGoal):
+        if project is None or goal.unit == "record" or book.paid(number):
             return True
-        if self._book is not None and self._book.paid(self.state.round):
-            return True
-        assert self._book is not None
-        why = project.refusal(goal.of_round(self.state.round), run=self._book.run, number=self.state.round)
-        self._exceeded = partial(exceeded.of_the_project, goal, project, why or "")
+        why = project.refusal(goal.of_round(number), run=book.run, number=number)
+        self._exceeded = partial(over_project_budget, goal, project, why or "")
         return why is None
 
 
-def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:
-    assert experiment.goal is not None
-    return experiment.goal
-
-
 def _check_project(experiment: Experiment, project: ProjectLedger | None) -> None:
-    if project is not None and not isinstance(experiment.goal, PrivacyGoal):
+    if project is not None and (experiment.goal is None or experiment.goal.unit == "record"):
         raise RunError(
             f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
             "Remove --ledger, or make the run private."
@@ -319,9 +312,14 @@ def _check_project(experiment: Experiment, project: ProjectLedger | None) -> Non
 
 
 def _open_book(
-    experiment: Experiment, folder: RunFolder, saved: Checkpoint, binding: Binding, project: ProjectLedger | None
+    experiment: Experiment,
+    goal: Goal,
+    folder: RunFolder,
+    saved: Checkpoint,
+    binding: Binding,
+    project: ProjectLedger | None,
 ) -> Book:
-    goal = _goal(experiment)
+    rounds = experiment.config.federation.rounds
     about = {"package": f"dpfed {__version__}", "method": experiment.facts.name, "delta": goal.delta}
     if project is not None:
         about["run"] = f"{folder.path.name}-{secrets.token_hex(4)}"
@@ -333,20 +331,13 @@ def _open_book(
         about=about,
         population=binding.population,
         binding=binding.to_header(),
-        plan=_planned(experiment, goal),
+        plan=goal.planned(rounds),
     )
     book = Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
-    if isinstance(goal, PrivacyGoal):
+    if goal.unit == "client":
         book.require_own_stream(goal.mechanism)
-        book.begin(goal, first=saved.state.round, rounds=experiment.config.federation.rounds)
+        book.begin(goal, first=saved.state.round, rounds=rounds)
     return book
-
-
-def _planned(experiment: Experiment, goal: PrivacyGoal | RecordGoal) -> Planned:
-    rounds = experiment.config.federation.rounds
-    if isinstance(goal, RecordGoal):
-        return goal.planned(experiment.method.clients, rounds)
-    return goal.planned(rounds)
 
 
 def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import nn
 from dpfed.clients.losses import OfSamples
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError
-from dpfed.run.metrics import Metric
+from dpfed.run.evaluate import Metric
 
 Maker = Callable[..., nn.Module]
 
@@ -23,7 +23,7 @@ class Own:
 
     model:   called as model(input_shape, classes)
     loss:    f(outputs [n, ...], targets [n, ...]) -> [n], in place of local.loss, whose value becomes "own"
-    metrics: beside those of run.metrics, by name (`dpfed.run.metrics.Metric`)
+    metrics: beside those of run.metrics, by name (`dpfed.run.evaluate.Metric`)
     """
 
     data: Dataset | None = None

@@ -1,4 +1,4 @@
-"""Epsilon while a run goes on: what it is, and what it would be after one more round."""
+"""Epsilon during a run: spent so far, after one more round, and the error texts of a budget too small for a round."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from accounting.compose import accountant, over_rounds
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
+from accounting.exceeded import no_round_fits
 from accounting.ledger import LocalRelease, Release
+from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed, SingleRelease, schedule_of
 from dpfed.methods.goals import PrivacyGoal
-from dpfed.methods.records import RecordGoal
+from dpfed.methods.records import Goal, RecordGoal
 from dpfed.run.book import Book
 from dpfed.run.experiment import Experiment
 
@@ -39,7 +41,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
     if goal is None or book is None:
         return NotSpending()
     before = book.standing(rounds_done)
-    if isinstance(goal, RecordGoal):
+    if goal.unit == "record":
         return OfRecords(experiment, goal, before)
     mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
     if goal.varies or goal.schedule is not None or schedule_of(goal.mechanism) is not None:
@@ -130,3 +132,22 @@ class OfRecords:
 
     def _epsilon(self) -> float:
         return self._histories.epsilon(delta=self._goal.delta, accountant=self._goal.accountant)
+
+
+def over_budget(goal: Goal, after: float) -> str:
+    """Error text for a run whose own epsilon does not pay for the first round, which would bring it to `after`."""
+    return no_round_fits(
+        f"{goal.table}.epsilon",
+        allowed=goal.budget or 0.0,
+        after=after,
+        delta=goal.delta,
+        advice=f"{goal.advice} or {goal.table}.epsilon.",
+    )
+
+
+def over_project_budget(goal: Goal, project: ProjectLedger, why: str) -> str:
+    """Error text for a run whose project, for the reason `why`, does not pay for the first round."""
+    return (
+        f"{project.ledger.path} (a project ledger): not even one round fits: {why} {goal.advice}, or do without the "
+        "run."
+    )

@@ -28,13 +28,12 @@ from dpfed.participation.of_run import sampler_of
 from dpfed.participation.sampling import draw_cohort
 from dpfed.randomness import randomness_of
 from dpfed.round import Given, run_round
-from dpfed.run import exceeded
 from dpfed.run.client_level.book import LoopBook, delta_in, fingerprint
 from dpfed.run.client_level.machine import Machine, StagesOf, machine_of
 from dpfed.run.client_level.plan import Noise, Parts, config_of
 from dpfed.run.client_level.step import Step
 from dpfed.run.client_level.updates import Form, first_of, in_groups
-from dpfed.run.spending import OfEqualRounds
+from dpfed.run.spending import OfEqualRounds, over_budget
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 
@@ -339,7 +338,7 @@ def _require_one_round(goal: PrivacyGoal, rounds: int) -> None:
     """ConfigError where epsilon does not even pay for one."""
     after = OfEqualRounds(goal, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
     if goal.budget is not None and after > goal.budget:
-        raise ConfigError(exceeded.of_the_run(goal, after))
+        raise ConfigError(over_budget(goal, after))
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
