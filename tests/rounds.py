@@ -1,6 +1,7 @@
 """One round, for tests."""
 
-from dpfed.round import Trained, run_round
+from dpfed.round import run_round
+from dpfed.sources import Trained
 
 
 def watched_round(state, method, *, seeds, ledger, cohort=None, observer=None):

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.errors import AccountingError, BudgetSpent
-from accounting.ledger import Header, LocalRelease, Release
+from accounting.ledger import Header
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.config.own_code import words_of
 from dpfed.data.samples import require_samples_here
-from dpfed.diagnostics.record import INTERRUPTED, RoundRecord
+from dpfed.diagnostics.record import INTERRUPTED
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.records import Goal
 from dpfed.randomness import Secure
-from dpfed.round import NO_RESULT, OpenRound, Source, Trained, cohort_of, open_round, run_round
+from dpfed.round import (
+    NO_RESULT,
+    OpenRound,
+    RoundResult,
+    Source,
+    cohort_of,
+    left_out,
+    run_round,
+    share_of_round,
+)
 from dpfed.run.binding import Binding, Heads, binding_of
 from dpfed.run.book import Book
 from dpfed.run.checkpoint import Checkpoint
@@ -37,6 +46,7 @@ from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import over_budget, over_project_budget, spending
 from dpfed.run.summary import summary_of, uplink_megabytes
 from dpfed.server.state import ServerState
+from dpfed.sources import Trained
 
 OnRound = Callable[[Mapping[str, Any]], None]
 
@@ -86,10 +96,10 @@ def run(
 
 def follow(experiment: Experiment) -> None:
     """What the other processes of a run do: train their part of every round that rank 0 leads."""
-    method = experiment.method
+    method, seeds = experiment.method, experiment.seeds
     with _training("a round"):
         for task in method.ranks.follow(experiment.start):
-            Trained(seeds=experiment.seeds).take_part(open_round(method.announce(task, experiment.seeds), method))
+            share_of_round(task, method, Trained(seeds=seeds), seeds)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,28 +228,24 @@ class Run:
         except BudgetSpent as why:  # another run was faster
             self._project_refuses(why)
             return
-        self._save(done.state, done.record, time.monotonic() - started, release=done.release)
+        self._save(done, time.monotonic() - started)
 
-    def _save(
-        self, state: ServerState, record: RoundRecord, seconds: float, *, release: Release | LocalRelease | None = None
-    ) -> None:
-        """The checkpoint, which holds the lines of the round as well; then these lines in their files."""
-        self.state = state
+    def _save(self, done: RoundResult, seconds: float) -> None:
+        """Write the checkpoint, which holds the lines of the round as well; then these lines in their files."""
+        self.state, record = done.state, done.record
         report = {
             "uplink": self._uplink + (record.uplink_bytes or 0),
-            "diagnostics": record.line(state.round, seconds),
-            "canaries": record.canary_lines(state.round),
+            "diagnostics": record.line(done.state.round, seconds),
+            "canaries": record.canary_lines(done.state.round),
         }
         heads = self._book.heads if self._book is not None else Heads()
-        self._folder.save_checkpoint(Checkpoint(state=state, report=report, heads=heads))
-        self._write_report(report, self._spent.charge(release))
+        self._folder.save_checkpoint(Checkpoint(state=done.state, report=report, heads=heads))
+        self._write_report(report, self._spent.charge(done.release))
 
     def _leave_out(self) -> None:
         """The next round was charged before an interruption: of a schedule it is not repeated, with other noise, but
         charged as it was and left without a result."""
-        method = self.experiment.method
-        record = RoundRecord.without_result(cohort_of(method, self.state.round), method.sampler.clients, INTERRUPTED)
-        self._save(replace(self.state, round=self.state.round + 1), record, 0.0)
+        self._save(left_out(self.state, self.experiment.method), 0.0)
 
     def _write_report(self, report: Mapping[str, Any], epsilon: float) -> None:
         """The lines of a round that is saved."""

@@ -20,7 +20,7 @@ from dpfed.engines.flower.directory import Directory
 from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
 from dpfed.errors import WireError
-from dpfed.round import Method, OpenRound, add_canaries, present_canaries
+from dpfed.round import Method, OpenRound, present_canaries
 
 BYTES = 2**30
 """Of messages on their way, about."""
@@ -50,7 +50,7 @@ class Nodes:
         asked = {node: client for client, node in nodes.items() if node is not None}
         present, inbox = present_canaries(method, now.number), Inbox(opened)
         if sees_rows(opened):
-            add_canaries(opened, np.intersect1d(total.senders, present))
+            opened.add_canaries(np.intersect1d(total.senders, present))
         inbox.lose(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
         replies = self._grid.send_and_receive(self._instructions(opened, asked), timeout=self._timeout)
         inbox.take(asked, replies, at_once=most_at_once(len(now.broadcast)))

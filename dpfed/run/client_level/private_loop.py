@@ -27,7 +27,7 @@ from dpfed.methods.goals import PrivacyGoal
 from dpfed.participation.of_run import sampler_of
 from dpfed.participation.sampling import draw_cohort
 from dpfed.randomness import randomness_of
-from dpfed.round import Given, run_round
+from dpfed.round import run_round
 from dpfed.run.client_level.book import LoopBook, delta_in, fingerprint
 from dpfed.run.client_level.machine import Machine, StagesOf, machine_of
 from dpfed.run.client_level.plan import Noise, Parts, config_of
@@ -36,6 +36,7 @@ from dpfed.run.client_level.updates import Form, first_of, in_groups
 from dpfed.run.spending import OfEqualRounds, over_budget
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
+from dpfed.sources import Given
 
 Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import dpfed.round
+import dpfed.sources
 from dpfed import compress, data
 from dpfed.compress.largest import largest_indices
 from dpfed.config.tables import override, parse
@@ -123,7 +123,7 @@ def test_bytes_are_counted_as_they_are_written(name):
 def test_a_round_is_the_same_in_pieces(case, monkeypatch):
     ends = []
     for at_once in (1, 3000, 1 << 30):
-        monkeypatch.setattr(dpfed.round, "_AT_ONCE", at_once)
+        monkeypatch.setattr(dpfed.sources, "_AT_ONCE", at_once)
         experiment = experiment_of(case)
         state, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
         ends.append((state.broadcast, facts.clipped, facts.uplink_bytes, facts.arrived))
