@@ -25,7 +25,7 @@ from dpfed.run.evaluate import Metric
 from dpfed.run.experiment import Experiment, build
 from dpfed.run.folder import free_folder, with_delta_of
 from dpfed.run.loop import OnRound, Outcome
-from dpfed.run.own import Own, maker_of
+from dpfed.run.training import Own, maker_of
 
 Engine = Literal["in-process", "flower"]
 

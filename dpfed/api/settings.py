@@ -12,7 +12,7 @@ from torch import nn
 from dpfed.config.tables import flat, override, put, read_toml
 from dpfed.data.dataset import Dataset
 from dpfed.methods import presets
-from dpfed.run.own import name_of
+from dpfed.run.training import name_of
 
 
 def named_tables(
