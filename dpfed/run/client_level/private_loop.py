@@ -24,17 +24,12 @@ from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import PrivacyGoal
-from dpfed.participation.of_run import sampler_of
 from dpfed.participation.sampling import draw_cohort
-from dpfed.randomness import randomness_of
 from dpfed.round import run_round
 from dpfed.run.client_level.book import LoopBook, delta_in, fingerprint
-from dpfed.run.client_level.machine import Machine, StagesOf, machine_of
-from dpfed.run.client_level.plan import Noise, Parts, config_of
-from dpfed.run.client_level.step import Step
-from dpfed.run.client_level.updates import Form, first_of, in_groups
+from dpfed.run.client_level.plan import Machine, Noise, StagesOf, machine_of, parts_of, planned
+from dpfed.run.client_level.step import Form, Step, first_of, in_groups
 from dpfed.run.spending import OfEqualRounds, over_budget
-from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.sources import Given
 
@@ -127,8 +122,8 @@ class ClientLevel:
             "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
         }
         self._names = None if isinstance(clients, int) else _distinct(clients)
-        self._parts, self._stages_of = _parts(plan, dimension), stages
-        self._machine, self._goal = _planned(self._parts, stages)
+        self._parts, self._stages_of = parts_of(plan, dimension), stages
+        self._machine, self._goal = planned(self._parts, stages)
         if self._goal is not None and noise_multiplier is not None:
             _require_one_round(self._goal, rounds)
         if self._goal is not None:
@@ -307,32 +302,6 @@ def _gone_with(owner: ClientLevel) -> Path:
     folder = tempfile.mkdtemp(prefix="dpfed-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder) / "ledger.jsonl"
-
-
-def _parts(plan: dict[str, dict[str, Any]], dimension: int | None) -> Parts:
-    config = config_of(plan, source="dpfed.ClientLevel")
-    seeds = Seeds(root=config.run.seed)
-    if dimension is not None and dimension < 1:
-        raise ConfigError(f"dimension={dimension}: must be at least 1, the numbers in an update.")
-    return Parts(
-        config=config,
-        size=dimension or 0,
-        sampler=sampler_of(config),
-        randomness=randomness_of(config.run.randomness, seeds),
-        seeds=seeds,
-    )
-
-
-def _planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyGoal | None]:
-    """Before there is a ledger, as much as is known: without a dimension, the goal of Gaussian noise, which does not
-    rest on one. Refuses a plan that has no account."""
-    if parts.size:
-        machine = machine_of(parts, stages)
-        return machine, machine.goal
-    if stages is not None:
-        raise ConfigError("stages without dimension: a chain is made for updates of a size. Give dimension=, too.")
-    gaussian = parts.config.privacy is not None and parts.config.privacy.noise == "gaussian"
-    return None, parts.goal(1) if gaussian else None
 
 
 def _require_one_round(goal: PrivacyGoal, rounds: int) -> None:
