@@ -23,8 +23,9 @@ from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.run.evaluate import Metric
 from dpfed.run.experiment import Experiment, build
-from dpfed.run.folder import free_folder, with_delta_of
+from dpfed.run.folder import free_folder
 from dpfed.run.loop import OnRound, Outcome
+from dpfed.run.resuming import with_delta_of
 from dpfed.run.training import Own, maker_of
 
 Engine = Literal["in-process", "flower"]

@@ -62,7 +62,7 @@ PARTS = {
 
 def configuration_hash(tables: Mapping[str, Any]) -> str:
     """Of the tables of config.toml but for federation.rounds: how long a run was is in its ledger, and a run can be
-    prolonged (`dpfed.run.prolonging`)."""
+    prolonged (`dpfed.run.resuming`)."""
     federation = {key: value for key, value in tables.get("federation", {}).items() if key != "rounds"}
     tables = {**tables, "federation": federation}
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()

@@ -41,7 +41,7 @@ from dpfed.run.book import Book
 from dpfed.run.checkpoint import Checkpoint
 from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
-from dpfed.run.prolonging import require_same_rounds
+from dpfed.run.resuming import require_same_rounds
 from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import over_budget, over_project_budget, spending
 from dpfed.run.summary import summary_of, uplink_megabytes

@@ -21,9 +21,9 @@ from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.run.experiment import Experiment, build
-from dpfed.run.folder import with_delta_of
 from dpfed.run.loop import OnRound, Outcome, Run
 from dpfed.run.protection import on_nodes
+from dpfed.run.resuming import with_delta_of
 
 TIMEOUT = 3600.0
 """Seconds that a round waits for its clients."""
