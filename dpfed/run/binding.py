@@ -1,4 +1,4 @@
-"""What a run is made of, as hashes that its files carry: files of another run, or of changed data, are refused."""
+"""Hashes of a run's configuration, clients, start and code in its files: files of another run are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Binding:
     own_code: str = ""
 
     def to_header(self) -> dict[str, str]:
-        """As it stands in the ledger's header, beside its population."""
+        """Return the entries for the ledger's header, beside its population."""
         own = {"own_code": self.own_code} if self.own_code else {}
         return {"format": FORMAT, "configuration": self.configuration, "start": self.start} | own
 
@@ -57,11 +57,11 @@ PARTS = {
     "own_code": "the code of your own that it needs (--load)",
     "population": "its clients (the data, who holds them by data.partition and its seed and keys, or population.key)",
 }
-"""What a hash is of, in words."""
+"""Description of the content of each hash, for messages."""
 
 
 def configuration_hash(tables: Mapping[str, Any]) -> str:
-    """Of the tables of config.toml but for federation.rounds: how long a run was is in its ledger, and a run can be
+    """Return the hash of config.toml without federation.rounds: the ledger has the length of a run, and a run can be
     prolonged (`dpfed.run.resuming`)."""
     federation = {key: value for key, value in tables.get("federation", {}).items() if key != "rounds"}
     tables = {**tables, "federation": federation}
@@ -69,7 +69,7 @@ def configuration_hash(tables: Mapping[str, Any]) -> str:
 
 
 def start_hash(tensors: Iterable[Tensor]) -> str:
-    """Of what rounds start from."""
+    """Return the hash of the tensors that rounds start from."""
     found = hashlib.sha256()
     for tensor in tensors:
         values = tensor.detach().cpu().contiguous()
@@ -79,8 +79,8 @@ def start_hash(tensors: Iterable[Tensor]) -> str:
 
 
 def binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedger | None) -> Binding:
-    """What the run is made of, under the key of its project, or its own. A key from the seed is as good as the noise
-    from it: not for release, and the same whenever the run is repeated."""
+    """Return the hashes of a run, under the key of its project or its own key. A key from the seed is, like noise from
+    the seed, not for release, and the same whenever the run is repeated."""
 
     def new_key() -> bytes:
         if project is not None:

@@ -28,7 +28,7 @@ Metric = Callable[[Tensor, Tensor], Tensor | float]
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of logits [n, classes, ...] and labels [n, ...]: the part of a sample's labels that has the largest logit."""
+    """Return, for each sample, the fraction of its labels [n, ...] that have the largest logit [n, classes, ...]."""
     right = (outputs.argmax(dim=1) == targets).double()
     return right.flatten(1).mean(dim=1) if right.dim() > 1 else right
 
@@ -103,7 +103,7 @@ def as_json(value: float) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What is minimised, and what is measured. classes: whether targets are labels and outputs logits of them, so that
+    """Loss that is minimised, and metrics. classes: True if targets are labels and outputs are logits of them, so that
     there is an accuracy."""
 
     loss: Loss = CROSS_ENTROPY

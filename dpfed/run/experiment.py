@@ -61,7 +61,7 @@ from dpfed.stages.soundness import of_ones_own, require_forgetful, require_form,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Experiment:
-    """Everything that `dpfed.run.loop` needs to run.
+    """The objects of a run (`dpfed.run.loop`).
 
     readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
     gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares. own_code: what
@@ -88,7 +88,7 @@ class Experiment:
 
 
 def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodFacts:
-    """What is true of the method, after everything that can be refused without the data: ConfigError as in `build`."""
+    """Return the method's specification, after all checks that need no data: ConfigError as in `build`."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
     chosen = method(config.method.name)
@@ -199,7 +199,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
 def _samples(
     config: Config, given: Dataset | None, division: Seeds, device: torch.device
 ) -> tuple[Dataset, Public | None, Validation | None]:
-    """What clients train on, and what of it is public or set aside instead."""
+    """Return the clients' data set, and the samples that are public or set aside for validation."""
     whole = whole_data(config) if given is None else with_features(config.data, given)
     check_letters(config.model.name, whole)
     rest, validation = validation_samples(config, whole, division, device)
@@ -284,7 +284,8 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
 
 
 def _downlink_bits(settings: Settings, stages: Stages) -> int:
-    """After a reset in every round the probabilities are whole numbers of K-ths, if K is fixed."""
+    """Return the bits that a client receives in a round. With a reset in every round and a fixed cohort of K clients,
+    the probabilities are multiples of 1/K."""
     config, choice = settings.config, stages.project.choice
     server = config.server
     counted = server.rule == "posterior" and server.reset_every == 1 and server.prior == 1

@@ -17,7 +17,7 @@ from dpfed.methods.records import Goal
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
-"""What is not protected by a secure sum in one process."""
+"""Limitation of a secure sum in one process, without noise."""
 _APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
 _APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"
 CHARGED_LOSSES = (
@@ -33,8 +33,8 @@ def on_nodes(note: str) -> str:
 
 
 def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
-    """What a stated epsilon does not cover, in words: notes on samples (`public_samples`, `validation_samples`), then
-    what the configuration says."""
+    """Return the limitations of a stated epsilon: notes on samples (`public_samples`, `validation_samples`), then those
+    of the configuration."""
     notes = list(of_samples)
     if decodes_first:
         notes.append(
@@ -72,7 +72,7 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
 
 
 def _of_secure_sums(config: Config) -> str:
-    """What a secure sum in one process does not do."""
+    """Return the limitation of a secure sum in one process."""
     if config.privacy is None:
         return ALONE_WITHOUT_NOISE
     coins = _by_coins(config)
@@ -95,7 +95,7 @@ def _of_secure_sums(config: Config) -> str:
 
 
 def _of_other_coins(config: Config) -> list[str]:
-    """What a client's epsilon relies on of coins that other machines draw: a sum hides a coin among the others."""
+    """Return the assumption on Bernoulli samples of other clients, which hide a client's samples in a sum."""
     if config.aggregation.kind == "plain" and config.data.partition != "nodes":
         return []
     edge = edge_of(config)
@@ -106,13 +106,13 @@ def _of_other_coins(config: Config) -> list[str]:
 
 
 def _by_coins(config: Config) -> bool:
-    """Whether a private run's randomness is the clients' coins."""
+    """Return True if the noise of a private run is the clients' Bernoulli samples."""
     facts = method(config.method.name)
     return config.privacy is not None and (facts.coins or signs_are_coins(config, facts))
 
 
 _SHARE_OF_DELTA = 0.02
-"""What of delta goes to clients that are drawn more often than is accounted for."""
+"""Fraction of delta for clients that are drawn more often than is accounted for."""
 
 
 @dataclass(frozen=True, kw_only=True)

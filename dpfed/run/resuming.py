@@ -58,7 +58,7 @@ def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
 
 
 def own_code_in(path: Path) -> tuple[OwnFile, ...]:
-    """What own_code.json in this folder names; RunError where it cannot be read."""
+    """Return the files that own_code.json in this folder names; RunError if it cannot be read."""
     file = path / OWN_CODE
     try:
         listed = json.loads(read_text(file, at_most=LARGEST_CONFIGURATION)) if file.exists() else []
@@ -68,7 +68,7 @@ def own_code_in(path: Path) -> tuple[OwnFile, ...]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[str]:
-    """In words, every key in which two configurations differ."""
+    """Describe every key in which two configurations differ."""
     found = []
     for key in sorted(before.keys() | after.keys()):
         old, new, name = before.get(key), after.get(key), f"{path}{key}"

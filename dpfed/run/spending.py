@@ -22,11 +22,11 @@ from dpfed.run.book import Book
 from dpfed.run.experiment import Experiment
 
 _TOLERANCE = 1e-2
-"""Of running accounts, beside that of the whole."""
+"""Relative tolerance of a running account, beside the account of the whole run."""
 
 
 class Spending(Protocol):
-    """Asked before a round, charged after it."""
+    """A running account: asked before a round, charged after it."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         """Epsilon if a round of this cohort is charged, at the most it may cost."""
@@ -36,7 +36,8 @@ class Spending(Protocol):
 
 
 def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spending:
-    """For the rounds that are left. Every value is an upper bound; NaN where nothing is private."""
+    """Return the running account for the remaining rounds. Every value is an upper bound; NaN in a run without
+    privacy."""
     goal = experiment.goal
     if goal is None or book is None:
         return NotSpending()
@@ -50,7 +51,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
 
 
 class NotSpending:
-    """Nothing is private."""
+    """The account of a run without privacy."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         return math.nan
@@ -105,8 +106,8 @@ class OfVariousRounds:
 
 
 def _stated(goal: PrivacyGoal, found: float, releases: Callable[[], Composed]) -> float:
-    """What a running account has found; the account of the whole where the former is above the budget by no more than
-    its tolerance. Both are upper bounds, and noise is calibrated by the latter: the last round is to be paid for."""
+    """Return epsilon of a running account, or of the whole if the former exceeds the budget by at most its tolerance.
+    Both are upper bounds. Noise is calibrated by the latter, so that the budget pays for the last planned round."""
     if goal.budget is None or not 0 < found / goal.budget - 1 < _TOLERANCE:
         return found
     return min(found, accountant.epsilon(releases(), delta=goal.delta, accountant=goal.accountant))

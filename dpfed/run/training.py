@@ -59,7 +59,7 @@ Maker = Callable[..., nn.Module]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Own:
-    """None: what the configuration names.
+    """Objects given in Python in place of names in a configuration; None: the name counts.
 
     model:   called as model(input_shape, classes)
     loss:    f(outputs [n, ...], targets [n, ...]) -> [n], in place of local.loss, whose value becomes "own"
@@ -73,14 +73,14 @@ class Own:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Which of them are given."""
+        """Names of the given objects."""
         given = tuple(name for name in ("data", "model", "loss") if getattr(self, name) is not None)
         return (*given, "metrics") if self.metrics else given
 
 
 def maker_of(model: nn.Module | Callable[..., nn.Module]) -> Maker:
-    """A module is copied and starts from its own weights; a function of nothing, or of (input_shape, classes), makes
-    one with fresh weights, which come from run.seed."""
+    """Return a maker of networks. A module is copied and starts from its own weights; a function of nothing, or of
+    (input_shape, classes), makes a network with fresh weights from run.seed."""
     if isinstance(model, nn.Module):
         return lambda input_shape, classes: copy.deepcopy(model)
     if not callable(model):
@@ -91,7 +91,7 @@ def maker_of(model: nn.Module | Callable[..., nn.Module]) -> Maker:
 
 
 def name_of(model: nn.Module | Callable[..., nn.Module]) -> str:
-    """What reports call it."""
+    """Return the model's name for reports."""
     return str(getattr(model, "__name__", type(model).__name__))
 
 
@@ -228,7 +228,7 @@ def after_trial(
 def start_of_rounds(
     config: Config, network: FrozenNetwork | None, model: FlatModel, dataset: Dataset, seeds: Seeds
 ) -> tuple[torch.Tensor, Readout]:
-    """What is broadcast first, and how what the server holds becomes weights."""
+    """Return the first broadcast, and the readout that makes weights of the server's state."""
     readout: Readout
     if network is None:
         broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)

@@ -41,8 +41,8 @@ def client_mod(message: Message, context: Context, call_next: Any) -> Message:
 
 
 def read_terms(content: RecordDict) -> RoundTerms:
-    """On the node, of a message. ConfigError where the server is not a ClientLevelStrategy, WireError for terms that no
-    such server sends."""
+    """Read a round's terms from a message. ConfigError if the server is not a ClientLevelStrategy, WireError for terms
+    that no such server sends."""
     if RECORD not in content.config_records:
         raise ConfigError(
             f"a message without the record {RECORD!r}: client_mod needs dpfed's ClientLevelStrategy on the server. "

@@ -1,4 +1,4 @@
-"""Which node is which client."""
+"""Nodes and their clients: of a run, and of a ClientLevelStrategy."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Directory:
         self._refused = ""
 
     def wait(self, *, more_may_join: bool) -> None:
-        """Until every client has its node, or patience is at an end; where no more may join, until as many have
-        answered as there are clients. RunError if none is a client's by then."""
+        """Wait until every client has its node, or patience is at an end; if no more nodes may join, until as many have
+        answered as there are clients. RunError if no client has a node by then."""
         end = time.monotonic() + self._patience
         while not self.complete and time.monotonic() < end:
             if not more_may_join and len(self._asked) >= self._clients:
@@ -55,7 +55,7 @@ class Directory:
         return len(self._nodes) == self._clients
 
     def node_of(self, client: int) -> int | None:
-        """Its node; None for a client that has none."""
+        """Return the client's node; None if it has no node."""
         return self._nodes.get(client)
 
     def look_again(self, *, timeout: float) -> bool:
@@ -92,7 +92,8 @@ def _those_in(present: Set[int], nodes: Mapping[int, int]) -> dict[int, int]:
 
 
 class Population:
-    """To the wrapped strategy, which only asks a grid who is there, a grid of just these nodes."""
+    """The nodes that are clients, fixed at the first round. The wrapped strategy gets them as its grid, of which it
+    only asks for the node ids."""
 
     def __init__(self, *, count: int, named: list[int] | None) -> None:
         self.count, self.ids = count, named or []

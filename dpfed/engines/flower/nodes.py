@@ -23,7 +23,7 @@ from dpfed.errors import WireError
 from dpfed.round import Method, OpenRound, present_canaries
 
 BYTES = 2**30
-"""Of messages on their way, about."""
+"""Bytes of messages in flight, about."""
 LEAST = 64
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -32,7 +32,8 @@ _ROOM_AFTER = 0.1
 
 
 class Nodes:
-    """Uploads are parsed as strangers' bytes: a lost, late, double or damaged answer is a client lost."""
+    """Clients on Flower's nodes. Uploads are parsed as untrusted bytes: a client whose reply is lost, late, double or
+    damaged drops out."""
 
     def __init__(self, directory: Directory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
         self._directory, self._grid = directory, grid
@@ -95,7 +96,7 @@ class Nodes:
 
 
 def sums_of_nodes(method: Method) -> Sums[NodesTotal]:
-    """As the configuration says; the protocol's clients are on the nodes."""
+    """Return the sums of the configuration; clients of the protocol run on the nodes."""
     if isinstance(method.aggregation, SecureSums):
         return NodeSums(terms=method.aggregation)
     assert isinstance(method.aggregation, PlainSums)

@@ -113,7 +113,7 @@ class NodeSum:
         return Summed(total=total, included=summed.included)
 
     def lose(self, clients: NDArray[np.int64]) -> None:
-        """Nothing: the protocol knows who came."""
+        """Do nothing: the protocol itself records which clients arrive."""
 
     def _step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
         for client, answer in sorted(ask(question, messages).items()):

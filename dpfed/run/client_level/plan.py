@@ -1,4 +1,4 @@
-"""What a training loop of one's own promises, in the words of a run's configuration; and the chain that keeps it."""
+"""Plan of a custom training loop as a run's configuration, its chain of stages, and the method of its rounds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def config_of(tables: Mapping[str, Any], *, source: str) -> Config:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parts:
-    """What a chain of one's own is made from (there: `s`).
+    """The parts that a custom chain is made from (there: `s`).
 
     size:       d, numbers in an update
     sampler, randomness, seeds: those of the loop; a stage that draws noise or is charged must have these very ones
@@ -75,7 +75,7 @@ class Parts:
     seeds: Seeds
 
     def goal(self, sent: int) -> PrivacyGoal:
-        """What is promised for updates of which `sent` numbers are sent."""
+        """Return the privacy target for updates of which `sent` numbers are sent."""
         return goal_of(self.config, method(self.config.method.name), sent, self.randomness)
 
     def private(self, sent: int) -> tuple[Stage, ...]:
@@ -97,7 +97,7 @@ StagesOf = Callable[[Parts], Stages]
 
 
 def whole_update(s: Parts) -> Stages:
-    """Everything is sent: the chain where none is given."""
+    """Return the default chain, which sends all coordinates."""
     return Stages(Project(choice=SendAll(size=s.size)), *s.private(s.size))
 
 
@@ -151,8 +151,8 @@ class Machine:
 
 
 def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
-    """For updates of `parts.size` numbers. The goal's mechanism is that of the stage that is charged: nothing else says
-    what a round costs. ConfigError for a chain that cannot be charged for what it does."""
+    """Return the method for updates of `parts.size` numbers. The goal's mechanism is that of the charged stage, and of
+    nothing else. ConfigError for a chain that cannot be charged for what it does."""
     stages = (stages_of or whole_update)(parts)
     if stages_of is None:
         require_sound(stages)
@@ -203,8 +203,8 @@ def parts_of(plan: dict[str, dict[str, Any]], dimension: int | None) -> Parts:
 
 
 def planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyGoal | None]:
-    """Before there is a ledger, as much as is known: without a dimension, the goal of Gaussian noise, which does not
-    rest on one. Refuses a plan that has no account."""
+    """Return what is known before there is a ledger: without a dimension, the goal of Gaussian noise, which does not
+    depend on it. Refuses a plan without an account."""
     if parts.size:
         machine = machine_of(parts, stages)
         return machine, machine.goal

@@ -36,10 +36,10 @@ from dpfed.sources import Given
 Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
 
 SKIPPED = "skipped: nothing of the round was released"
-"""What the ledger says of a round that the loop went past without a release."""
+"""Reason in the ledger for a round that the loop skipped without a release."""
 
 _MOST_ROWS, _MOST_NUMBERS = 20, 1 << 21
-"""Of updates in memory together: 8 MiB, or one."""
+"""Updates in memory at a time: 8 MiB, or one update."""
 
 
 class ClientLevel:
@@ -151,7 +151,7 @@ class ClientLevel:
 
     @property
     def ledger(self) -> Path:
-        """Where the ledger lies."""
+        """Path of the ledger."""
         return self._book.ledger.path
 
     def rounds(self) -> Iterator[Step]:
@@ -224,7 +224,7 @@ class ClientLevel:
         return self._step
 
     def _affordable(self, goal: PrivacyGoal) -> bool:
-        """Whether epsilon pays for one more round."""
+        """Return True if the budget pays for one more round."""
         after = self._spending(goal).with_round(np.zeros(0, dtype=np.int64), 0)
         return goal.budget is None or after <= goal.budget
 

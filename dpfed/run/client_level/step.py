@@ -15,7 +15,7 @@ from dpfed.errors import ConfigError
 
 
 class Releasing(Protocol):
-    """What a step is a round of."""
+    """The loop that a step is a round of."""
 
     def release(self, step: Step, updates: Any) -> Tensor | dict[str, Tensor]: ...
 
@@ -63,7 +63,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """What every update of a loop looks like. names, shapes, dtypes: of the tensors of a dictionary, in their order;
+    """The form of every update of a loop. names, shapes, dtypes: of the tensors of a dictionary, in their order;
     empty: a vector."""
 
     size: int
