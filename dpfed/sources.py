@@ -6,13 +6,17 @@ The other sources are `dpfed.engines.flower.nodes.Nodes` and the trials of an au
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
+from accounting.errors import AccountingError
 from dpfed.aggregation.plain import PlainSum
 from dpfed.aggregation.summed import OpenSum
+from dpfed.config.own_code import words_of
+from dpfed.errors import DpfedError, TrainingFailed
 from dpfed.round import OpenRound, present_canaries
 from dpfed.seeds import Seeds
 
@@ -43,6 +47,32 @@ class Trained:
             total.gather(ranks)
             now.tally.gather(ranks)
             opened.watch.gather(ranks, now)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InProcess:
+    """Clients of this process and of the processes that it leads, with training errors as `TrainingFailed`."""
+
+    seeds: Seeds
+
+    def take_part(self, opened: OpenRound[OpenSum]) -> None:
+        opened.method.ranks.lead(opened.now.task)
+        with training_errors(f"round {opened.now.number + 1}"):
+            Trained(seeds=self.seeds).take_part(opened)
+
+
+@contextmanager
+def training_errors(what: str) -> Iterator[None]:
+    """Raise TrainingFailed for any error of torch (a lost GPU, no memory, a dead process) or of a custom network."""
+    try:
+        yield
+    except (DpfedError, AccountingError):
+        raise
+    except Exception as error:  # the network may be the user's, and raise anything
+        raise TrainingFailed(
+            f"{what}: training failed ({words_of(error)}). Nothing of it was released; the rounds before it are saved: "
+            "once the cause is gone, --resume goes on."
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,20 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.errors import AccountingError, BudgetSpent
+from accounting.errors import BudgetSpent
 from accounting.ledger import Header
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import __version__
-from dpfed.config.own_code import words_of
 from dpfed.data.samples import require_samples_here
 from dpfed.diagnostics.record import INTERRUPTED
-from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
+from dpfed.errors import RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.records import Goal
 from dpfed.randomness import Secure
 from dpfed.round import (
     NO_RESULT,
-    OpenRound,
     RoundResult,
     Source,
     cohort_of,
@@ -46,7 +44,7 @@ from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import over_budget, over_project_budget, spending
 from dpfed.run.summary import summary_of, uplink_megabytes
 from dpfed.server.state import ServerState
-from dpfed.sources import Trained
+from dpfed.sources import InProcess, Trained, training_errors
 
 OnRound = Callable[[Mapping[str, Any]], None]
 
@@ -81,7 +79,7 @@ def run(
     try:
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-        outcome = opened.all_rounds(InProcess(trained=Trained(seeds=experiment.seeds)), stop)
+        outcome = opened.all_rounds(InProcess(seeds=experiment.seeds), stop)
     except TrainingFailed:  # the other processes wait for this one's part, not for a word: its end ends them
         raise
     except BaseException:
@@ -97,35 +95,9 @@ def run(
 def follow(experiment: Experiment) -> None:
     """What the other processes of a run do: train their part of every round that rank 0 leads."""
     method, seeds = experiment.method, experiment.seeds
-    with _training("a round"):
+    with training_errors("a round"):
         for task in method.ranks.follow(experiment.start):
             share_of_round(task, method, Trained(seeds=seeds), seeds)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class InProcess:
-    """Clients of this process and those that it leads; what fails in training is one error of ours."""
-
-    trained: Trained
-
-    def take_part(self, opened: OpenRound[Any]) -> None:
-        opened.method.ranks.lead(opened.now.task)
-        with _training(f"round {opened.now.number + 1}"):
-            self.trained.take_part(opened)
-
-
-@contextmanager
-def _training(what: str) -> Iterator[None]:
-    """What torch (a lost GPU, no memory, a process that has died) and the user's network raise as one error of ours."""
-    try:
-        yield
-    except (DpfedError, AccountingError):
-        raise
-    except Exception as error:  # the network may be the user's, and raise anything
-        raise TrainingFailed(
-            f"{what}: training failed ({words_of(error)}). Nothing of it was released; the rounds before it are saved: "
-            "once the cause is gone, --resume goes on."
-        ) from error
 
 
 def _let_go(experiment: Experiment) -> None:
