@@ -1,8 +1,8 @@
 """Reproducible property tests, and the one meaning of `slow`.
 
 A slow test holds with more seeds, settings or trials what a quick test holds as well; `make test` leaves it out.
-`@pytest.mark.slow` is for a test, `marks=pytest.mark.slow` for a setting of its own, and `@pytest.mark.slow_but_one_in(n)`
-marks as slow all settings of a test but every n-th; the nearest marker of a test, class or file counts.
+`@pytest.mark.slow` is for a test, `marks=pytest.mark.slow` for one of its settings, `@pytest.mark.slow_but_one_in(n)`
+for all of its settings but every n-th; the nearest marker of a test, class or file counts.
 """
 
 import os

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +15,8 @@ from accounting.ledger import population_key
 from accounting.ledger.project import ProjectLedger
 from dpfed.config.own_code import code_hash
 from dpfed.data.population import fingerprint
+from dpfed.run.experiment import Experiment
 from dpfed.server.moving_average import network_of
-
-if TYPE_CHECKING:
-    from dpfed.run.experiment import Experiment
-    from dpfed.run.folder import RunFolder
 
 FORMAT = "dpfed-run-2"
 """A version of this package that would go on with a run in another way (other streams, other steps) has another one."""
@@ -78,22 +75,23 @@ def start_hash(tensors: Iterable[Tensor]) -> str:
     return found.hexdigest()
 
 
-def binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedger | None) -> Binding:
-    """Return the hashes of a run, under the key of its project or its own key. A key from the seed is, like noise from
-    the seed, not for release, and the same whenever the run is repeated."""
-
-    def new_key() -> bytes:
-        if project is not None:
-            return project.key()
-        simulated = experiment.method.randomness.name == "simulated"
-        return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
-
+def binding_of(experiment: Experiment, configuration: str, key: bytes) -> Binding:
+    """Return the hashes of a run whose config.toml has this hash, under the key of its clients' fingerprint."""
     return Binding(
-        configuration=folder.configuration,
-        population=population_of(experiment, folder.key(new_key)),
+        configuration=configuration,
+        population=population_of(experiment, key),
         start=start_of(experiment),
         own_code=code_hash(experiment.own_code),
     )
+
+
+def new_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
+    """Return the key of a new run: of its project, or its own. A key from the seed is, like noise from the seed, not
+    for release, and the same whenever the run is repeated."""
+    if project is not None:
+        return project.key()
+    simulated = experiment.method.randomness.name == "simulated"
+    return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
 
 
 def population_of(experiment: Experiment, key: bytes) -> str:

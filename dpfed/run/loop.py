@@ -34,7 +34,7 @@ from dpfed.round import (
     run_round,
     share_of_round,
 )
-from dpfed.run.binding import Binding, Heads, binding_of
+from dpfed.run.binding import Binding, Heads, binding_of, new_key
 from dpfed.run.book import Book
 from dpfed.run.checkpoint import Checkpoint
 from dpfed.run.experiment import Experiment
@@ -158,7 +158,8 @@ class Run:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(folder.shorter, experiment.config, experiment.facts, experiment.goal, sent)
                 folder.prolong(experiment.config.federation.rounds)
-            binding = binding_of(experiment, folder, project)
+            key = folder.key(partial(new_key, experiment, project))
+            binding = binding_of(experiment, folder.configuration, key)
             folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)
             randomness = experiment.method.randomness
