@@ -32,7 +32,7 @@ from dpfed.config.own_code import OwnFile
 from dpfed.config.tables import Config, override, parse_written
 from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.run.experiment import Experiment, build
-from dpfed.run.folder import own_code_in
+from dpfed.run.resuming import own_code_in
 
 Line = TypeVar("Line", RoundLine, PublishedLine)
 

@@ -9,8 +9,7 @@ from dpfed.audit.run_files import RunFiles
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
-from dpfed.run.protection import CHARGED_LOSSES, not_protected, on_nodes
-from dpfed.run.server_view import hostile_clients_view, server_view
+from dpfed.run.protection import CHARGED_LOSSES, hostile_clients_view, not_protected, on_nodes, server_view
 from dpfed.run.summary import schedule_facts
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from accounting import budget
 from accounting.budget import NoiseSchedule, Plan
@@ -87,6 +87,13 @@ class PrivacyGoal:
     least: int | None = None
     integers: IntegerTerms | None = None
     unit: Literal["client"] = "client"
+    table: ClassVar[str] = "privacy"
+    records: ClassVar[None] = None
+
+    @property
+    def advice(self) -> str:
+        """The change of the configuration that lowers epsilon of a round."""
+        return "Lower privacy.clip_norm" if self.noise_multiplier is None else "Raise privacy.noise_multiplier"
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -95,7 +95,7 @@ def _as(kind: np.dtype[Any], inputs: NDArray[Any]) -> NDArray[Any]:
 
 
 def equal_weights(experiment: Experiment) -> Experiment:
-    """Without privacy, too, every client counts the same where nobody knows how many samples another has."""
+    """Give all clients equal weights, also without privacy: no party knows the numbers of samples on other nodes."""
     if experiment.config.data.partition != "nodes":
         return experiment
     method = experiment.method

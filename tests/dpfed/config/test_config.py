@@ -11,7 +11,7 @@ from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
 from dpfed.run.experiment import build
 
-from ..conftest import TABLES
+from ...rounds import DIGITS as TABLES
 
 
 def tables_with(**changes):

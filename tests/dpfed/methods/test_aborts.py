@@ -26,9 +26,8 @@ from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 
-from ...rounds import watched_round
+from ...rounds import Book, watched_round
 from ..conftest import config_with
-from ..test_round import Book
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

@@ -23,7 +23,7 @@ from dpfed.run.loop import run
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import clip_rows
 
-from ...rounds import watched_round
+from ...rounds import Book, watched_round
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])
@@ -31,16 +31,6 @@ on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", mark
 SEEDS = torch.tensor([0, 7, -1, 2**63 - 1])
 DRAWS = [counter.bits, counter.uniform, counter.rademacher, counter.normal]
 SMALL = ("federation.rounds=2", "federation.clients=40", "federation.cohort=8", "run.evaluate_every=2")
-
-
-class Book:
-    """Remembers what was charged."""
-
-    def __init__(self):
-        self.releases = []
-
-    def record(self, release):
-        self.releases.append(release)
 
 
 def experiment_of(name, device, *settings):

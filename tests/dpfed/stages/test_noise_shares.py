@@ -15,9 +15,8 @@ from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
 
-from ...rounds import watched_round
+from ...rounds import Book, random_updates, watched_round, with_updates
 from ..announced import Recorder, announced
-from ..test_round import Book, random_updates, with_updates
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

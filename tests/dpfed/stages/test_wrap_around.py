@@ -32,9 +32,8 @@ from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 
-from ...rounds import watched_round
+from ...rounds import Book, watched_round
 from ..announced import a_round, announced, private_coins
-from ..test_round import Book
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
