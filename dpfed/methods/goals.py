@@ -35,6 +35,10 @@ from dpfed.aggregation.summed import least_uploads
 from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
 from dpfed.methods.choices import coins_of_moves, edge_of, others_of, seen, tolerance_of
 from dpfed.methods.facts import MethodFacts
@@ -43,10 +47,6 @@ from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import PrivateCoins
-from dpfed.stages.dithered import DitheredNoise
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
 from dpfed.stages.stage import Private, Stage
 

@@ -17,6 +17,9 @@ from dpfed.compress.projection import FedScalar
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.methods.choices import coins_of_moves, in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, goal_of
@@ -29,10 +32,7 @@ from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import DropNotFinite, FixedClip
-from dpfed.stages.coins import Coins, PrivateCoins
-from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.maps import MapChoice
 from dpfed.stages.mask_wire import MaskWire
 from dpfed.stages.project import Project

@@ -110,7 +110,7 @@ def integers_of(
     """Rows of `sent` numbers as integers: steps and ring, from the plan that is accounted.
 
     The ring holds the sum, noise and all, but for `wrap_probability`, if clients do not choose rows by the signs of the
-    rotation. Privacy does not rest on that: noise is integer noise (`dpfed.stages.integer_noise`), or there is none.
+    rotation. Privacy does not rest on that: noise is integer noise (`dpfed.mechanisms.integers`), or there is none.
     """
     table = config.aggregation
     padded = padded_dimension(sent, rotate=table.rotation)

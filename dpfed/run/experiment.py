@@ -23,6 +23,7 @@ from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
 from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data, with_features
 from dpfed.errors import ConfigError, DpfedError
+from dpfed.mechanisms.soundness import of_ones_own, require_forgetful, require_form, require_sound
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
@@ -66,7 +67,6 @@ from dpfed.server.registry import own_rule
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
-from dpfed.stages.soundness import of_ones_own, require_forgetful, require_form, require_sound
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -21,7 +21,7 @@ class Integers:
     """Rows of norm at most `clip_norm` are scaled, rotated, rounded at random; the sum is scaled and rotated back.
 
     bits: of the ring Z_{2^b}. A sum that leaves it wraps around, which costs accuracy. Noise is added to the rows that
-          `client` returns, or to their sum before `server` (`dpfed.stages.integer_noise`), which reduces it modulo 2^b
+          `client` returns, or to their sum before `server` (`dpfed.mechanisms.integers`), which reduces it modulo 2^b
           again: (S mod M + N) mod M = (S + N) mod M, so that what is released is post-processing of S + N, whatever
           residues clients send. What `server` returns is no sum that noise may be added to any more.
     """

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from dpfed.aggregation.plain import PlainSums
 from dpfed.clients.training import LocalTraining
+from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.round import Method
 from dpfed.run.client_level.plan import Parts, require_charged_as_drawn, whole_update
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.soundness import require_sound
 
 StagesOf = Callable[[Parts], Stages]
 

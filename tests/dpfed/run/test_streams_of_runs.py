@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from dpfed.config.tables import override, parse
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw
 from dpfed.randomness import Simulated
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_laws import DiscreteGaussianLaw
 
 TABLES = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},

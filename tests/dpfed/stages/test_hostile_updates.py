@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from dpfed.config.tables import override, parse
+from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.round import cohort_of
 from dpfed.run.experiment import build
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.integers import Integers
 
 from ...rounds import watched_round

@@ -9,10 +9,10 @@ import torch
 from accounting import Composed, Ledger, Subsampled
 from accounting.compose import accountant
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
 
 from ...rounds import watched_round

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from accounting.ledger import Release
 from accounting.mechanisms import DiscreteGaussian, Sampling, SingleRelease, Skellam, subsample
+from dpfed.mechanisms.integer_laws import IntegerLaw, law_of
 from dpfed.randomness import Randomness
-from dpfed.stages.integer_laws import IntegerLaw, law_of
 from dpfed.stages.stage import Round
 
 
