@@ -24,8 +24,8 @@ from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.audit.whole_round import ByClient, WholeRounds
 from dpfed.compress.ring import centred
 from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.integers import Integers
 from dpfed.round import run_round
-from dpfed.stages.integers import Integers
 
 _ROUNDING = 1e-5  # of float32 sums, relative
 _COINS = 30_000

@@ -23,7 +23,7 @@ from dpfed.audit.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.thresholds import Cuts, Thresholds
 from dpfed.audit.whole_round import RoundOutcome, WholeRounds
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.stages.integers import Integers
+from dpfed.mechanisms.integers import Integers
 
 Floats = NDArray[np.float64]
 

@@ -1,6 +1,7 @@
 """Masks drawn from probabilities (FedPM), or their thresholds (FedMask), as schemes by themselves.
 
-In rounds `dpfed.mechanisms.bernoulli` draws the coins, where they may be private; here they come from a seed, repeatable.
+In rounds `dpfed.mechanisms.bernoulli` draws the coins, where they may be private; here they come from a seed,
+repeatable.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class Settings:
     def _integers(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
         if goal is None or goal.integer_rows is None:
             clip = self.config.aggregation.clip_norm if goal is None else goal.clip_norm
-            integers = integers_of(self.config, clip, None, project.sent, self.randomness, self.seeds)
+            integers = integers_of(self.config, clip, project.sent, self.randomness, self.seeds)
             largest = self._weights()
             weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
             bound: tuple[Stage, ...] = (FixedClip(norm=integers.clip_norm), *weigh, integers)

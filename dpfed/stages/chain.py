@@ -13,11 +13,10 @@ from torch import Tensor
 
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
-from dpfed.mechanisms.integers import IntegerNoise
+from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
-from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Private, Resizing, Round, Stage, Whole, Wire
 from dpfed.stages.words import Words

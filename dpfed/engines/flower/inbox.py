@@ -18,9 +18,9 @@ from dpfed.engines.flower.conversation import UploadMessage, read_upload, tells_
 from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
+from dpfed.mechanisms.integers import Integers
 from dpfed.round import OpenRound
 from dpfed.stages.chain import Stages, client_halves
-from dpfed.stages.integers import Integers
 from dpfed.stages.stage import Tally
 
 NodesTotal = PlainSum | NodeSum

@@ -17,12 +17,12 @@ from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.bernoulli import Coins
 from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
+from dpfed.mechanisms.integers import Integers
 from dpfed.mechanisms.inversion import draw
 from dpfed.randomness import Secure, Simulated
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import client_halves, server_halves
-from dpfed.stages.integers import Integers
 
 from ..announced import a_round, announced
 

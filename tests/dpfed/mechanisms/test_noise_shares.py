@@ -10,10 +10,9 @@ from accounting import Composed, Ledger, Subsampled
 from accounting.compose import accountant
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.mechanisms.integers import IntegerNoise
+from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.stages.integers import Integers
 
 from ...rounds import watched_round
 from ..announced import Recorder, announced
@@ -102,7 +101,7 @@ def test_what_arrived_is_charged(tiny_config):
     assert not variance_is_off(sums, [inside(one).variance for one in releases])
     whole = 12 * inside(releases[0]).share_variance
     assert experiment.goal.noise_multiplier == pytest.approx(
-        math.sqrt(whole) / experiment.goal.integers.scale, rel=1e-3
+        math.sqrt(whole) / experiment.goal.integer_rows.scale, rel=1e-3
     )
 
 

@@ -8,10 +8,10 @@ import torch
 
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.integers import Integers
 from dpfed.round import cohort_of
 from dpfed.run.experiment import build
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.integers import Integers
 
 from ...rounds import watched_round
 from ..announced import bound
