@@ -90,7 +90,7 @@ class Secure:
 
     Normals are the inverse distribution function of 53-bit uniforms, rounded to float32. The attack of Mironov 2012
     on floating-point noise is not closed by this; a release that must withstand it needs discrete noise
-    (`dpfed.stages.integer_noise`), which is made of `bits` alone.
+    (`dpfed.mechanisms.integers`), which is made of `bits` alone.
     """
 
     schedule: ScheduleKey = field(default_factory=lambda: ScheduleKey(), repr=False, compare=False)

@@ -54,10 +54,10 @@ class LoopFiles(RunFiles):
         if first is None or goal.schedule is not None:
             return None
         noise = unsampled(first.mechanism)
-        if goal.integers is not None and isinstance(noise, NoisyIntegers):
+        if goal.integers is not None and goal.integer_rows is not None and isinstance(noise, NoisyIntegers):
             if noise.share_variance == goal.integers.share_variance:
                 return None
-            return math.sqrt(noise.share_variance * noise.shares) / goal.integers.scale
+            return math.sqrt(noise.share_variance * noise.shares) / goal.integer_rows.scale
         return noise.noise_multiplier if isinstance(noise, Gaussian) else None
 
     @cached_property

@@ -15,16 +15,16 @@ from dpfed.aggregation.ranks import Task
 from dpfed.audit.one_stream import NoDraws
 from dpfed.audit.seen import SeenRows
 from dpfed.compress.levels import Dense
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.randomness import Randomness
 from dpfed.round import Method
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages, client_halves
 from dpfed.stages.clip import Clip
-from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.maps import Map
 from dpfed.stages.stage import Round, Tally
 

@@ -23,9 +23,9 @@ from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.audit.whole_round import ByClient, WholeRounds
 from dpfed.compress.ring import centred
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.integers import Integers
 from dpfed.round import run_round
-from dpfed.stages.coins import PrivateCoins
-from dpfed.stages.integers import Integers
 
 _ROUNDING = 1e-5  # of float32 sums, relative
 _COINS = 30_000

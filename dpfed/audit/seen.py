@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Entry
+from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.integers import Integers
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import Coins, PrivateCoins
-from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.encode import Encode
-from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 from dpfed.stages.symbols import Symbols

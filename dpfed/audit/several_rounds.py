@@ -22,10 +22,10 @@ from dpfed.audit.thresholds import Thresholds, claimed_gaussian
 from dpfed.audit.verdict import Check
 from dpfed.audit.whole_round import WholeRounds
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
 from dpfed.seeds import Seeds
-from dpfed.stages.coins import PrivateCoins
 
 Floats = NDArray[np.float64]
 

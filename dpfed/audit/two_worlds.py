@@ -22,8 +22,8 @@ from dpfed.audit.one_round import OneRound
 from dpfed.audit.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.thresholds import Cuts, Thresholds
 from dpfed.audit.whole_round import RoundOutcome, WholeRounds
-from dpfed.stages.coins import PrivateCoins
-from dpfed.stages.integers import Integers
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.integers import Integers
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from dpfed.audit.claims import Claim
 from dpfed.audit.clip_check import adversarial_updates, in_metric
 from dpfed.audit.one_round import OneRound
 from dpfed.audit.verdict import FALSE_ALARM, Check
-from dpfed.stages.coins import PrivateCoins
+from dpfed.mechanisms.bernoulli import PrivateCoins
 
 _ROUNDING = 1e-5
 

@@ -28,6 +28,7 @@ from dpfed.data.samples import (
     with_features,
 )
 from dpfed.errors import ConfigError, DpfedError
+from dpfed.mechanisms.soundness import of_ones_own, require_forgetful, require_form, require_sound
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
@@ -63,7 +64,6 @@ from dpfed.server.rules import check_name as check_rule
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
-from dpfed.stages.soundness import of_ones_own, require_forgetful, require_form, require_sound
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -24,6 +24,8 @@ from torch import Tensor
 from dpfed import compress
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import override, parse
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.methods import presets
 from dpfed.round import Method, run_round
 from dpfed.run.evaluate import evaluate
@@ -33,9 +35,7 @@ from dpfed.sources import Trained
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 

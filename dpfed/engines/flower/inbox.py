@@ -17,9 +17,9 @@ from dpfed.aggregation.sums import PlainSum
 from dpfed.engines.flower.conversation import UploadMessage, note_loss, read_upload, tells_clipping
 from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
+from dpfed.mechanisms.integers import Integers
 from dpfed.round import OpenRound
 from dpfed.stages.chain import Stages, client_halves
-from dpfed.stages.integers import Integers
 from dpfed.stages.stage import Tally
 
 NodesTotal = PlainSum | NodeSum

@@ -17,6 +17,8 @@ from dpfed.clients.training import LocalTraining
 from dpfed.compress.levels import Dense
 from dpfed.config.tables import Config, parse_written
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods.catalogue import method
 from dpfed.methods.goals import PrivacyGoal, goal_of
 from dpfed.methods.refusals import refuse
@@ -26,11 +28,9 @@ from dpfed.round import Method
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.send_all import SendAll
-from dpfed.stages.soundness import require_sound
 from dpfed.stages.stage import Stage
 from dpfed.stages.words import Words
 

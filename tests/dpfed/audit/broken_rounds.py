@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from dpfed.compress.sparse import TopK
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import Integers
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.stages.clip import Clip
-from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.weigh import Weigh
 

@@ -13,11 +13,11 @@ from dpfed.audit.run import STATISTICAL
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import SumNoise
 from dpfed.diagnostics.noise_facts import noise_facts
+from dpfed.mechanisms.integer_laws import SkellamLaw
 from dpfed.participation import members
 from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_laws import SkellamLaw
 
 from . import run_folders
 from .run_folders import change, records

@@ -12,10 +12,10 @@ from dpfed.audit import cohort_members, count_evidence, noise_shape
 from dpfed.audit.cohort_members import SeenCohorts
 from dpfed.audit.noise_evidence import ChargedNoise
 from dpfed.diagnostics import noise_facts
+from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
 from dpfed.participation import members
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_laws import DiscreteGaussianLaw, SkellamLaw
 
 
 @pytest.mark.parametrize("ids", [[], [0], [5, 5, 9], [0, 299], list(range(300)), [7, 299_999], [1, 70_000, 2**33]])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw
 from dpfed.randomness import Simulated
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_laws import DiscreteGaussianLaw
 
 from ...rounds import configured
 

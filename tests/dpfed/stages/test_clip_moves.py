@@ -14,11 +14,11 @@ from dpfed.audit.run_files import RunFiles
 from dpfed.audit.sum_evidence import rows_are_bounded
 from dpfed.audit.window_check import window_check
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.run import loop
 from dpfed.run.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import PrivateCoins
 
 from ..announced import a_round
 

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.integers import Integers
 from dpfed.round import cohort_of
 from dpfed.run.experiment import build
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.dithered import DitheredNoise
-from dpfed.stages.integers import Integers
 
 from ...rounds import Book, configured, random_updates, watched_round, with_updates
 from ..announced import bound

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from accounting.mechanisms import DiscreteGaussian, Skellam
 from dpfed.errors import ConfigError
+from dpfed.mechanisms import inversion
 from dpfed.randomness import Randomness
-from dpfed.stages import inversion
 
 LARGEST_VARIANCE = 1 << 34
 

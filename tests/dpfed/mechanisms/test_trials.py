@@ -12,11 +12,11 @@ from accounting import BernoulliAggregate, guarantee
 from accounting.mechanisms import FullParticipation, unsampled
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.coins import PrivateCoins
 
 from ..announced import a_round
 

@@ -27,9 +27,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Release
-from accounting.mechanisms import GaussianShares, Sampling, SingleRelease, subsample
+from accounting.mechanisms import (
+    FixedSizeSampling,
+    GaussianShares,
+    PoissonSampling,
+    Sampling,
+    SingleRelease,
+    subsample,
+)
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.slots import default_slots
 from dpfed.compress.fields import Reader, SymbolField
+from dpfed.config.privacy_tables import DitheredPrivacy
 from dpfed.errors import ConfigError, DpfedError, WireError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.stage import Round
 
@@ -68,6 +80,24 @@ class DitheredNoise:
                 f"its messages would have {self.alphabet} levels, at most {_MOST_SYMBOLS} are possible. Use more "
                 "noise, or dp-fedavg."
             )
+
+    @classmethod
+    def calibrated(
+        cls, table: DitheredPrivacy, who: Sampler, randomness: Randomness, *, rounds: int, delta: float
+    ) -> DitheredNoise:
+        """Return the noise of [privacy], in shares of the uploads of every sum, or under Poisson sampling of `slots`;
+        calibrated by its own account where an epsilon is given."""
+        default = Adjacency.REPLACE_ONE if isinstance(who.law, FixedSizeSampling) else Adjacency.ZERO_OUT
+        adjacency = Adjacency.of(table.adjacency or default)
+        shares, overflow = int(who.expected), 0.0
+        if isinstance(who.law, PoissonSampling):
+            shares, overflow = default_slots(shares, who.clients, delta=delta, adjacency=adjacency, slots=table.slots)
+        # At what of delta is left: 1e-5 of it a round is charged for cohorts that are too large.
+        plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
+        left = max(delta - rounds * overflow, delta / 2)
+        z = table.noise_multiplier or plain.smallest_multiplier(table, rounds=rounds, delta=left)
+        noise = GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares, overflow=overflow)
+        return cls(noise=noise, sampling=who.law, divided_by=who.expected, randomness=randomness)
 
     @property
     def levels(self) -> int:

@@ -8,6 +8,9 @@ import pytest
 from dpfed import compress
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import Integers
+from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.run.experiment import build
@@ -17,9 +20,6 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integers import Integers
-from dpfed.stages.soundness import require_sound
 from dpfed.stages.weigh import Weigh
 from dpfed.stages.words import Words
 

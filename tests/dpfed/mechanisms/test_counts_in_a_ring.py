@@ -9,12 +9,12 @@ from accounting import BernoulliAggregate
 from accounting.mechanisms import FullParticipation
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.run.experiment import build
 from dpfed.run.loop import run
 from dpfed.seeds import Seeds
-from dpfed.stages.coins import PrivateCoins
 
 from ..announced import a_round
 

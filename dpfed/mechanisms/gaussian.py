@@ -34,10 +34,10 @@ from accounting.mechanisms.adjacency import Adjacency
 from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import GaussianPrivacy, Noised
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.correlated import Correlated
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.adaptive_clip import AdaptiveClip
-from dpfed.stages.correlated import Correlated
 from dpfed.stages.stage import Round
 
 Placement = Literal["server", "clients", "uploads"]
@@ -58,7 +58,7 @@ class GaussianNoise:
     charged inside `noise_multiplier`.
 
     The sum must be one of numbers that nothing has reduced: noise that is added after a reduction modulo 2^b hides no
-    wrap-around. So secure sums take `dpfed.stages.integer_noise` instead.
+    wrap-around. So secure sums take `dpfed.mechanisms.integers` instead.
 
     shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
                (more of it is post-processing). The caller releases no sum of fewer.

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from dpfed.audit.clopper_pearson import upper_limit
+from dpfed.mechanisms.bernoulli import Coins
+from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
+from dpfed.mechanisms.integers import Integers
+from dpfed.mechanisms.inversion import draw
 from dpfed.randomness import Secure, Simulated
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import client_halves, server_halves
-from dpfed.stages.coins import Coins
-from dpfed.stages.integer_laws import DiscreteGaussianLaw, SkellamLaw
-from dpfed.stages.integers import Integers
-from dpfed.stages.inversion import draw
 
 from ...rounds import configured
 from ..announced import a_round, announced

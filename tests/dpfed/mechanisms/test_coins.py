@@ -7,9 +7,9 @@ from scipy.stats import norm
 
 from accounting.bernoulli import debias
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import Coins
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.coins import Coins
 from dpfed.stages.mask_wire import MaskWire
 from dpfed.stages.words import Words
 

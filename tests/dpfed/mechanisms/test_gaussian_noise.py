@@ -9,11 +9,11 @@ from scipy import stats
 
 from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 from dpfed.stages.adaptive_clip import AdaptiveClip
-from dpfed.stages.gaussian_noise import GaussianNoise
 
 from ..announced import a_round
 

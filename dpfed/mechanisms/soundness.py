@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import PrivateCoins
-from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_noise import IntegerNoise
-from dpfed.stages.integers import Integers
 from dpfed.stages.mask_wire import MaskWire
 from dpfed.stages.project import Project
 from dpfed.stages.remembering import covers_memory, remembers_clients

@@ -15,12 +15,12 @@ from accounting.mechanisms import unsampled
 from accounting.mechanisms.slots import default_slots
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, WireError
+from dpfed.mechanisms.dithered import LONGER, NARROWEST, DitheredNoise, most_moved
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.dithered import LONGER, NARROWEST, DitheredNoise, most_moved
 
 from ..announced import a_round
 
@@ -62,7 +62,7 @@ def test_the_error_has_the_same_law_for_every_entry_and_is_not_the_same_number()
 @pytest.mark.parametrize("fault", ["one width", "no middle", "dither of one half"])
 def test_other_quantisers_have_another_error(fault, monkeypatch):
     """Planted faults: a lattice of one width; slices about zero; a dither that fills half of a slice."""
-    from dpfed.stages import dithered as module
+    from dpfed.mechanisms import dithered as module
 
     real = module._Slices.of
 
@@ -90,7 +90,7 @@ def test_no_slice_is_narrower_than_the_middle_one():
 
 
 def test_ends_of_the_density_give_finite_numbers():
-    from dpfed.stages.dithered import _Slices
+    from dpfed.mechanisms.dithered import _Slices
 
     ends = torch.tensor([0.0, -0.0, 1e-30, 40.0, -40.0])
     for height in (0.0, 1 - 2.0**-53):

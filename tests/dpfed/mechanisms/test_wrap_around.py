@@ -20,6 +20,7 @@ from accounting.mechanisms.integers import DiscreteGaussian
 from dpfed.audit.clopper_pearson import upper_limit
 from dpfed.audit.one_stream import OneStream
 from dpfed.config.tables import override, parse
+from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
@@ -27,8 +28,6 @@ from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages, server_halves
-from dpfed.stages.integer_noise import IntegerNoise
-from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 

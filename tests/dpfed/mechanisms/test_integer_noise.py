@@ -12,10 +12,10 @@ import pytest
 from scipy import special, stats
 
 from dpfed.errors import ConfigError
+from dpfed.mechanisms import inversion
+from dpfed.mechanisms.integer_laws import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages import inversion
-from dpfed.stages.integer_laws import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

@@ -9,11 +9,10 @@ import torch
 from accounting import Composed, Ledger, Subsampled
 from accounting.compose import accountant
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_noise import IntegerNoise
-from dpfed.stages.integers import Integers
 
 from ...rounds import Book, random_updates, watched_round, with_updates
 from ..announced import Recorder, announced
@@ -101,7 +100,7 @@ def test_what_arrived_is_charged(tiny_config):
     assert not variance_is_off(sums, [inside(one).variance for one in releases])
     whole = 12 * inside(releases[0]).share_variance
     assert experiment.goal.noise_multiplier == pytest.approx(
-        math.sqrt(whole) / experiment.goal.integers.scale, rel=1e-3
+        math.sqrt(whole) / experiment.goal.integer_rows.scale, rel=1e-3
     )
 
 
