@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.audit import epsilon_bounds, one_run, score_law, thresholds
-from dpfed.audit.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
-from dpfed.audit.coin_scores import whole_scores_of_coins
-from dpfed.audit.score_law import NormalMixture
-from dpfed.audit.whole_scores import WholeScores
+from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
+from dpfed.audit.round.coin_scores import whole_scores_of_coins
+from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, thresholds
+from dpfed.audit.statistics.score_law import NormalMixture
+from dpfed.audit.statistics.whole_scores import WholeScores
 
 Floats = NDArray[np.float64]
 Draw = Callable[[int, int, np.random.Generator], Floats]

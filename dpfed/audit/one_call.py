@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dpfed.audit.accountants.conformance import AccountantAudit, audit_accountant
 from dpfed.audit.functions.audit import audit_function
 from dpfed.audit.functions.outcome import FunctionAudit
+from dpfed.audit.others.accountants import AccountantAudit, audit_accountant
 from dpfed.config import registered
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.audit.round_audit import UploadAudit
+    from dpfed.audit.round.round_audit import UploadAudit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,10 +41,11 @@ def upload(what: str, **setting: Any) -> UploadAudit: ...
 @overload
 def upload(what: Callable[..., Any], **setting: Any) -> FunctionAudit: ...
 def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | UploadAudit:
-    """Audit a method of this package by its name (`method_setting.audit_upload`), or a function `f(updates, seed)`
-    (`functions.audit.audit_function`, which has the settings; those beside `@claim` are its defaults)."""
+    """Audit a method of this package by its name (`round.method_setting.audit_upload`), or a function
+    `f(updates, seed)` (`functions.audit.audit_function`, which has the settings; those beside `@claim` are its
+    defaults)."""
     if isinstance(what, str):
-        from dpfed.audit.method_setting import audit_upload
+        from dpfed.audit.round.method_setting import audit_upload
 
         return audit_upload(what, **setting)
     if not callable(what):
@@ -66,7 +67,7 @@ def settings_beside(what: Callable[..., Any]) -> dict[str, Any]:
 
 def accountant(what: str | Callable[..., float | None], **setting: Any) -> AccountantAudit:
     """Audit an accountant: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION" or a function
-    (`accountants.conformance.audit_accountant`)."""
+    (`others.accountants.audit_accountant`)."""
     return audit_accountant(what, **setting)
 
 

@@ -9,19 +9,19 @@ from typing import Any
 
 from accounting import require
 from accounting.errors import AccountingError
-from dpfed.audit import canary_test, conformance, noise_evidence, step_evidence, sum_evidence
-from dpfed.audit.binding_evidence import files_are_of_one_run
-from dpfed.audit.canary_test import CanaryResult
-from dpfed.audit.count_evidence import counts_are_noised
-from dpfed.audit.loop import checks_of_loop, notes_of_loop
-from dpfed.audit.loop_files import LoopFiles, ledger_of
-from dpfed.audit.mask_evidence import chosen_by_public_data
-from dpfed.audit.model_evidence import model_is_the_runs
-from dpfed.audit.own_code_evidence import loaded_here, own_code_is_what_ran, require_own_code
-from dpfed.audit.release_checks import checks_of_releases
-from dpfed.audit.rounds_evidence import project_agrees, rounds_agree
-from dpfed.audit.run_files import RunFiles
-from dpfed.audit.summary_figures import figures_follow, not_checked
+from dpfed.audit.evidence import canary_test, conformance, noise_evidence, step_evidence, sum_evidence
+from dpfed.audit.evidence.binding_evidence import files_are_of_one_run
+from dpfed.audit.evidence.canary_test import CanaryResult
+from dpfed.audit.evidence.count_evidence import counts_are_noised
+from dpfed.audit.evidence.loop import checks_of_loop, notes_of_loop
+from dpfed.audit.evidence.loop_files import LoopFiles, ledger_of
+from dpfed.audit.evidence.mask_evidence import chosen_by_public_data
+from dpfed.audit.evidence.model_evidence import model_is_the_runs
+from dpfed.audit.evidence.own_code_evidence import loaded_here, own_code_is_what_ran, require_own_code
+from dpfed.audit.evidence.release_checks import checks_of_releases
+from dpfed.audit.evidence.rounds_evidence import project_agrees, rounds_agree
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.summary_figures import figures_follow, not_checked
 from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
@@ -97,7 +97,7 @@ class RunAudit:
 
 def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
     """Audit the folder that a run left, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that
-    apply to it (`dpfed.audit.loop`). project: the ledger that the run drew from, to be compared release by release.
+    apply to it (`evidence.loop`). project: the ledger that the run drew from, to be compared release by release.
 
     Claim: a run whose files are what a correct run writes is called "fail" with probability at most 1 - confidence,
     over the run's own randomness. The converse does not hold: "pass" says that nothing in the files speaks against the

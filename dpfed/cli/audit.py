@@ -19,7 +19,7 @@ from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.audit.round_audit import UploadAudit
+    from dpfed.audit.round.round_audit import UploadAudit
 
 audit = App(name="audit", help="Test what runs against what is claimed for it. Exit status 1 where an audit says fail.")
 audit.command(run)
@@ -107,8 +107,8 @@ def upload(
     try:
         import torch  # noqa: F401
 
-        from dpfed.audit.method_setting import audit_upload, audited_methods
         from dpfed.audit.one_call import loaded_function, own_names
+        from dpfed.audit.round.method_setting import audit_upload, audited_methods
         from dpfed.methods.catalogue import every_method
     except ImportError as error:
         raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None

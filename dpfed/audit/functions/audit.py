@@ -15,8 +15,6 @@ from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats import binom
 
 from accounting import require
-from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.functions.claim import Claimed, DrawnGaussian, FunctionClaim, claim_of
 from dpfed.audit.functions.events import Events, events_test
 from dpfed.audit.functions.learnt_scores import LearntScore
@@ -26,10 +24,12 @@ from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_wit
 from dpfed.audit.functions.process import Process
 from dpfed.audit.functions.trials import Calls, Progress, Trials
 from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
-from dpfed.audit.power import LIKELY, NOISES, Region
-from dpfed.audit.rejection import reject_claim
-from dpfed.audit.score_law import HONEST, plain
-from dpfed.audit.thresholds import Cuts, Thresholds, coins
+from dpfed.audit.statistics.clopper_pearson import upper_limit
+from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
+from dpfed.audit.statistics.power import LIKELY, NOISES, Region
+from dpfed.audit.statistics.rejection import reject_claim
+from dpfed.audit.statistics.score_law import HONEST, plain
+from dpfed.audit.statistics.thresholds import Cuts, Thresholds, coins
 from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
 

@@ -25,8 +25,8 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.score_law import NormalMixture
-from dpfed.audit.thresholds import PrivacyProfile
+from dpfed.audit.statistics.score_law import NormalMixture
+from dpfed.audit.statistics.thresholds import PrivacyProfile
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]

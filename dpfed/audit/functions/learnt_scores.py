@@ -18,13 +18,13 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import ndtr
 
-from dpfed.audit import thresholds
 from dpfed.audit.functions.claim import DrawnGaussian
 from dpfed.audit.functions.outputs import widened
-from dpfed.audit.power import for_a_fault
-from dpfed.audit.rejection import reject_counts
-from dpfed.audit.scores import ErrorCounts
-from dpfed.audit.thresholds import Cuts, PrivacyProfile, Thresholds
+from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics.power import for_a_fault
+from dpfed.audit.statistics.rejection import reject_counts
+from dpfed.audit.statistics.scores import ErrorCounts
+from dpfed.audit.statistics.thresholds import Cuts, PrivacyProfile, Thresholds
 
 Floats = NDArray[np.float64]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from accounting.rounding import downwards, upwards
-from dpfed.audit.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.functions.claim import FunctionClaim
-from dpfed.audit.power import LIKELY
-from dpfed.audit.rejection import ClaimTest
+from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
+from dpfed.audit.statistics.power import LIKELY
+from dpfed.audit.statistics.rejection import ClaimTest
 from dpfed.audit.verdict import Check, in_full
 
 ENOUGH = 0.9

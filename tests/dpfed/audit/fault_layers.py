@@ -12,20 +12,20 @@ import torch
 from accounting import gaussian
 from accounting.compose import profiles
 from accounting.mechanisms import Composed, PoissonSampling, Subsampled
-from dpfed.audit import noise_checks, round_checks
-from dpfed.audit.clip_check import norm_check
-from dpfed.audit.method_setting import configured, round_of
-from dpfed.audit.noise_checks import noise_of
-from dpfed.audit.one_round import OneRound
-from dpfed.audit.one_stream import OneStream
-from dpfed.audit.public_map_check import public_map_check
-from dpfed.audit.rejection import reject_claim
-from dpfed.audit.round_audit import Share, claimed, pairs_of
-from dpfed.audit.sampler_check import sampler_check
-from dpfed.audit.secure_check import secure_check
-from dpfed.audit.thresholds import Thresholds, claimed_gaussian
-from dpfed.audit.two_worlds import TwoWorlds
-from dpfed.audit.whole_round import WholeRounds
+from dpfed.audit.round import noise_checks, round_checks
+from dpfed.audit.round.clip_check import norm_check
+from dpfed.audit.round.method_setting import configured, round_of
+from dpfed.audit.round.noise_checks import noise_of
+from dpfed.audit.round.one_round import OneRound
+from dpfed.audit.round.one_stream import OneStream
+from dpfed.audit.round.public_map_check import public_map_check
+from dpfed.audit.round.round_audit import Share, claimed, pairs_of
+from dpfed.audit.round.sampler_check import sampler_check
+from dpfed.audit.round.secure_check import secure_check
+from dpfed.audit.round.two_worlds import TwoWorlds
+from dpfed.audit.round.whole_round import WholeRounds
+from dpfed.audit.statistics.rejection import reject_claim
+from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
 from dpfed.randomness import Simulated
 from dpfed.round import Method
 from dpfed.run.experiment import build

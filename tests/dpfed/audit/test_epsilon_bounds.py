@@ -7,10 +7,15 @@ import pytest
 from scipy.stats import binom, norm
 
 from accounting import gaussian
-from dpfed.audit import thresholds
-from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_guesses, epsilon_of_shift, gdp_lower_bound
-from dpfed.audit.score_law import plain
-from dpfed.audit.thresholds import Cuts
+from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics.epsilon_bounds import (
+    epsilon_lower_bound,
+    epsilon_of_guesses,
+    epsilon_of_shift,
+    gdp_lower_bound,
+)
+from dpfed.audit.statistics.score_law import plain
+from dpfed.audit.statistics.thresholds import Cuts
 from dpfed.errors import ConfigError
 
 DELTA, ALPHA = 1e-5, 0.05

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.audit.clip_check import norm_check
-from dpfed.audit.method_setting import configured, round_of
-from dpfed.audit.one_stream import NoDraws, OneStream
-from dpfed.audit.round_audit import claimed
-from dpfed.audit.whole_round import WholeRounds
+from dpfed.audit.round.clip_check import norm_check
+from dpfed.audit.round.method_setting import configured, round_of
+from dpfed.audit.round.one_stream import NoDraws, OneStream
+from dpfed.audit.round.round_audit import claimed
+from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.run import watched
 from dpfed.run.experiment import build
 from dpfed.stages.clip import Clip

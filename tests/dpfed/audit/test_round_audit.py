@@ -13,13 +13,13 @@ from accounting import gaussian
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit import round_checks
-from dpfed.audit.claims import claim_of, trade_off
-from dpfed.audit.coin_ratios import BiasOfCoins, CoinRatio
-from dpfed.audit.method_setting import audit_upload, audited_methods, configured, round_of
-from dpfed.audit.one_stream import OneStream
-from dpfed.audit.round_audit import ENOUGH, Share, claimed, pairs_of, shares_of
-from dpfed.audit.two_worlds import TwoWorlds
+from dpfed.audit.round import round_checks
+from dpfed.audit.round.claims import claim_of, trade_off
+from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinRatio
+from dpfed.audit.round.method_setting import audit_upload, audited_methods, configured, round_of
+from dpfed.audit.round.one_stream import OneStream
+from dpfed.audit.round.round_audit import ENOUGH, Share, claimed, pairs_of, shares_of
+from dpfed.audit.round.two_worlds import TwoWorlds
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
@@ -326,7 +326,7 @@ def test_the_same_seed_gives_the_same_audit():
 
 @pytest.mark.slow
 def test_a_failed_audit_is_status_1(capsys, monkeypatch):
-    from dpfed.audit import round_audit
+    from dpfed.audit.round import round_audit
 
     wrong = round_checks.Check(name="norm", passed=False, detail="planted")
     monkeypatch.setattr(round_audit, "norm_check", lambda *arguments: wrong)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 
-from dpfed.audit import cohort_members, count_evidence, noise_shape
-from dpfed.audit.cohort_members import SeenCohorts
-from dpfed.audit.noise_evidence import ChargedNoise
+from dpfed.audit.evidence import cohort_members, count_evidence, noise_shape
+from dpfed.audit.evidence.cohort_members import SeenCohorts
+from dpfed.audit.evidence.noise_evidence import ChargedNoise
 from dpfed.participation import members
 from dpfed.randomness import Simulated
 from dpfed.run import noise_facts

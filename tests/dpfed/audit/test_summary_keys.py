@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import Probes
+from dpfed.audit.evidence.step_evidence import _same_sum
+from dpfed.audit.evidence.summary_figures import not_checked
 from dpfed.audit.run import _of_claims, audit_run
-from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import Probes
-from dpfed.audit.step_evidence import _same_sum
-from dpfed.audit.summary_figures import not_checked
 from dpfed.run.protection import on_nodes
 
 from .run_folders import run

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dpfed.audit.accountants.conformance import audit_accountant
-from dpfed.audit.accountants.settings import SETTINGS
-from dpfed.audit.flower.cases import CASES, audit_flower
+from dpfed.audit.others.accountant_settings import SETTINGS
+from dpfed.audit.others.accountants import audit_accountant
+from dpfed.audit.others.flower_cases import CASES, audit_flower
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
 

@@ -1,0 +1,117 @@
+"""The files of a training loop of one's own (`dpfed.ClientLevel`), read without trusting them: its ledger, and the
+diagnostics beside it, which only the operator has."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accounting import require
+from accounting.errors import AccountingError, InvalidParameter
+from accounting.ledger import Aborted, Ledger, kept_head
+from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import PublishedLine, RoundLine, Unavailable, round_from
+from dpfed.errors import ConfigError
+from dpfed.run.client_level.book import diagnostics_of
+from dpfed.run.client_level.plan import config_of
+
+
+class LoopFiles(RunFiles):
+    """As of a run, for the checks that are the same. Its configuration is the plan in the ledger's header; what a run
+    publishes besides (metrics, summary, model) is not there. ConfigError where the ledger has no plan."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.path, self.ledger_name = ledger.parent, ledger.name
+        self.diagnostics_name = diagnostics_of(ledger).name
+        about = _about(ledger)
+        self.tables: dict[str, Any] = about["plan"]
+        self.config = config_of(self.tables, source=f"{ledger}, plan")
+        self.own_stages = about.get("stages") == "own"
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """What the ledger says by itself: delta as its header has it, and the epsilon that follows."""
+        try:
+            delta = require.open_probability(delta=self.trusted_ledger.header.about.get("delta"))
+        except InvalidParameter as error:
+            raise Unavailable(f"{self.ledger_name}, header: {error}") from None
+        return {"delta": delta}
+
+    def stated(self, key: str) -> float:
+        """delta; and, as epsilon, the one that follows from the ledger: a loop states no other."""
+        return self.guarantee.epsilon if key == "epsilon" else float(self.summary[key])
+
+    @property
+    def _noise(self) -> float | None:
+        """As the first release is charged. None where its noise in integers is today's: its variance is rounded up to a
+        whole number, so that the multiplier that it stands for is larger than the one that was calibrated."""
+        first, goal = next(iter(self.released.values()), None), self.promised_today.goal
+        if first is None or goal.schedule is not None:
+            return None
+        noise = unsampled(first.mechanism)
+        if goal.integers is not None and isinstance(noise, NoisyIntegers):
+            if noise.share_variance == goal.integers.share_variance:
+                return None
+            return math.sqrt(noise.share_variance * noise.shares) / goal.integers.scale
+        return noise.noise_multiplier if isinstance(noise, Gaussian) else None
+
+    @cached_property
+    def published(self) -> tuple[PublishedLine, ...]:
+        """What the ledger makes public of each round."""
+        last = max(self.entries, default=0)
+        return tuple(self._published(number) for number in range(1, last + 1))
+
+    def _published(self, number: int) -> PublishedLine:
+        release, entries = self.released.get(number), self.entries.get(number, ())
+        aborted = bool(entries) and all(isinstance(entry, Aborted) for entry in entries)
+        norm = None if release is None else release.clip_norm
+        if norm is None and self.config.privacy is not None:
+            norm = self.config.privacy.clip_norm
+        return PublishedLine(round=number, test_accuracy=None, epsilon=None, clip_norm=norm, aborted=aborted)
+
+    @cached_property
+    def rounds(self) -> tuple[RoundLine, ...]:
+        """Of the diagnostics: rising; a round that was interrupted after its charge has none."""
+        rounds = tuple(round_from(one) for one in self._lines(self.diagnostics_name))
+        for before, after in itertools.pairwise(rounds):
+            if after.round <= before.round:
+                raise Unavailable(
+                    f"{self.diagnostics_name}: round {after.round} follows {before.round}; lines were moved."
+                )
+        return rounds
+
+    @cached_property
+    def results(self) -> tuple[RoundLine, ...]:
+        return self.rounds
+
+
+def ledger_of(path: Path) -> Path | None:
+    """The ledger of a loop that this path names, the file itself or its folder; None where it is a run's folder."""
+    if path.is_file():
+        return None if path.name == RunFiles.ledger_name and (path.parent / "config.toml").exists() else path
+    if not path.is_dir() or (path / "config.toml").exists():
+        return None
+    found = [one for one in sorted(path.glob("*.jsonl")) if kept_head.path_of(one).exists()]
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:5])
+        raise ConfigError(f"{path}: has several ledgers ({names}). Name one of them.")
+    return found[0] if found else None
+
+
+def _about(ledger: Path) -> Mapping[str, Any]:
+    """Of the header; an error of a later line is for the checks to find."""
+    try:
+        about = Ledger.header_of(ledger).about
+    except AccountingError as error:
+        raise ConfigError(f"{ledger}: is no ledger that can be read ({error}).") from None
+    if not isinstance(about.get("plan"), Mapping):
+        raise ConfigError(
+            f"{ledger}: has no plan in its header, so it is not the ledger of a dpfed.ClientLevel. Name the folder of "
+            "a run, or such a ledger."
+        )
+    return about

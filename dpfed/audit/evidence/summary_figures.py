@@ -1,0 +1,137 @@
+"""Figures of summary.json beside epsilon, computed again: from the ledger, and from the saved model and its data.
+
+Every check adds the keys that it has compared to `RunFiles.compared`; all other keys are listed as not checked, so that
+a key that no check knows is listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from accounting.errors import AccountingError
+from accounting.ledger import population_key
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import Unavailable
+from dpfed.errors import DpfedError
+from dpfed.run.binding import population_of, start_of
+from dpfed.run.experiment import Experiment
+from dpfed.run.scores import tested, validated
+from dpfed.run.summary import bytes_of, delta_for_failures, uplink_megabytes
+from dpfed.server.state import ServerState
+
+Finding = tuple[bool | None, str]
+
+_EXACT = 1e-6
+_OF_SCORES = 1e-3
+"""Of scores, which processors round differently; of an accuracy also two samples."""
+
+
+def figures_follow(files: RunFiles) -> Finding:
+    """Claim checked: lower bound and delta for failures follow from the ledger; and, where the run's own data can be
+    loaded here, scores follow from the saved model, and bits and bytes from the method."""
+    expected, words = _of_ledger(files), ""
+    rooms: dict[str, tuple[float, float]] = {}
+    try:
+        found, rooms = _of_model(files)
+        expected |= found
+    except Unavailable as reason:
+        words = f" Scores, bits and bytes are not checked: {reason}"
+    files.compared.update(expected)
+    wrong = [
+        f"{key} is {files.summary.get(key)!r}, not {value!r}"
+        for key, value in expected.items()
+        if not _near(files.summary.get(key), value, rooms.get(key, (_EXACT, 0.0)))
+    ]
+    if wrong:
+        return False, f"summary.json: {'; '.join(wrong)}."
+    return True, f"{', '.join(expected) or 'nothing'}: as computed again.{words}"
+
+
+def not_checked(files: RunFiles) -> tuple[str, ...]:
+    """Keys of summary.json that no check has compared with anything."""
+    try:
+        return tuple(sorted(files.summary.keys() - files.compared))
+    except DpfedError:
+        return ()
+
+
+def _near(stated: Any, value: Any, room: tuple[float, float]) -> bool:
+    numbers = [one for one in (stated, value) if isinstance(one, int | float) and not isinstance(one, bool)]
+    if len(numbers) < 2:
+        return bool(stated == value) and len(numbers) == 0
+    try:
+        return math.isclose(*numbers, rel_tol=room[0], abs_tol=room[1])
+    except OverflowError:
+        return False
+
+
+def _of_ledger(files: RunFiles) -> dict[str, Any]:
+    table = files.config.privacy or files.config.local.record
+    accountant = table.accountant if table is not None else "best"
+    try:
+        found = files.trusted_ledger.guarantee(files.stated("delta"), accountant=accountant)
+    except AccountingError as error:
+        raise Unavailable(f"ledger.jsonl: no lower bound follows from it ({error}).") from None
+    return {
+        "lower_bound": found.lower_bound,
+        "no_statement": None,
+        "delta_charged_for_failures": delta_for_failures(files.trusted_ledger),
+    }
+
+
+def _of_model(files: RunFiles) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+    """Expected values, and for scores the relative and absolute differences that are allowed."""
+    experiment, saved = files.experiment, files.checkpoint
+    _require_same(files, experiment)
+    state = ServerState(
+        round=saved.round,
+        broadcast=saved.broadcast.to(experiment.device),
+        clip_norm=saved.clip_norm,
+        memory={name: value.to(experiment.device) for name, value in saved.memory.items()},
+    )
+    try:
+        scores: Mapping[str, float | None] = (
+            tested(experiment, state) | {"validation_accuracy": None} | validated(experiment, state)
+        )
+    except (RuntimeError, ValueError) as error:  # a checkpoint of another form than this network
+        raise Unavailable(f"the saved model cannot be evaluated here ({str(error)[:200]}).") from None
+    seen = [one.test_accuracy for one in files.published if one.test_accuracy is not None]
+    now = scores.get("test_accuracy")
+    best = max([*seen, *([now] if now is not None else [])], default=None)
+    sent = sum(one.uplink_bytes or 0 for one in files.rounds)
+    exact = {
+        "parameters": experiment.model.size,
+        "fixed_parameters": sum(one.numel() for one in experiment.model.fixed.values()),
+        "loss": experiment.objective.loss.name,
+    }
+    if _same_noise(files, experiment):
+        exact |= bytes_of(experiment, saved.round, uplink_megabytes(experiment, saved.round, sent))
+    content = experiment.readout.file(state)
+    if content is not None:
+        exact["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
+    rooms = {
+        key: (_OF_SCORES, 2.5 / max(len(experiment.dataset.test_labels), 1) if key.endswith("accuracy") else 0.0)
+        for key in [*scores, "best_test_accuracy"]
+    }
+    return {**scores, "best_test_accuracy": best, **exact}, rooms
+
+
+def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
+    """True unless another account calibrated the run's noise, on which the length of dithered uploads depends."""
+    now = getattr(experiment.goal, "noise_multiplier", None)
+    return now is None or _near(files.summary.get("noise_multiplier"), now, (_EXACT, 0.0))
+
+
+def _require_same(files: RunFiles, experiment: Experiment) -> None:
+    """Unavailable unless the data and the start are those of the run, not others of the same name."""
+    header = files.trusted_ledger.header
+    try:
+        key = population_key.read(files.path / "population.key")
+    except AccountingError as error:
+        raise Unavailable(str(error)) from None
+    if header.binding is None or key is None or header.population is None:
+        raise Unavailable("the folder has no key of its clients' fingerprint, so that the data here may be other data.")
+    if header.population != population_of(experiment, key) or header.binding.get("start") != start_of(experiment):
+        raise Unavailable("the data or the start that this machine makes of config.toml are not those of the run.")
