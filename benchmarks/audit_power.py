@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
-from dpfed.audit.round.coin_scores import whole_scores_of_coins
+from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, whole_scores_of_coins
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, thresholds
 from dpfed.audit.statistics.score_law import NormalMixture
 from dpfed.audit.statistics.whole_scores import WholeScores

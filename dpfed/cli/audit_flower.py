@@ -13,7 +13,7 @@ from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dpfed.audit.functions.outcome import FunctionAudit
-    from dpfed.audit.others.flower_cases import FlowerCase
+    from dpfed.audit.others.flower import FlowerCase
 
 
 def flower(
@@ -25,7 +25,7 @@ def flower(
 ) -> int:
     """Flower's differentially private strategies and mods, driven with given updates in this process, without Ray.
 
-    For a strategy of your own app, audit dpfed.audit.others.flower_rounds.StrategyRound(make=...) with
+    For a strategy of your own app, audit dpfed.audit.others.flower.StrategyRound(make=...) with
     `dpfed audit upload`. Exit status 1 where a claim is refuted.
 
     Example: dpfed audit flower server-fixed
@@ -42,7 +42,7 @@ def flower(
         One JSON document on standard output.
     """
     try:
-        from dpfed.audit.others.flower_cases import CASES, audit_flower
+        from dpfed.audit.others.flower import CASES, audit_flower
     except ImportError as error:
         raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     chosen = [case for case in CASES if name is None or case.name == name]

@@ -10,7 +10,7 @@ import numpy as np
 from accounting.rounding import downwards, upwards
 from dpfed.audit.round.claims import trade_off
 from dpfed.audit.round.round_audit import ENOUGH, NOT_TESTED, PairTest, UploadAudit
-from dpfed.audit.statistics.clopper_pearson import upper_limit
+from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.verdict import FALSE_ALARM
 from dpfed.errors import RunError
 from dpfed.report.figures.audit import Observed, plot_audit

@@ -10,7 +10,7 @@ import numpy as np
 from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
 from dpfed.audit.round.claims import trade_off
-from dpfed.audit.statistics.clopper_pearson import upper_limit
+from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.errors import RunError
 from dpfed.report.figures.audit import Observed, plot_audit
 from dpfed.report.figures.inline import ChartGroup

@@ -30,9 +30,9 @@ from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, threshold
 from dpfed.audit.statistics.power import MOVES, NOISES, Power, Region, power_of
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
 from dpfed.audit.statistics.whole_scores import WholeScores
+from dpfed.audit.verdict import Finding
 
 Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
-Finding = tuple[bool | None, str]
 
 _LOUD_ENOUGH = 0.95
 """Of the clip norm: a shorter row does not test the bound."""

@@ -1,22 +1,34 @@
-"""Do the numbers of clients in a run's rounds follow the sampler that its epsilon rests on?"""
+"""Evidence on cohort sizes, against the sampler that epsilon rests on, and on the seed that drew the cohorts."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import fftconvolve
+from scipy.special import gammaln
 from scipy.stats import binom
 
-from accounting.mechanisms import Cyclic, Schedule
+from accounting.mechanisms import (
+    Cyclic,
+    FullParticipation,
+    Schedule,
+)
+from dpfed import __version__
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import chance_in_words, rounds_in_words
+from dpfed.audit.evidence.run_lines import RoundLine, Unavailable
+from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
+from dpfed.participation import members
 from dpfed.participation.of_run import sampler_of
-from dpfed.participation.sampling import Sampler
+from dpfed.participation.sampling import Sampler, draw_cohort
+from dpfed.randomness import Simulated
+from dpfed.seeds import Seeds
 
 Floats = NDArray[np.float64]
-Finding = tuple[bool | None, str]
 
 _FARTHEST = 15.0
 """Standard deviations beyond which a binomial has no mass that matters."""
@@ -24,6 +36,11 @@ _FARTHEST = 15.0
 _MOST_ENTRIES = 2**22
 """Of the law of a sum: a convolution of such laws takes some 300 MB. A million clients of whom a thousand take part on
 average are tested in 4,000 rounds."""
+
+_BY_CHANCE = 1e-9
+
+_COINS = 1 << 31
+"""So many clients in all rounds together are drawn again at most."""
 
 
 def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
@@ -149,3 +166,62 @@ def convolved(first: Floats, second: Floats) -> Floats:
     if min(len(first), len(second)) == 1:
         return np.convolve(first, second)
     return np.asarray(np.maximum(fftconvolve(first, second), 0.0))
+
+
+def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundLine, NDArray[np.int64]]]:
+    """Every round's sorted members. Unavailable where they were not written or make no sense."""
+    clients = files.config.federation.clients
+    for one in files.rounds:
+        if one.members is None:
+            raise Unavailable(
+                f"diagnostics.jsonl, line {one.round}: has no 'members'. The run was made by a version that did not "
+                "write who was drawn."
+            )
+        try:
+            yield one, members.read(one.members, clients)
+        except ValueError as error:
+            raise Unavailable(f"diagnostics.jsonl, line {one.round}: {error}") from None
+
+
+def log_choose(clients: int, size: int) -> float:
+    """log C(clients, size)."""
+    return float(gammaln(clients + 1) - gammaln(size + 1) - gammaln(clients - size + 1))
+
+
+def cohorts_and_the_seed(files: RunFiles) -> Finding:
+    """Claim checked: with run.randomness = "simulated" every cohort is the one that run.seed gives; with "secure" none
+    is that chance would not give (one of that size in 1e9 runs). Which streams a seed means may change with the
+    package's version: a run of another one is not judged."""
+    who = sampler_of(files.config)
+    if isinstance(who.law, FullParticipation) or who.law.probability >= 1:
+        return True, "all clients are in every round, whatever the seed."
+    if isinstance(who.law, Schedule) and not who.law.secret:
+        return True, "the order is public, whatever the seed."
+    made_by = str(files.trusted_ledger.header.about.get("package", "")).removeprefix("dpfed ")
+    if made_by != __version__:
+        return (
+            None,
+            f"the run was made by version {made_by or 'unknown'}, this is {__version__}; seeds may mean others.",
+        )
+    of_seed = Simulated(seeds=Seeds(root=files.config.run.seed))
+    slots = files.promise.slots if files.config.privacy is not None and files.released else None
+    same: dict[int, int] = {}
+    other: list[int] = []
+    looked_at = _COINS // who.clients
+    if not looked_at:
+        return None, f"{who.clients} clients are too many to draw again."
+    for one, ids in itertools.islice(cohorts_of(files), looked_at):
+        drawn = draw_cohort(who, of_seed, slots, one.round - 1)
+        if np.array_equal(np.sort(drawn), ids):
+            same[one.round] = one.cohort
+        else:
+            other.append(one.round)
+    if files.config.run.randomness == "simulated":
+        if other:
+            return False, f"{rounds_in_words(other)}: is not the cohort that run.seed={files.config.run.seed} gives."
+        return True, f"the cohorts of {len(same)} rounds are those that run.seed={files.config.run.seed} gives."
+    rare = math.log(len(files.rounds) or 1) - math.log(_BY_CHANCE)
+    telling = [number for number, size in same.items() if log_choose(who.clients, size) > rare]
+    if telling:
+        return False, f"{rounds_in_words(telling)}: the cohort is the one of run.seed, in a run that is to be secure."
+    return True, "no cohort is the one that run.seed gives: they came from elsewhere."

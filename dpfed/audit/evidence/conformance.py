@@ -15,8 +15,8 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.evidence.run_lines import RoundLine, Unavailable
-from dpfed.audit.evidence.summary_claims import named_by_the_configuration, named_by_the_ledger, protection_problem
-from dpfed.audit.verdict import rounds_in_words
+from dpfed.audit.evidence.summary_evidence import named_by_the_configuration, named_by_the_ledger, protection_problem
+from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
 from dpfed.methods.choices import tolerance_of
@@ -27,8 +27,6 @@ _SAME = 1e-6
 _ROUNDING = 1e-9
 _STREAMED = 1e-3
 """Epsilon while a run goes on comes from another order of convolutions."""
-
-Finding = tuple[bool | None, str]
 
 
 def ledger_intact(files: RunFiles) -> Finding:

@@ -1,47 +1,197 @@
-"""The audit of a training loop of one's own: which checks of a run's apply to its ledger and its diagnostics."""
+"""Files of a `dpfed.ClientLevel` training loop, read without trusting them, and the checks that only a loop has."""
 
 from __future__ import annotations
 
-from dpfed.audit.evidence import conformance, loop_checks, step_evidence, sum_evidence
-from dpfed.audit.evidence.loop_files import LoopFiles
-from dpfed.audit.evidence.release_checks import checks_of_releases
-from dpfed.audit.verdict import Check, check
+import itertools
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accounting import require
+from accounting.errors import AccountingError, InvalidParameter
+from accounting.ledger import Aborted, Ledger, Release, kept_head
+from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
+from accounting.rounding import downwards, upwards
+from dpfed.audit.evidence.conformance import more_noise, plan_problem, same
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import PublishedLine, RoundLine, Unavailable, round_from
+from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.errors import ConfigError
+from dpfed.run.client_level.book import diagnostics_of
+from dpfed.run.client_level.plan import config_of
+
+_SAME = 1e-9
 
 
-def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
-    """`alpha`: of each check that may fail by chance."""
-    follows = check(
-        "ledger follows the plan", lambda: loop_checks.ledger_follows_the_plan(files), smoke=files.own_stages
+class LoopFiles(RunFiles):
+    """As of a run, for the checks that are the same. Its configuration is the plan in the ledger's header; what a run
+    publishes besides (metrics, summary, model) is not there. ConfigError where the ledger has no plan."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.path, self.ledger_name = ledger.parent, ledger.name
+        self.diagnostics_name = diagnostics_of(ledger).name
+        about = _about(ledger)
+        self.tables: dict[str, Any] = about["plan"]
+        self.config = config_of(self.tables, source=f"{ledger}, plan")
+        self.own_stages = about.get("stages") == "own"
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """What the ledger says by itself: delta as its header has it, and the epsilon that follows."""
+        try:
+            delta = require.open_probability(delta=self.trusted_ledger.header.about.get("delta"))
+        except InvalidParameter as error:
+            raise Unavailable(f"{self.ledger_name}, header: {error}") from None
+        return {"delta": delta}
+
+    def stated(self, key: str) -> float:
+        """delta; and, as epsilon, the one that follows from the ledger: a loop states no other."""
+        return self.guarantee.epsilon if key == "epsilon" else float(self.summary[key])
+
+    @property
+    def _noise(self) -> float | None:
+        """As the first release is charged. None where its noise in integers is today's: its variance is rounded up to a
+        whole number, so that the multiplier that it stands for is larger than the one that was calibrated."""
+        first, goal = next(iter(self.released.values()), None), self.promised_today.goal
+        if first is None or goal.schedule is not None:
+            return None
+        noise = unsampled(first.mechanism)
+        if goal.integers is not None and isinstance(noise, NoisyIntegers):
+            if noise.share_variance == goal.integers.share_variance:
+                return None
+            return math.sqrt(noise.share_variance * noise.shares) / goal.integers.scale
+        return noise.noise_multiplier if isinstance(noise, Gaussian) else None
+
+    @cached_property
+    def published(self) -> tuple[PublishedLine, ...]:
+        """What the ledger makes public of each round."""
+        last = max(self.entries, default=0)
+        return tuple(self._published(number) for number in range(1, last + 1))
+
+    def _published(self, number: int) -> PublishedLine:
+        release, entries = self.released.get(number), self.entries.get(number, ())
+        aborted = bool(entries) and all(isinstance(entry, Aborted) for entry in entries)
+        norm = None if release is None else release.clip_norm
+        if norm is None and self.config.privacy is not None:
+            norm = self.config.privacy.clip_norm
+        return PublishedLine(round=number, test_accuracy=None, epsilon=None, clip_norm=norm, aborted=aborted)
+
+    @cached_property
+    def rounds(self) -> tuple[RoundLine, ...]:
+        """Of the diagnostics: rising; a round that was interrupted after its charge has none."""
+        rounds = tuple(round_from(one) for one in self._lines(self.diagnostics_name))
+        for before, after in itertools.pairwise(rounds):
+            if after.round <= before.round:
+                raise Unavailable(
+                    f"{self.diagnostics_name}: round {after.round} follows {before.round}; lines were moved."
+                )
+        return rounds
+
+    @cached_property
+    def results(self) -> tuple[RoundLine, ...]:
+        return self.rounds
+
+
+def ledger_of(path: Path) -> Path | None:
+    """The ledger of a loop that this path names, the file itself or its folder; None where it is a run's folder."""
+    if path.is_file():
+        return None if path.name == RunFiles.ledger_name and (path.parent / "config.toml").exists() else path
+    if not path.is_dir() or (path / "config.toml").exists():
+        return None
+    found = [one for one in sorted(path.glob("*.jsonl")) if kept_head.path_of(one).exists()]
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:5])
+        raise ConfigError(f"{path}: has several ledgers ({names}). Name one of them.")
+    return found[0] if found else None
+
+
+def _about(ledger: Path) -> Mapping[str, Any]:
+    """Of the header; an error of a later line is for the checks to find."""
+    try:
+        about = Ledger.header_of(ledger).about
+    except AccountingError as error:
+        raise ConfigError(f"{ledger}: is no ledger that can be read ({error}).") from None
+    if not isinstance(about.get("plan"), Mapping):
+        raise ConfigError(
+            f"{ledger}: has no plan in its header, so it is not the ledger of a dpfed.ClientLevel. Name the folder of "
+            "a run, or such a ledger."
+        )
+    return about
+
+
+def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
+    """What was released costs no more than the plan allows, at the plan's delta."""
+    assert files.config.privacy is not None
+    found, allowed = files.spent, files.config.privacy.epsilon
+    planned = float(files.config.privacy.delta or 0)
+    if not math.isclose(found.delta, planned, rel_tol=_SAME):
+        return False, f"the header states delta {upwards(found.delta)}, the plan's is {upwards(planned)}."
+    words = f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}"
+    if allowed is None:
+        return True, f"{words}; the plan sets no limit."
+    return found.epsilon <= allowed * (1 + _SAME), f"{words}; the plan allows {downwards(allowed)}."
+
+
+def rounds_are_charged_once(files: LoopFiles) -> Finding:
+    """Every round stands in the ledger once, and whatever the diagnostics know of was charged."""
+    entries, planned, table = files.entries, files.config.federation.rounds, files.config.privacy
+    prolonged = table is not None and table.epsilon is not None and table.noise_multiplier is not None
+    last = max(entries, default=0)
+    problems = {
+        "stands in the ledger more than once": [number for number, some in entries.items() if len(some) > 1],
+        "is not in the ledger, later ones are": [number for number in range(1, last + 1) if number not in entries],
+        "is beyond the rounds that were planned": [number for number in entries if number > planned and not prolonged],
+    }
+    skipped = [number for number, some in entries.items() if isinstance(some[0], Aborted)]
+    known: set[int] = set()
+    if (files.path / files.diagnostics_name).exists():
+        known = {one.round for one in files.rounds}
+        problems["was released without a charge"] = sorted(known - entries.keys())
+        problems["was released and is said to have been skipped"] = sorted(known & set(skipped))
+    found = [f"{rounds_in_words(rounds)} {problem}" for problem, rounds in problems.items() if rounds]
+    if found:
+        return False, "; ".join(found) + "."
+    lost = len(entries) - len(skipped) - len(known) if known else 0
+    words = f"{len(entries)} rounds, each with one line; {len(skipped)} of them were skipped and released nothing"
+    return True, words + (f"; of {lost} charged ones there is no diagnosis: they were interrupted." if lost else ".")
+
+
+def ledger_follows_the_plan(files: LoopFiles) -> Finding:
+    """Each line is the one that the plan's own goal gives. Of a chain of one's own the plan says nothing: None."""
+    header, config = files.trusted_ledger.header, files.config
+    if (header.unit, header.clients, header.randomness) != ("client", config.federation.clients, config.run.randomness):
+        return False, (
+            f"the header is of {header.clients} clients, unit {header.unit!r}, randomness {header.randomness!r}; its "
+            f"plan says {config.federation.clients}, 'client', {config.run.randomness!r}."
+        )
+    if problem := plan_problem(files, "its plan", kinds=not files.own_stages):
+        return False, problem
+    wrong = {
+        number: words for number, line in files.released.items() if (words := _difference(files, line)) is not None
+    }
+    if wrong and files.own_stages:
+        return (
+            None,
+            f"the chain is one's own: lines differ from the plan's ({wrong[min(wrong)]}), and count as they are.",
+        )
+    if wrong:
+        return False, f"{rounds_in_words(sorted(wrong))}: {wrong[min(wrong)]}."
+    return True, (
+        "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those of the plan"
+        f"{more_noise(files)}."
     )
-    checks = [
-        check("ledger is intact", lambda: conformance.ledger_intact(files)),
-        check("epsilon keeps to the plan", lambda: loop_checks.epsilon_keeps_to_the_plan(files)),
-        check("epsilon is possible", lambda: conformance.epsilon_is_possible(files)),
-        check("every round is charged once", lambda: loop_checks.rounds_are_charged_once(files)),
-        follows,
-        *checks_of_releases(files, alpha),
-    ]
-    if follows.passed is not None:  # what rests on the plan's own chain
-        checks += [
-            check("rows are bounded", lambda: sum_evidence.rows_are_bounded(files)),
-            check("sums are of what went in", lambda: step_evidence.sums_are_of_what_went_in(files)),
-            check("uploads are as accounted", lambda: sum_evidence.uploads_are_as_accounted(files)),
-        ]
-    return checks
 
 
-def notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
-    """What a pass does not show."""
-    notes = [
-        "The files are the loop's own account: hashes find accidents and careless edits, not a forger who writes "
-        "everything anew.",
-        "What the loop did with clients' data beside its releases leaves no trace here: epsilon is of what went "
-        "through release(), if rounds were skipped without regard to who was drawn.",
-        "Not looked at: whether the loop or a stage of yours mixes clients' rows, or keeps a state from one client or "
-        "round to the next. `dpfed audit upload FUNCTION --load FILE.py` tests one round as a function.",
-    ]
-    if files.config.run.randomness == "simulated":
-        notes.append("Noise and cohorts come from the seed (randomness='simulated'): not for release.")
-    if files.own_stages:
-        notes.append("The chain of stages is one's own: which bound its rows keep to is not in these files.")
-    return tuple(notes)
+def _difference(files: LoopFiles, line: Release) -> str | None:
+    assert files.config.privacy is not None
+    assert files.config.privacy.clip_norm is not None
+    norm = files.config.privacy.clip_norm
+    expected = files.promise.release(clip_norm=norm, number=line.round, uploads=0).to_dict()
+    found = line.to_dict()
+    different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
+    if not different:
+        return None
+    key = sorted(different)[0]
+    return f"the ledger has {key} = {found.get(key)}, the plan gives {expected.get(key)}"

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.run_lines import Unavailable
-from dpfed.audit.verdict import rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.config.tables import Config
 from dpfed.data.samples import public_samples, validation_samples, whole_data
 from dpfed.errors import DpfedError
 from dpfed.methods.settings import public_period
 from dpfed.seeds import Seeds
 from dpfed.stages.shared_mask import fingerprint, shown, top_indices
-
-Finding = tuple[bool | None, str]
 
 _ALIKE = 0.99
 """Of the coordinates that are shown: processors round differently, and near the edge that decides."""

@@ -13,10 +13,8 @@ from scipy.stats import skellam
 from dpfed.audit.evidence.noise_evidence import NO_NOISE, ChargedNoise, Measured, measured, unseen
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.run_lines import Unavailable
-from dpfed.audit.verdict import chance_in_words, rounds_in_words
+from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
 from dpfed.run.noise_facts import bins
-
-Finding = tuple[bool | None, str]
 
 _LIKE_A_GAUSSIAN = 1e4
 """Variance from which the tails of integer noise are taken as a Gaussian's between whole numbers: at five standard

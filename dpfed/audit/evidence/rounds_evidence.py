@@ -16,10 +16,8 @@ from accounting.mechanisms import Composed
 from accounting.rounding import upwards
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.run_lines import JsonValues, Unavailable
-from dpfed.audit.verdict import rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.run.book import lines_of
-
-Finding = tuple[bool | None, str]
 
 _STREAMED = 1e-3
 """Epsilon while a run goes on comes from another order of convolutions."""

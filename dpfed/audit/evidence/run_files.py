@@ -213,10 +213,15 @@ class RunFiles:
         """The rounds that ended with a result."""
         return tuple(one for one in self.rounds if not one.aborted)
 
+    @property
+    def has_canaries(self) -> bool:
+        """True if the run was to have canaries, or has their file."""
+        return bool(self.config.audit.canaries) or (self.path / "canaries.jsonl").exists()
+
     @cached_property
     def canaries(self) -> tuple[CanaryLine, ...]:
         """canaries.jsonl; none where the run was to have none."""
-        if not self.config.audit.canaries and not (self.path / "canaries.jsonl").exists():
+        if not self.has_canaries:
             return ()
         return tuple(seen_from(one) for one in self._lines("canaries.jsonl"))
 

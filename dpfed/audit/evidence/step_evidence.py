@@ -17,13 +17,11 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.evidence.noise_evidence import unsampled
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.evidence.run_lines import Probes, RoundLine, Unavailable
-from dpfed.audit.verdict import rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers
 from dpfed.run.probes import probe_of
 from dpfed.server.adaptive import Kind
-
-Finding = tuple[bool | None, str]
 
 _OF_SUMS = 1e-5
 """Rounding of sums of float32 rows, relative to the longest that they can be."""

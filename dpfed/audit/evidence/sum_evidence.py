@@ -9,10 +9,8 @@ from dpfed.audit.evidence.noise_evidence import charged_noise, unsampled
 from dpfed.audit.evidence.promise import canaries_present
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.evidence.run_lines import RoundLine
-from dpfed.audit.verdict import rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.participation.of_run import sampler_of
-
-Finding = tuple[bool | None, str]
 
 _ROUNDING = 1e-9
 

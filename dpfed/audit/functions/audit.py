@@ -24,8 +24,8 @@ from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_wit
 from dpfed.audit.functions.process import Process
 from dpfed.audit.functions.trials import Calls, Progress, Trials
 from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
-from dpfed.audit.statistics.clopper_pearson import upper_limit
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
+from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.statistics.power import LIKELY, NOISES, Region
 from dpfed.audit.statistics.rejection import reject_claim
 from dpfed.audit.statistics.score_law import HONEST, plain

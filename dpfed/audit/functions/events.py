@@ -16,10 +16,9 @@ from scipy.special import ndtri
 
 from dpfed.audit.functions.claim import FunctionClaim
 from dpfed.audit.functions.outcome import FunctionTest
-from dpfed.audit.statistics.clopper_pearson import upper_limit
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift
+from dpfed.audit.statistics.error_counts import ErrorCounts, upper_limit
 from dpfed.audit.statistics.rejection import reject_counts
-from dpfed.audit.statistics.scores import ErrorCounts
 from dpfed.audit.statistics.thresholds import Cuts
 
 Floats = NDArray[np.float64]

@@ -21,9 +21,9 @@ from scipy.special import ndtr
 from dpfed.audit.functions.claim import DrawnGaussian
 from dpfed.audit.functions.outputs import widened
 from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics.error_counts import ErrorCounts
 from dpfed.audit.statistics.power import for_a_fault
 from dpfed.audit.statistics.rejection import reject_counts
-from dpfed.audit.statistics.scores import ErrorCounts
 from dpfed.audit.statistics.thresholds import Cuts, PrivacyProfile, Thresholds
 
 Floats = NDArray[np.float64]

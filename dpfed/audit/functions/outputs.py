@@ -14,7 +14,6 @@ from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
 
-
 _BITS = 52  # a float64 holds such whole numbers exactly
 
 

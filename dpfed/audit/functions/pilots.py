@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from accounting.rounding import downwards, upwards
@@ -14,16 +15,20 @@ from dpfed.audit.functions.claim import FunctionClaim
 from dpfed.audit.functions.events import Events
 from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
 from dpfed.audit.functions.outcome import farthest
-from dpfed.audit.functions.shown_seeds import shows_the_seed
 from dpfed.audit.functions.trials import Trials
 from dpfed.audit.functions.worlds import Worlds
 from dpfed.audit.verdict import Check
 
 CODES = 2
 """Columns of a table of outputs that hold codes of types, before the numbers."""
+
 _LEARN, _LEARN_SHORT = 1_000, 200
+
 _FARTHER = 0.1
+
 _SAME = 1e-3
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,3 +120,16 @@ def pilot_of(trial: Trials, pair: Worlds, trials: int, *, short: bool = False) -
         follows=follows,
         shows_seed=shows_seed,
     )
+
+
+def shows_the_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
+    """one, other: tables of outputs of both worlds, from these seeds. A seed has 31 bits, so that no number of a
+    function is it by chance in most of the calls."""
+    drawn = np.asarray(seeds, dtype=np.float64)[:, None]
+    columns = np.zeros(one.shape[1], dtype=bool)
+    for form in (drawn, drawn.astype(np.float32).astype(np.float64)):
+        columns |= (one == form).mean(axis=0) > 0.5
+    if not columns.any() or one.shape != other.shape:
+        return False
+    rest = [np.where(columns, 0.0, table) for table in (one, other)]
+    return bool(rest[0].var(axis=0).any()) and seeds_cancel(rest[0], rest[1])

@@ -1,10 +1,15 @@
-"""The settings that an accountant is asked about, and the neighbours that show their lower bounds."""
+"""Settings that an accountant is asked about, the neighbours that show their lower bounds, and proven bounds."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from accounting import AccountingError, guarantee
+from accounting.compose import lower_bound
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, PoissonSampling, subsample
 from accounting.mechanisms.adjacency import Adjacency
 
@@ -128,5 +133,49 @@ def _all() -> list[Setting]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class Proven:
+    """Of a setting's epsilon: no account can state less than at_least, and at_most is a guarantee."""
+
+    at_least: float
+    at_most: float
+
+
+def computed(setting: Setting) -> Proven:
+    """Both bounds by `accounting`. Direction of error: outwards."""
+    above = guarantee(setting.mechanism, delta=setting.delta, with_lower_bound=False)
+    try:
+        below = lower_bound.epsilon(setting.mechanism, delta=setting.delta)
+    except AccountingError:
+        below = 0.0
+    return Proven(at_least=min(below, above.epsilon), at_most=above.epsilon)
+
+
+@cache
+def proven() -> dict[str, Proven]:
+    """Of every setting, by its words."""
+    return {words: Proven(**bounds) for words, bounds in json.loads(_FILE.read_text()).items()}
+
+
+def write() -> None:
+    """Compute what the file does not have yet; delete it to compute all anew."""
+    found = json.loads(_FILE.read_text()) if _FILE.exists() else {}
+    known: dict[object, Proven] = {}
+    for setting in SETTINGS:
+        same = (str(setting.mechanism), setting.delta)
+        if str(setting) in found:
+            known[same] = Proven(**found[str(setting)])
+            continue
+        bounds = known[same] = known.get(same) or computed(setting)
+        found[str(setting)] = {"at_least": bounds.at_least, "at_most": bounds.at_most}
+        print(setting, bounds, flush=True)
+        _FILE.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write()
+
 SETTINGS = tuple(_all())
 """Some hundred: q near 0 and 1, one round and a million, little noise and much, whole numbers, several releases."""
+
+_FILE = Path(__file__).parent / "proven.json"

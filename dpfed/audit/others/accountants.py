@@ -14,8 +14,7 @@ import numpy as np
 from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.process import Process
 from dpfed.audit.others.accountant_adapters import BUILT_IN, Asked
-from dpfed.audit.others.accountant_settings import SETTINGS, Setting
-from dpfed.audit.others.proven import Proven, proven
+from dpfed.audit.others.accountant_settings import SETTINGS, Proven, Setting, proven
 from dpfed.audit.verdict import in_full
 from dpfed.errors import ConfigError, RunError
 
@@ -24,7 +23,6 @@ _ROUNDING = 1e-6
 _LOOSE = 1.05
 _WITHOUT_MEANING = 100.0
 """Times what is proven: from here on a bound says nothing."""
-
 
 VERDICTS = ("refuted", "right", "loose", "no answer", "error")
 

@@ -14,8 +14,7 @@ from accounting.errors import AccountingError
 from accounting.mechanisms import DiscreteGaussian, FullParticipation, Skellam, Subsampled, noise_of
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.coin_ratios import CoinLaw
-from dpfed.audit.round.coin_scores import least_epsilon, whole_scores_of_coins
+from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, whole_scores_of_coins
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.statistics.whole_scores import WholeScores

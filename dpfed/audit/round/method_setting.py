@@ -8,10 +8,9 @@ from typing import Any
 
 from accounting.mechanisms.schedules import SCHEDULES
 from dpfed.aggregation.summed import least_uploads
+from dpfed.audit.round.draw_checks import cohorts_check, secure_check
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.round_audit import TRIALS, UploadAudit, audit_round
-from dpfed.audit.round.sampler_check import cohorts_check
-from dpfed.audit.round.secure_check import secure_check
 from dpfed.audit.round.several_rounds import several_rounds_check
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.config.own_code import load_own_code

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
-from scipy.special import bdtr, chdtr, ndtr, stdtrit
+from scipy.special import bdtr, chdtr, ndtr, ndtri, stdtrit
 from torch import Tensor
 
 from dpfed.audit.round.claims import Claim
@@ -18,6 +19,9 @@ from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.compress.ring import centred
+
+_ROUNDS = 10
+_SAME = 0.9
 
 _MOST_ROUNDS = 3_000
 _LEVELS = (1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 5.0)
@@ -132,3 +136,37 @@ def coordinates_check(noise: NoiseDraws) -> Check | None:
         detail=f"largest correlation of two of {width} coordinates over {rounds} draws: {largest:.3f}, expected below "
         f"{limit:.3f}",
     )
+
+
+def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
+    """No two rounds or clients share noise, drawn from the run's own source: no two noise vectors are correlated."""
+    zeros, vectors = torch.zeros(1, size), []
+    alone = claim.seen == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
+    for number in range(_ROUNDS):
+        world = replace(one, state=replace(one.state, round=number))
+        if alone:
+            sent = world.upload(zeros.expand(world.clients, -1), np.arange(world.clients))
+            vectors += list(sent.coded if claim.seen == "uploads" and not claim.coins else sent.arrived)
+        else:
+            vectors.append(_of_the_sum(world, zeros[0]))
+    stacked = torch.stack(vectors).double()
+    stacked = stacked - stacked.mean(dim=1, keepdim=True) if stacked.shape[1] > 2 else stacked
+    repeated = len(stacked) - len(torch.unique(stacked, dim=0))
+    lengths = torch.linalg.vector_norm(stacked, dim=1).clamp_min(1e-300)
+    products = ((stacked @ stacked.T) / lengths / lengths[:, None]).fill_diagonal_(0.0)
+    count = len(vectors)
+    largest = float(products.abs().max()) if count > 1 else 0.0
+    limit = float(-ndtri(FALSE_ALARM / count**2)) / math.sqrt(stacked.shape[1])
+    return Check(
+        name="seeds",
+        passed=repeated == 0 and (largest < limit or limit > _SAME),
+        detail=f"{count} noise vectors of {_ROUNDS} rounds: {repeated} the same as another, largest correlation "
+        f"{largest:.3f}" + (f", expected below {limit:.3f}" if limit <= _SAME else " (too short to judge)"),
+    )
+
+
+def _of_the_sum(world: OneRound, zeros: Tensor) -> Tensor:
+    """The noise [sent] of one whole round in which all clients send zeros."""
+    noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.quiet)
+    moves = noisy.moves(None, zeros)
+    return noisy.released(noisy.run(moves, noisy.together())) - quiet.released(quiet.run(moves, quiet.together()))

@@ -11,25 +11,22 @@ from typing import Any
 from accounting import require
 from accounting.mechanisms import FullParticipation
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.round.bound_checks import floor_check, norm_check, window_check
 from dpfed.audit.round.claims import Claim, claim_of
-from dpfed.audit.round.clip_check import norm_check
 from dpfed.audit.round.known_laws import Moved, shown, whole_scores
 from dpfed.audit.round.neighbours import Neighbours, Score, pairs_of_coins, pairs_of_sums, pairs_of_uploads, with_counts
-from dpfed.audit.round.noise_checks import coordinates_check, noise_of, size_check, tail_check
-from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.one_stream import OneStream
-from dpfed.audit.round.public_map_check import public_map_check
+from dpfed.audit.round.noise_checks import coordinates_check, noise_of, seeds_check, size_check, tail_check
+from dpfed.audit.round.one_round import OneRound, OneStream
 from dpfed.audit.round.round_checks import (
     distance_check,
     empty_round_check,
-    floor_check,
+    ledger_check,
     linear_check,
-    seeds_check,
+    public_map_check,
+    state_check,
     sum_check,
 )
-from dpfed.audit.round.state_checks import ledger_check, state_check
 from dpfed.audit.round.two_worlds import Trials, TwoWorlds
-from dpfed.audit.round.window_check import window_check
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, gdp_lower_bound
 from dpfed.audit.statistics.power import LIKELY, MOVES, MOVES_OF_COINS, NOISES, NOTHING, Power, Region, power_of
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim

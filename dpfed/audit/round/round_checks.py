@@ -1,6 +1,4 @@
-"""Cheap tests of one round that need no two worlds: each finds faults that trials would need thousands for, or cannot.
-
-Those of the bound are in `clip_check`, those of the noise in `noise_checks`.
+"""Checks of one round that need no trials: sums, empty rounds, distances, state, ledger and public maps.
 
 Every random check fails on a correct round with probability at most `FALSE_ALARM`.
 """
@@ -14,82 +12,22 @@ from typing import cast
 
 import numpy as np
 import torch
-from scipy.special import bdtr, ndtri
 from torch import Tensor
 
 from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.one_round import PUBLIC_SEEDS, OneRound
+from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.seen import Given, KeptEntries, SeenRows
-from dpfed.audit.round.two_worlds import TwoWorlds
+from dpfed.audit.round.two_worlds import Trials, TwoWorlds
 from dpfed.audit.round.whole_round import WholeRounds
-from dpfed.audit.verdict import FALSE_ALARM, Check
+from dpfed.audit.verdict import Check
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.ring import centred
 from dpfed.run.watched import watched_round
-from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.integers import Integers
+from dpfed.stages.public_signs import PublicSigns
+from dpfed.stages.shared_mask import PublicTopMask
 
 _ROUNDING = 1e-5  # of float32 sums, relative
-_COINS = 30_000
-_MOST_TRIALS = 3_000
-_ROUNDS = 10
-_SAME = 0.9
-
-
-def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """Coins of public probabilities 0 and 1 still come up with at least the claimed floor, and at most one minus it."""
-    stage = one.method.stages.find(PrivateCoins)
-    assert claim.coins is not None
-    assert stage is not None
-    trials = np.arange(min(_MOST_TRIALS, math.ceil(_COINS / one.projection.sent))) % PUBLIC_SEEDS
-    rarest, likely = 1.0, 1.0
-    for start in (0.0, 1.0):
-        world = replace(one, state=replace(one.state, broadcast=torch.full_like(one.state.broadcast, start)))
-        ones = float(world.own(torch.zeros(size), trials).double().sum())
-        drawn = len(trials) * one.projection.sent * stage.trials
-        rare = ones if start == 0.0 else drawn - ones
-        likely = min(likely, float(bdtr(rare, drawn, claim.coins.floor)))
-        rarest = min(rarest, rare / drawn)
-    return Check(
-        name="floor",
-        passed=likely >= FALSE_ALARM,
-        detail=f"the rarer side comes up in {rarest:.4f} of the coins, claimed at least {claim.coins.floor:g}; of so "
-        f"few or fewer the probability is {likely:.2g}",
-    )
-
-
-def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """No two rounds or clients share noise, drawn from the run's own source: no two noise vectors are correlated."""
-    zeros, vectors = torch.zeros(1, size), []
-    alone = claim.seen == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
-    for number in range(_ROUNDS):
-        world = replace(one, state=replace(one.state, round=number))
-        if alone:
-            sent = world.upload(zeros.expand(world.clients, -1), np.arange(world.clients))
-            vectors += list(sent.coded if claim.seen == "uploads" and not claim.coins else sent.arrived)
-        else:
-            vectors.append(_of_the_sum(world, zeros[0]))
-    stacked = torch.stack(vectors).double()
-    stacked = stacked - stacked.mean(dim=1, keepdim=True) if stacked.shape[1] > 2 else stacked
-    repeated = len(stacked) - len(torch.unique(stacked, dim=0))
-    lengths = torch.linalg.vector_norm(stacked, dim=1).clamp_min(1e-300)
-    products = ((stacked @ stacked.T) / lengths / lengths[:, None]).fill_diagonal_(0.0)
-    count = len(vectors)
-    largest = float(products.abs().max()) if count > 1 else 0.0
-    limit = float(-ndtri(FALSE_ALARM / count**2)) / math.sqrt(stacked.shape[1])
-    return Check(
-        name="seeds",
-        passed=repeated == 0 and (largest < limit or limit > _SAME),
-        detail=f"{count} noise vectors of {_ROUNDS} rounds: {repeated} the same as another, largest correlation "
-        f"{largest:.3f}" + (f", expected below {limit:.3f}" if limit <= _SAME else " (too short to judge)"),
-    )
-
-
-def _of_the_sum(world: OneRound, zeros: Tensor) -> Tensor:
-    """The noise [sent] of one whole round in which all clients send zeros."""
-    noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.quiet)
-    moves = noisy.moves(None, zeros)
-    return noisy.released(noisy.run(moves, noisy.together())) - quiet.released(quiet.run(moves, quiet.together()))
 
 
 def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
@@ -170,3 +108,64 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
 
 def _norm(rows: Tensor) -> float:
     return float(torch.linalg.vector_norm(rows.double(), dim=-1).max())
+
+
+def public_map_check(one: OneRound) -> Check | None:
+    """Two worlds that differ in all private data have the same map, and no client holds a public sample.
+
+    None where the map comes from seeds alone. Exact.
+    """
+    choice, local = one.method.stages.project.choice, one.method.clients
+    choice = choice.choice if isinstance(choice, PublicSigns) else choice
+    if not isinstance(choice, PublicTopMask) or not isinstance(choice.trainer, LocalTraining):
+        return None
+    state, trainer = one.state, choice.trainer
+    others = replace(trainer, inputs=torch.zeros_like(trainer.inputs), labels=torch.zeros_like(trainer.labels))
+    maps = [
+        each.for_round(state.broadcast, state.round, one.seeds) for each in (choice, replace(choice, trainer=others))
+    ]
+    unit = torch.ones(one.projection.sent)
+    same = torch.equal(maps[0].adjoint(unit), maps[1].adjoint(unit))
+    held = torch.from_numpy(np.concatenate([local.partition.of(client) for client in range(local.partition.clients)]))
+    common = _common(choice.inputs, choice.labels, local.inputs[held], local.labels[held])
+    return Check(
+        name="public map",
+        passed=same and common == 0,
+        detail=("the map stays" if same else "the map changes") + " when all private data become zero; clients hold "
+        f"{common} of the {len(choice.labels)} public samples",
+    )
+
+
+def _common(inputs: Tensor, labels: Tensor, held: Tensor, held_labels: Tensor) -> int:
+    """How many of the samples are among those that are held."""
+    private = {_bytes(sample, label) for sample, label in zip(held, held_labels, strict=True)}
+    return sum(_bytes(sample, label) in private for sample, label in zip(inputs, labels, strict=True))
+
+
+def _bytes(sample: Tensor, label: Tensor) -> bytes:
+    return bytes(sample.cpu().contiguous().numpy().tobytes()) + bytes(label.cpu().numpy().tobytes())
+
+
+def state_check(trials: Sequence[Trials]) -> Check:
+    """Every new state is what the server's rule makes of the released mean and the next clip norm: post-processing."""
+    whole = all(one.replays for one in trials)
+    return Check(
+        name="state",
+        passed=whole,
+        detail="every new state follows from the released sum"
+        if whole
+        else "a new state is not what the server's rule makes of the released sum: something else went into it",
+    )
+
+
+def ledger_check(trials: Sequence[Trials]) -> Check:
+    """The same lines in every round, whichever world it was in, one release among them: what is charged and written
+    does not depend on data."""
+    lines: set[tuple[str, ...]] = set().union(*(one.entries for one in trials))
+    return Check(
+        name="ledger",
+        passed=len(lines) == 1 and all(len(one) == 1 for one in lines),
+        detail="every round wrote the same one release"
+        if len(lines) == 1
+        else f"{len(lines)} different things were written by rounds that differ in what clients sent",
+    )

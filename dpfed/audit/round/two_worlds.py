@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.audit.round.bound_checks import in_metric
 from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.clip_check import in_metric
 from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
 from dpfed.audit.round.count_of_norms import CountOfNorms
 from dpfed.audit.round.neighbours import Neighbours

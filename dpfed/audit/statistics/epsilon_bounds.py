@@ -12,8 +12,7 @@ from scipy.special import betaincinv, ndtri
 
 from accounting import require
 from accounting.gaussian import epsilon_from_below
-from dpfed.audit.statistics.clopper_pearson import upper_limit
-from dpfed.audit.statistics.scores import checked_scores
+from dpfed.audit.statistics.error_counts import checked_scores, upper_limit
 from dpfed.audit.statistics.thresholds import Cuts, overfull
 from dpfed.errors import ConfigError
 

@@ -18,7 +18,7 @@ from scipy.special import betainc, ndtr, ndtri
 
 from accounting import require
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.scores import checked_scores
+from dpfed.audit.statistics.error_counts import checked_scores
 from dpfed.audit.statistics.thresholds import PrivacyProfile
 from dpfed.errors import ConfigError
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr
 
+from dpfed.audit.statistics.error_counts import ErrorCounts
 from dpfed.audit.statistics.rejection import reject_counts
 from dpfed.audit.statistics.score_law import Deviation, NormalMixture, ScoreLaw
-from dpfed.audit.statistics.scores import ErrorCounts
 from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 
 LIKELY = 0.9

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import require
-from dpfed.audit.statistics.scores import ErrorCounts, checked_scores
+from dpfed.audit.statistics.error_counts import ErrorCounts, checked_scores
 from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 from dpfed.errors import ConfigError
 

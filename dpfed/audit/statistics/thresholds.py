@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from accounting import require
-from dpfed.audit.statistics.clopper_pearson import upper_limit
+from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]

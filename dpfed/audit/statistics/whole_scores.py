@@ -8,7 +8,7 @@ Why the bound holds. Let g be any function of a score that is settled beforehand
 where present clients move f times as far as claimed. D rises with f. The difference of the two sample means less
 t_{1-alpha} standard errors is above D(true f) with probability alpha, up to the normal law of means; so the largest f
 with D(f) below it is above the true one as rarely. g is chosen for power: log-likelihood ratios of cells for mixtures
-of normal laws (`of`), the ratio itself for coins (`coin_scores`), the score itself for sums of whole numbers, whose
+of normal laws (`of`), the ratio itself for coins (`coin_ratios`), the score itself for sums of whole numbers, whose
 noise may have any law (`linear`).
 """
 
@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, stdtrit
 
 from accounting import require
+from dpfed.audit.statistics.error_counts import checked_scores
 from dpfed.audit.statistics.score_law import NormalMixture
-from dpfed.audit.statistics.scores import checked_scores
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]

@@ -12,16 +12,14 @@ import torch
 from accounting import gaussian
 from accounting.compose import profiles
 from accounting.mechanisms import Composed, PoissonSampling, Subsampled
-from dpfed.audit.round import noise_checks, round_checks
-from dpfed.audit.round.clip_check import norm_check
+from dpfed.audit.round import bound_checks, noise_checks, round_checks
+from dpfed.audit.round.bound_checks import norm_check
+from dpfed.audit.round.draw_checks import sampler_check, secure_check
 from dpfed.audit.round.method_setting import configured, round_of
 from dpfed.audit.round.noise_checks import noise_of
-from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.one_stream import OneStream
-from dpfed.audit.round.public_map_check import public_map_check
+from dpfed.audit.round.one_round import OneRound, OneStream
 from dpfed.audit.round.round_audit import Share, claimed, pairs_of
-from dpfed.audit.round.sampler_check import sampler_check
-from dpfed.audit.round.secure_check import secure_check
+from dpfed.audit.round.round_checks import public_map_check
 from dpfed.audit.round.two_worlds import TwoWorlds
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.audit.statistics.rejection import reject_claim
@@ -139,8 +137,8 @@ def check(name, trials=0, unit="draws"):
             "public map": lambda: public_map_check(case.one),
             "sampler": lambda: sampler_check(case.one.method.sampler, Simulated(seeds=Seeds(root=seed)), trials),
             "norm": lambda: norm_check(fresh, claim, size),
-            "floor": lambda: round_checks.floor_check(fresh, claim, size),
-            "seeds": lambda: round_checks.seeds_check(own, claim, size),
+            "floor": lambda: bound_checks.floor_check(fresh, claim, size),
+            "seeds": lambda: noise_checks.seeds_check(own, claim, size),
             "noise": lambda: noise_checks.size_check(noise_of(fresh, claim, size, trials)),
             "tails": lambda: noise_checks.tail_check(noise_of(fresh, claim, size, trials)),
             "coordinates": lambda: noise_checks.coordinates_check(noise_of(fresh, claim, size, trials)),

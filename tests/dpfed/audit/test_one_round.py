@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.audit.round.clip_check import norm_check
+from dpfed.audit.round.bound_checks import norm_check
 from dpfed.audit.round.method_setting import configured, round_of
-from dpfed.audit.round.one_stream import NoDraws, OneStream
+from dpfed.audit.round.one_round import NoDraws, OneStream
 from dpfed.audit.round.round_audit import claimed
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.run import watched

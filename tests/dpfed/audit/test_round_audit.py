@@ -17,7 +17,7 @@ from dpfed.audit.round import round_checks
 from dpfed.audit.round.claims import claim_of, trade_off
 from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinRatio
 from dpfed.audit.round.method_setting import audit_upload, audited_methods, configured, round_of
-from dpfed.audit.round.one_stream import OneStream
+from dpfed.audit.round.one_round import OneStream
 from dpfed.audit.round.round_audit import ENOUGH, Share, claimed, pairs_of, shares_of
 from dpfed.audit.round.two_worlds import TwoWorlds
 from dpfed.cli import status

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import beta, norm
 
 from dpfed.audit.statistics import thresholds
-from dpfed.audit.statistics.clopper_pearson import upper_limit
+from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.statistics.score_law import plain
 from dpfed.audit.statistics.thresholds import Cuts, Thresholds, coins, guessing, overfull
 from dpfed.errors import ConfigError

@@ -5,7 +5,7 @@ import pytest
 
 from dpfed.audit.others.accountant_settings import SETTINGS
 from dpfed.audit.others.accountants import audit_accountant
-from dpfed.audit.others.flower_cases import CASES, audit_flower
+from dpfed.audit.others.flower import CASES, audit_flower
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
 

@@ -13,7 +13,7 @@ from dpfed.aggregation import dropouts
 from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.graph import random_circle
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.audit.round.sampler_check import cohorts_check
+from dpfed.audit.round.draw_checks import cohorts_check
 from dpfed.clients import records
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches

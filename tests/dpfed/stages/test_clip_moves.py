@@ -9,10 +9,9 @@ import torch
 
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.sum_evidence import rows_are_bounded
-from dpfed.audit.round.clip_check import norm_check
+from dpfed.audit.round.bound_checks import norm_check, window_check
 from dpfed.audit.round.method_setting import configured, round_of
 from dpfed.audit.round.round_audit import claimed
-from dpfed.audit.round.window_check import window_check
 from dpfed.errors import ConfigError
 from dpfed.run import loop
 from dpfed.run.experiment import build

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.audit.statistics.clopper_pearson import upper_limit
+from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.config.tables import override, parse
 from dpfed.randomness import Secure, Simulated
 from dpfed.run.experiment import build

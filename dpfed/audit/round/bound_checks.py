@@ -1,17 +1,27 @@
-"""Is the bound on one client's part of a sum kept, whoever the client is and whatever it sends?"""
+"""Checks of the bound on one client's part of a sum, for each client and adversarial updates."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import torch
+from scipy.special import bdtr
 from torch import Tensor
 
+from accounting.mechanisms import BernoulliAggregate
 from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.one_round import OneRound
+from dpfed.audit.round.one_round import PUBLIC_SEEDS, OneRound
 from dpfed.audit.round.whole_round import WholeRounds
-from dpfed.audit.verdict import Check
+from dpfed.audit.verdict import FALSE_ALARM, Check
+from dpfed.stages.coins import PrivateCoins
+
+_COINS = 30_000
+_MOST_TRIALS = 3_000
 
 _ROUNDING = 1e-5  # of float32 sums, relative
+
 _ABOVE = (1e-6, 1e-3, 5e-3, 1e-2, 0.1, 9.0)
 """Norms just above the bound, and ten times of it: an excess over it."""
 
@@ -99,3 +109,64 @@ def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
         "NaN": broken,
         "infinity": infinite,
     }
+
+
+def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+    """No client's move, however wrong, leaves the clip in any coordinate, and the coins that fill up a sum are those of
+    the public probabilities. None where the account relies on neither, or the coins have noise before them.
+
+    Rows of every client: exact but for float32. Coins that fill up: the sum of squared standard scores of all counts of
+    a round without uploads, against a chi-squared law (false alarm nearly 1e-6). Canaries come on top of the slots:
+    independent coins that are added to a sum are a post-processing of it, wherever they lie.
+    """
+    stage, coins = one.method.stages.find(PrivateCoins), claim.coins
+    if stage is None or not isinstance(coins, BernoulliAggregate) or coins.others != "near-reference":
+        return None
+    l2_clip = None if coins.l2_clip is None else coins.l2_clip / stage.trials**0.5
+    reach = min(clip for clip in (coins.linf_clip, l2_clip) if clip is not None)
+    ids = np.arange(one.clients)
+    farthest = max(
+        float(in_metric(one, claim, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max()) / reach
+        for update in adversarial_updates(one, size).values()
+    )
+    chance = None if coins.noise_std else _chance_of_padding(one, stage)
+    return Check(
+        name="window",
+        passed=farthest <= 1 + _ROUNDING and (chance is None or chance >= FALSE_ALARM),
+        detail=f"farthest coin of any client: {farthest:.6f} of the clip in a coordinate"
+        + ("" if chance is None else f"; coins that fill up a sum are as likely as {chance:.2g}"),
+    )
+
+
+def _chance_of_padding(one: OneRound, stage: PrivateCoins) -> float:
+    """How likely counts at least as far from the public probabilities as those of a round without uploads are."""
+    from scipy.stats import chi2
+
+    now = replace(one.announced, uploads=0)
+    count = (stage.slots or 0) + (0 if stage.canaries is None else stage.canaries(now.number))
+    off = stage.server(torch.zeros_like(one.reference), now).double()
+    theta = one.reference.double().clamp(stage.edge, 1 - stage.edge)
+    scores = stage.trials * off.square() / (count * theta * (1 - theta))
+    return float(chi2.sf(float(scores.sum()), len(scores)))
+
+
+def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
+    """Coins of public probabilities 0 and 1 still come up with at least the claimed floor, and at most one minus it."""
+    stage = one.method.stages.find(PrivateCoins)
+    assert claim.coins is not None
+    assert stage is not None
+    trials = np.arange(min(_MOST_TRIALS, math.ceil(_COINS / one.projection.sent))) % PUBLIC_SEEDS
+    rarest, likely = 1.0, 1.0
+    for start in (0.0, 1.0):
+        world = replace(one, state=replace(one.state, broadcast=torch.full_like(one.state.broadcast, start)))
+        ones = float(world.own(torch.zeros(size), trials).double().sum())
+        drawn = len(trials) * one.projection.sent * stage.trials
+        rare = ones if start == 0.0 else drawn - ones
+        likely = min(likely, float(bdtr(rare, drawn, claim.coins.floor)))
+        rarest = min(rarest, rare / drawn)
+    return Check(
+        name="floor",
+        passed=likely >= FALSE_ALARM,
+        detail=f"the rarer side comes up in {rarest:.4f} of the coins, claimed at least {claim.coins.floor:g}; of so "
+        f"few or fewer the probability is {likely:.2g}",
+    )

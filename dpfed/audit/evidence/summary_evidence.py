@@ -11,19 +11,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from accounting.errors import AccountingError
-from accounting.ledger import population_key
+from accounting.ledger import LocalRelease, Release, population_key
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.run_lines import Unavailable
+from dpfed.audit.verdict import Finding
+from dpfed.config.tables import Config
 from dpfed.errors import DpfedError
+from dpfed.methods.catalogue import method
+from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.run.binding import population_of, start_of
 from dpfed.run.experiment import Experiment
+from dpfed.run.protection import CHARGED_LOSSES, not_protected, on_nodes
 from dpfed.run.scores import tested, validated
-from dpfed.run.summary import bytes_of, delta_for_failures, uplink_megabytes
+from dpfed.run.server_view import hostile_clients_view, server_view
+from dpfed.run.summary import bytes_of, delta_for_failures, schedule_facts, uplink_megabytes
 from dpfed.server.state import ServerState
 
-Finding = tuple[bool | None, str]
-
 _EXACT = 1e-6
+
 _OF_SCORES = 1e-3
 """Of scores, which processors round differently; of an accuracy also two samples."""
 
@@ -135,3 +140,80 @@ def _require_same(files: RunFiles, experiment: Experiment) -> None:
         raise Unavailable("the folder has no key of its clients' fingerprint, so that the data here may be other data.")
     if header.population != population_of(experiment, key) or header.binding.get("start") != start_of(experiment):
         raise Unavailable("the data or the start that this machine makes of config.toml are not those of the run.")
+
+
+def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:
+    """Keys of the summary that follow from the configuration alone."""
+    config = files.config
+    return {
+        "method": config.method.name,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "aggregation": config.aggregation.kind,
+        "seed": config.run.seed,
+        "for_release": config.run.for_release,
+    }
+
+
+def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
+    """Keys of the summary that follow from what was released, and its promise; none where nothing was."""
+    releases = files.trusted_ledger.releases
+    if not releases:
+        return {}
+    last = releases[-1]
+    found: dict[str, Any] = {
+        "accountant": files.guarantee.method,
+        "noise_placement": last.noise_placement if isinstance(last, Release) else "local steps",
+        "clip_norm": files.published[-1].clip_norm if files.published else None,
+    }
+    if isinstance(last, LocalRelease):
+        return found | {
+            "noise": "gaussian",
+            "noise_multiplier": last.noise_std / last.clip_norm,
+            "server_epsilon": None,
+            "hostile_clients_epsilon": None,
+        }
+    goal = files.promise.goal
+    against_server, against_clients = (
+        view(files.config, goal, len(releases)) for view in (server_view, hostile_clients_view)
+    )
+    return found | {
+        "noise": "coins" if goal.noise_multiplier is None else goal.integers.kind if goal.integers else "gaussian",
+        "noise_multiplier": goal.noise_multiplier,
+        **schedule_facts(goal),
+        "server_epsilon": against_server.epsilon if against_server else None,
+        "server_epsilon_rounds": against_server.rounds if against_server else None,
+        "hostile_clients_epsilon": against_clients.epsilon if against_clients else None,
+        "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
+    }
+
+
+def protection_problem(files: RunFiles) -> str | None:
+    """Whether summary.json leaves out something that the stated epsilon does not cover. The note on public samples
+    names the data, which is not in the folder: of it only that it is there."""
+    stated = files.summary.get("not_protected")
+    if not isinstance(stated, list) or not all(isinstance(one, str) for one in stated):
+        return "not_protected is no list of notes"
+    config, public = files.config, []
+    if config.data.public:
+        public = [one for one in stated if one.startswith(f"{config.data.public} samples ") and "not protected" in one]
+        if len(public) != 1:
+            return "not_protected does not name the public samples"
+    set_aside = [one for one in stated if one.startswith(f"{config.data.validation} training samples are set aside")]
+    if len(set_aside) != (config.data.validation is not None):
+        return "not_protected does not name the validation samples"
+    expected = not_protected([*public, *set_aside], config, decodes_first(config))
+    if files.trusted_ledger.header.plan is None:  # of version 0.2
+        expected = tuple(one for one in expected if one != CHARGED_LOSSES)
+    nodes = config.aggregation.kind == "protocol"  # of which the clients may be nodes of an engine: no file names one
+    lacking = [one for one in expected if one not in stated and not (nodes and on_nodes(one) in stated)]
+    return f"not_protected lacks {lacking[0]!r}" if lacking else None
+
+
+def decodes_first(config: Config) -> bool:
+    """Whether a trusted server decodes every upload before it clips."""
+    chosen = method(config.method.name)
+    coins = chosen.coins or signs_are_coins(config, chosen)
+    if config.privacy is None or coins or chosen.dithered or in_integers(config) or seen(config) != "sum":
+        return False
+    return not is_linear(config, chosen)
