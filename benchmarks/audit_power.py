@@ -72,7 +72,7 @@ def two_worlds(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
 def any_mechanism(count: int, rng: np.random.Generator) -> float:
     law = score_law.plain(MU)
     at = np.linspace(-6.0, MU + 6.0, 121)
-    cuts = thresholds.guessing(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
+    cuts = epsilon_bounds.guessing(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
     return epsilon_bounds.epsilon_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cuts=cuts).epsilon
 
 

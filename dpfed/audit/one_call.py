@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dpfed.audit.functions.audit import audit_function
-from dpfed.audit.functions.outcome import FunctionAudit
+from dpfed.audit.functions.audit import FunctionAudit, audit_function
 from dpfed.audit.others.accountants import AccountantAudit, audit_accountant
 from dpfed.config import registered
 from dpfed.config.own_code import named_files

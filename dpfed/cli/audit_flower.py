@@ -12,7 +12,7 @@ from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.audit.functions.outcome import FunctionAudit
+    from dpfed.audit.functions.audit import FunctionAudit
     from dpfed.audit.others.flower import FlowerCase
 
 
@@ -75,4 +75,4 @@ def _show(found: list[tuple[FlowerCase, FunctionAudit]]) -> None:
         )
     console().print(table)
     for _, done in found:
-        console().print(f"{done.name}: {done.verdict_in_full}. {done.in_words()}", highlight=False)
+        console().print(f"{done.method}: {done.verdict_in_full}. {done.in_words()}", highlight=False)

@@ -224,3 +224,17 @@ def _of_profile(claim: Callable[[Floats], ArrayLike], delta: float, adjacency: s
         gaussian=False,
         adjacency=Adjacency.of(adjacency or "add-remove"),
     )
+
+
+def farthest(mu: float) -> float:
+    """How far apart any score of a mu-GDP mechanism is at most, in stds within its worlds, over mu: a little more than
+    1, or for large mu much more (of signs, say). With densities p, q and m = (p + q) / 2, the square of a score's gap
+    over its variance under m (that within, and a quarter of the square) is at most the integral of (p - q)^2 / m
+    (Cauchy-Schwarz), and no post-processing makes that larger."""
+    if not 0 < mu < math.inf:
+        return math.inf
+    at = np.linspace(-10.0, mu + 10.0, 20_001)
+    p, q = (np.exp(-((at - shift) ** 2) / 2) / math.sqrt(2 * math.pi) for shift in (0.0, mu))
+    m = (p + q) / 2
+    total = float(((p - q) ** 2 / np.maximum(m, 1e-300)).sum() * (at[1] - at[0]))
+    return math.sqrt(total / max(1 - total / 4, 1e-12)) / mu

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dpfed.audit.functions.claim import FunctionClaim
-from dpfed.audit.functions.outcome import FunctionTest
+from dpfed.audit.outcome import PairTest
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift
 from dpfed.audit.statistics.error_counts import ErrorCounts, upper_limit
 from dpfed.audit.statistics.rejection import reject_counts
@@ -66,7 +66,7 @@ def _learnt(one: Floats, other: Floats) -> Guesses:
     return found
 
 
-def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> FunctionTest:
+def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> PairTest:
     """Whether the guesses refute the claim. guesses0, guesses1: of all trials of worlds 0 and 1, each of which a fair
     coin has chosen; alpha has the condition that each pair has both.
 
@@ -92,14 +92,14 @@ def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alp
     share = alpha if claim.gaussian else half
     cuts = Cuts(low=-0.5, high=0.5, origin="which outputs the pilot saw")
     plain_bound = epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=share, cuts=cuts).epsilon
-    return FunctionTest(
+    return PairTest(
         pair="all pairs, by the kind of output or by outputs that come again",
         score="events",
         gap=0.0,
         trials=trials,
         lower_bound=plain_bound,
         lower_bound_gdp=epsilon_of_shift(mu, delta=claim.delta),
-        finds=math.inf,
+        mu=mu,
         test=tested,
-        beyond=mu > claim.mu * (1 + _ROUNDING) if claim.gaussian else plain_bound > claim.epsilon * (1 + _ROUNDING),
+        too_far=mu > claim.mu * (1 + _ROUNDING) if claim.gaussian else plain_bound > claim.epsilon * (1 + _ROUNDING),
     )

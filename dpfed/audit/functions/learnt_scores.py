@@ -21,10 +21,11 @@ from scipy.special import ndtr
 from dpfed.audit.functions.claim import DrawnGaussian
 from dpfed.audit.functions.outputs import widened
 from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics.epsilon_bounds import guessing
 from dpfed.audit.statistics.error_counts import ErrorCounts
 from dpfed.audit.statistics.power import for_a_fault
 from dpfed.audit.statistics.rejection import reject_counts
-from dpfed.audit.statistics.thresholds import Cuts, PrivacyProfile, Thresholds
+from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts, Thresholds
 
 Floats = NDArray[np.float64]
 
@@ -93,8 +94,8 @@ class LearntScore:
         alpha: float,
         delta: float,
         drawn: DrawnGaussian | None = None,
-    ) -> tuple[Thresholds, Cuts, float]:
-        """Where to cut for the claim, where to guess, and the scores' middle; as the smoothed pilot would have it.
+    ) -> ScoreCuts:
+        """Return where to cut for the claim, where to guess, and the scores' middle, by the smoothed pilot.
 
         mu:    of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
         drawn: of the claim, where the Gaussian's cohort is drawn: a second cut is where its law has it best
@@ -103,25 +104,26 @@ class LearntScore:
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
         width = self.std * 1.06 * len(self.pilot[0]) ** -0.2
         if not width > 1e-12 * max(abs(low), abs(high)):
-            cut = Cuts(low=middle, high=middle, origin="the pilot's middle")
-            return Thresholds(values=(middle,), origin=cut.origin), cut, middle
-        errors = _smoothed(self.pilot, width)
+            return ScoreCuts.at(middle, "the pilot's middle")
         at = np.linspace(low - 3 * width, high + 3 * width, _CANDIDATES)
-        guesses = thresholds.guessing(_smoothed(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
+        guesses = guessing(_smoothed(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
         if mu is not None:
             apart = min(max(mu, self.separation), _FAR_APART)
             unit = thresholds.claimed_gaussian(apart, trials=trials // 2, alpha=alpha).values[0]
             values = (self.centre + self.towards_one * self.std * unit,)
-            return Thresholds(values=values, origin="a pilot, for Gaussian scores"), guesses, middle
+            cut = Thresholds(values=values, origin="a pilot, for Gaussian scores")
+            return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed((short[0], short[1]), _A_FIFTH_SHORT * width)
         shown = [_excess(errors(float(t)), profile, trials=trials // 2, alpha=alpha) for t in at]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
         if drawn is None:
-            return Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth"), guesses, middle
+            cut = Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth")
+            return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
         unit = for_a_fault(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
         best = self.centre + self.towards_one * (unit - drawn.centre) * self.std / drawn.std
-        return Thresholds(values=(loudest, best), origin="a pilot and the claim's law"), guesses, middle
+        cut = Thresholds(values=(loudest, best), origin="a pilot and the claim's law")
+        return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
 
 
 def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from accounting.rounding import downwards, upwards
-from dpfed.audit.functions.claim import FunctionClaim
+from dpfed.audit.functions.claim import FunctionClaim, farthest
 from dpfed.audit.functions.events import Events
 from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
-from dpfed.audit.functions.outcome import farthest
-from dpfed.audit.functions.trials import Trials
+from dpfed.audit.functions.trials import CallTrials
 from dpfed.audit.functions.worlds import Worlds
 from dpfed.audit.verdict import Check
 
@@ -47,7 +46,7 @@ class Pilot:
 
 
 def pairs_with_trials(
-    trial: Trials, pairs: Sequence[Worlds], trials: int
+    trial: CallTrials, pairs: Sequence[Worlds], trials: int
 ) -> tuple[list[Worlds], list[Pilot], tuple[str, ...]]:
     """Return the pairs that get trials, their pilots, and the names of screened pairs that get none.
 
@@ -67,7 +66,7 @@ def pairs_with_trials(
 
 
 def exact_distance(
-    trial: Trials, claim: FunctionClaim, pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float
+    trial: CallTrials, claim: FunctionClaim, pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float
 ) -> Check | None:
     """Check the exact distance of two calls with the same seed, of the pair whose pilot shows the most.
 
@@ -99,7 +98,7 @@ def exact_distance(
     )
 
 
-def pilot_of(trial: Trials, pair: Worlds, trials: int, *, short: bool = False) -> Pilot:
+def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = False) -> Pilot:
     """To learn the scores from seeds that both worlds share, or from more where noise does not follow them; and to
     measure them from others. short: with as few calls as show a gross fault."""
     count, words = 50 if short else max(50, trials // 80), f"pilot, {pair.name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from dpfed.audit.functions.outputs import Output, coded_table
 from dpfed.audit.functions.worlds import Worlds
+from dpfed.audit.trials import Ids, Progress, in_drawn_order
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str], None]
-
-_CHUNK = 500
 
 
 class Calls(Protocol):
@@ -27,7 +25,7 @@ class Calls(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trials:
+class CallTrials:
     """Calls of both worlds in an order that is drawn, so that nothing that changes from call to call tells them apart.
 
     raised: what exceptions said, of calls that ended so; called: how many calls there were, a list of their chunks'
@@ -41,16 +39,20 @@ class Trials:
 
     def chunks(
         self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
-    ) -> Iterator[tuple[NDArray[np.int64], list[Output]]]:
+    ) -> Iterator[tuple[Ids, list[Output]]]:
         """Some outputs at a time, and which they are: first those of world 0 from its seeds, then those of world 1."""
         both = [*seeds[0], *seeds[1]]
-        order = self.seeds.permutation(len(both))
-        for start in range(0, len(order), _CHUNK):
-            chunk = order[start : start + _CHUNK]
-            rows = self.calls.outputs(pair.both, [int(k >= len(seeds[0])) for k in chunk], [both[k] for k in chunk])
+
+        def call(numbers: list[int]) -> list[Output]:
+            rows = self.calls.outputs(pair.both, [int(k >= len(seeds[0])) for k in numbers], [both[k] for k in numbers])
             self.raised.extend(row.raised for row in rows if row.raised)
             self.called.append(len(rows))
-            self.say(f"{words}: {start + len(rows):,} of {len(order):,} calls")
+            return rows
+
+        done = 0
+        for chunk, rows in in_drawn_order(call, len(both), self.seeds):
+            done += len(rows)
+            self.say(f"{words}: {done:,} of {len(both):,} calls")
             yield chunk, rows
 
     def tables(self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str) -> tuple[Floats, Floats]:

@@ -15,6 +15,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.process import Process
 from dpfed.audit.others.accountant_adapters import BUILT_IN, Asked
 from dpfed.audit.others.accountant_settings import SETTINGS, Proven, Setting, proven
+from dpfed.audit.trials import Progress
 from dpfed.audit.verdict import in_full
 from dpfed.errors import ConfigError, RunError
 
@@ -120,7 +121,7 @@ def audit_accountant(
     *,
     settings: Sequence[Setting] = SETTINGS,
     seconds: float = 60.0,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> AccountantAudit:
     """Ask an accountant for the epsilon of each setting, in a process of its own.
 
@@ -192,9 +193,7 @@ def _by_keywords(name: str, found: Any) -> ByKeywords:
     return ByKeywords(function=found)
 
 
-def _cases(
-    label: str, ask: Asked, settings: Sequence[Setting], seconds: float, say: Callable[[str], None]
-) -> list[Case]:
+def _cases(label: str, ask: Asked, settings: Sequence[Setting], seconds: float, say: Progress) -> list[Case]:
     found: list[Case] = []
     while len(found) < len(settings):
         with Process(ask, arrays="numpy", batched=False, time_limit=seconds) as process:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.functions.audit import audit_function
+from dpfed.audit.functions.audit import FunctionAudit, audit_function
 from dpfed.audit.functions.claim import equivalent_shift
-from dpfed.audit.functions.outcome import FunctionAudit
 from dpfed.audit.functions.worlds import pairs_of_updates
+from dpfed.audit.trials import Progress
 from dpfed.errors import ConfigError
 
 CLIP_NORM = 1.0
@@ -108,7 +108,7 @@ def audit_flower(
     trials: int | None = None,
     only: str | None = None,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> FunctionAudit:
     """Audit one case. only: this pair of neighbours (`functions.worlds`). ConfigError where flwr is missing."""
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,13 +82,14 @@ class Claim:
         return None if self.coins else self.sensitivity / self.noise_std
 
     @property
-    def is_gaussian(self) -> bool:
-        """Whether the claim is exactly mu-Gaussian DP, so that a shift above mu refutes it."""
-        return noise_of(self.mechanism) is not None and self.unsampled is self.mechanism
+    def words(self) -> str:
+        """Kind of mechanism and adjacency."""
+        return f"{self.mechanism.to_dict()['kind']}, {self.adjacency} neighbours"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The mechanism as the ledger writes it."""
-        return self.mechanism.to_dict()
+    @property
+    def gaussian(self) -> bool:
+        """True if the claim is exactly mu-Gaussian DP, so that a shift above mu refutes it."""
+        return noise_of(self.mechanism) is not None and self.unsampled is self.mechanism
 
 
 def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:

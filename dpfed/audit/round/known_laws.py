@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from accounting.compose import lower_bound
 from accounting.errors import AccountingError
 from accounting.mechanisms import DiscreteGaussian, FullParticipation, Skellam, Subsampled, noise_of
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.outcome import Moved
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, whole_scores_of_coins
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
@@ -23,15 +24,6 @@ Floats = NDArray[np.float64]
 
 _FARTHEST = 12.0
 _WIDEST = 2_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moved:
-    """factor: the client moves the release at least so far, over what is claimed. epsilon: what that shows at the
-    claim's delta if all else is as claimed; None where no such bound is known."""
-
-    factor: float
-    epsilon: float | None
 
 
 def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from dpfed.audit.round.draw_checks import cohorts_check, secure_check
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.round_audit import TRIALS, UploadAudit, audit_round
 from dpfed.audit.round.several_rounds import several_rounds_check
+from dpfed.audit.trials import Progress
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, override, parse
@@ -133,7 +134,7 @@ def audit_upload(
     confidence: float = 0.95,
     seed: int = 0,
     draws: int = 300_000,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> UploadAudit:
     """Audit one round of a method; see `round_audit.audit_round`. ConfigError for a method that is never private.
 

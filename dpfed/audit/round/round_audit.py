@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from accounting import require
 from accounting.mechanisms import FullParticipation
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.outcome import Audit, PairTest
 from dpfed.audit.round.bound_checks import floor_check, norm_check, window_check
 from dpfed.audit.round.claims import Claim, claim_of
-from dpfed.audit.round.known_laws import Moved, shown, whole_scores
+from dpfed.audit.round.known_laws import shown, whole_scores
 from dpfed.audit.round.neighbours import Neighbours, Score, pairs_of_coins, pairs_of_sums, pairs_of_uploads, with_counts
 from dpfed.audit.round.noise_checks import coordinates_check, noise_of, seeds_check, size_check, tail_check
 from dpfed.audit.round.one_round import OneRound, OneStream
@@ -27,12 +27,12 @@ from dpfed.audit.round.round_checks import (
     sum_check,
 )
 from dpfed.audit.round.two_worlds import Trials, TwoWorlds
-from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, gdp_lower_bound
+from dpfed.audit.statistics.error_counts import Floats
 from dpfed.audit.statistics.power import LIKELY, MOVES, MOVES_OF_COINS, NOISES, NOTHING, Power, Region, power_of
-from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
-from dpfed.audit.statistics.thresholds import Cuts, Thresholds, coins
+from dpfed.audit.statistics.thresholds import ScoreCuts, coins
 from dpfed.audit.statistics.whole_scores import WholeScores
-from dpfed.audit.verdict import Check, in_full
+from dpfed.audit.trials import PLENTY, Progress, Share, split
+from dpfed.audit.verdict import Check
 from dpfed.compress.dense import Dense
 from dpfed.errors import ConfigError
 from dpfed.models.flat import Block
@@ -44,9 +44,6 @@ ENOUGH = 0.95
 
 TRIALS = 6_000
 """Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
-
-PLENTY = 2_000
-"""Trials of a pair beside the best one."""
 
 _OF_MOVES = 0.1
 """Of a pair's error probability: the part of the test of whole scores, where their law is known."""
@@ -65,125 +62,7 @@ NOT_TESTED = (
 """What no part of this audit can show."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairTest:
-    """One pair of worlds under one score: the test of the claimed profile, and the bounds that these trials give.
-
-    gap: of the noiseless releases over the claimed sensitivity. lower_bound holds for any mechanism; lower_bound_gdp,
-    and the shift mu behind it, only if the mechanism is a Gaussian's. power: of this test, at these numbers of trials;
-    None for other pairs than that with the largest gap, and where the law of the scores is not known. There also:
-    moved, from whole scores, if all but the client's move is as claimed (`whole_scores`); too_far: it moves the release
-    farther than claimed, which refutes the claim.
-    """
-
-    pair: str
-    score: str
-    gap: float
-    trials: int
-    lower_bound: float
-    lower_bound_gdp: float
-    mu: float
-    test: ClaimTest
-    power: Power | None = None
-    moved: Moved | None = None
-    too_far: bool = False
-
-    @property
-    def rejected(self) -> bool:
-        """Whether either test refutes the claim."""
-        return self.test.rejected or self.too_far
-
-    def to_dict(self) -> dict[str, Any]:
-        """As --json has it."""
-        return {**asdict(self), "power": None if self.power is None else self.power.to_dict()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class UploadAudit:
-    """What was claimed, what was seen, and what follows.
-
-    trials: whole rounds in all, or single uploads where each is seen. not_tried: pairs that got none of them.
-    only_measured: pairs of uneven updates whose releases, without noise, are no farther apart than those of the pairs
-    that were tried.
-    """
-
-    method: str
-    claim: Claim
-    confidence: float
-    trials: int
-    seed: int
-    dimension: int
-    tests: tuple[PairTest, ...]
-    checks: tuple[Check, ...]
-    not_tried: tuple[str, ...]
-    only_measured: tuple[str, ...]
-    seconds: float
-
-    @property
-    def score_gap(self) -> float:
-        """The largest noiseless gap of a pair over the claimed sensitivity."""
-        return max((one.gap for one in self.tests if one.score != "support"), default=0.0)
-
-    @property
-    def lower_bound_known_law(self) -> float | None:
-        """Epsilon at delta if all but the client's move is as claimed; None where it is not known."""
-        known = [one.moved.epsilon for one in self.tests if one.moved is not None and one.moved.epsilon is not None]
-        return max(known, default=None)
-
-    @property
-    def power(self) -> Power:
-        """Of the pair that would have found the smallest faults. It does not depend on what the trials showed."""
-        known = [one.power for one in self.tests if one.power is not None and one.gap >= ENOUGH]
-        return min(known, key=_least, default=NOTHING)
-
-    @property
-    def verdict(self) -> str:
-        """fail: the claim or a check is refuted. inconclusive: the trials would not have shown noise short by a fifth,
-        or no pair reaches the claimed sensitivity."""
-        if any(one.rejected for one in self.tests) or not all(check.passed for check in self.checks):
-            return "fail"
-        return "pass" if self.score_gap >= ENOUGH and self.power.enough else "inconclusive"
-
-    @property
-    def verdict_in_full(self) -> str:
-        """The verdict with its scope."""
-        return in_full(self.verdict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON document of `dpfed audit upload --json`."""
-        gaussian = max((one.lower_bound_gdp for one in self.tests), default=0.0) if self.claim.is_gaussian else None
-        return {
-            "method": self.method,
-            "claimed_epsilon": self.claim.epsilon,
-            "delta": self.claim.delta,
-            "lower_bound": max((one.lower_bound for one in self.tests), default=0.0),
-            "lower_bound_if_gaussian": gaussian,
-            "lower_bound_known_law": self.lower_bound_known_law,
-            "confidence": self.confidence,
-            "trials": self.trials,
-            "score_gap": self.score_gap,
-            "power": self.power.to_dict(),
-            "rejected": any(one.rejected for one in self.tests),
-            "checks": [check.to_dict() for check in self.checks],
-            "verdict": self.verdict,
-            "verdict_in_full": self.verdict_in_full,
-            "adjacency": str(self.claim.mechanism.adjacency),
-            "seen": self.claim.seen,
-            "sampling": self.claim.sampling.name,
-            "mechanism": self.claim.to_dict(),
-            "dimension": self.dimension,
-            "pairs": [one.to_dict() for one in self.tests],
-            "not_tried": list(self.not_tried),
-            "only_measured": list(self.only_measured),
-            "not_tested": list(NOT_TESTED),
-            "seed": self.seed,
-            "seconds": self.seconds,
-        }
-
-
-def _least(power: Power) -> tuple[float, float]:
-    """Smallest faults first."""
-    return tuple(math.inf if fault is None else fault for fault in (power.noise_short, power.too_far))  # type: ignore[return-value]
+UploadAudit = Audit[Claim, Power]
 
 
 def audit_round(
@@ -197,7 +76,7 @@ def audit_round(
     delta: float = 1e-5,
     draws: int = 300_000,
     checks: Sequence[Check] = (),
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> UploadAudit:
     """Audit whole rounds of `one` against what its own stages would write in the ledger.
 
@@ -215,24 +94,26 @@ def audit_round(
     claim = claimed(one, delta)
     fresh = one.with_randomness(OneStream(seed))
     size = one.method.clients.course.size
-    say = progress or (lambda words: None)
+    say = progress or str
     say("preparing pairs of neighbours")
     worlds = [TwoWorlds.of(fresh, claim, pair) for pair in pairs_of(one, claim, layout)]
     shares = shares_of(worlds, trials=number, alpha=alpha, seed=seed)
-    tests, seen = [], []
+    tests: list[PairTest] = []
+    seen = []
     for k, share in enumerate(shares, 1):
-        where = f"pair {k} of {len(shares)}, {share.world.pair.name}"
-        outcomes, trials_of = share.tested(lambda words, where=where: say(f"{where}: {words}"))  # type: ignore[misc]
+        where = f"pair {k} of {len(shares)}, {share.pair.pair.name}"
+        outcomes, trials_of = pair_tests(share, lambda words, where=where: say(f"{where}: {words}"))  # type: ignore[misc]
         tests += outcomes
-        seen += trials_of
+        seen.append(trials_of)
     say("checks of noise, bounds, seeds and samplers")
-    return UploadAudit(
+    known = [one.moved.epsilon for one in tests if one.moved is not None and one.moved.epsilon is not None]
+    untried = [one.pair for one in worlds if all(one is not share.pair for share in shares)]
+    return Audit(
         method=method,
         claim=claim,
         confidence=confidence,
         trials=sum(share.trials for share in shares),
         seed=seed,
-        dimension=size,
         tests=tuple(tests),
         checks=(
             *round_checks(one, claim, size, seed, draws),
@@ -241,14 +122,27 @@ def audit_round(
             *_ledger(claim, seen),
             *checks,
         ),
-        not_tried=tuple(
-            one.pair.name for one in worlds if not one.pair.screened and all(one is not share.world for share in shares)
-        ),
-        only_measured=tuple(
-            one.pair.name for one in worlds if one.pair.screened and all(one is not share.world for share in shares)
-        ),
+        power=_best_power(tests),
+        needed_gap=ENOUGH,
+        not_tried=tuple(pair.name for pair in untried if not pair.screened),
+        only_measured=tuple(pair.name for pair in untried if pair.screened),
         seconds=time.monotonic() - began,
+        details={
+            "lower_bound_known_law": max(known, default=None),
+            "seen": claim.seen,
+            "sampling": claim.sampling.name,
+            "mechanism": claim.mechanism.to_dict(),
+            "dimension": size,
+            "not_tested": list(NOT_TESTED),
+        },
     )
+
+
+def _best_power(tests: list[PairTest]) -> Power:
+    """Return the power of the pair that would have found the smallest faults: short noise first, then far moves."""
+    known = [one.power for one in tests if isinstance(one.power, Power) and one.gap >= ENOUGH]
+    sizes = [[math.inf if fault is None else fault for fault in (one.noise_short, one.too_far)] for one in known]
+    return known[sizes.index(min(sizes))] if known else NOTHING
 
 
 def claimed(one: OneRound, delta: float) -> Claim:
@@ -282,99 +176,77 @@ def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Nei
     return pairs_of_uploads(pairs, bound=claim.bound, size=size, lossy=lossy)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Share:
-    """A pair's part of the trials and of the error probability. best: the pair whose power is stated. seed: of the
-    coins that choose each trial's world."""
-
-    world: TwoWorlds
-    trials: int
-    alpha: float
-    best: bool = False
-    seed: int = 0
-
-    def tested(self, say: Callable[[str], None] = lambda words: None) -> tuple[list[PairTest], list[Trials]]:
-        """Its tests, one a score; and what its trials showed. Cuts are settled before the trials that are counted."""
-        say("where scores are cut")
-        world, (n0, n1) = self.world, coins(self.trials, self.seed)
-        alpha, kinds = self.alpha / len(world.pair.scores), world.pair.scores
-        known = {kind: whole_scores(world.claim, world.laws.get(kind)) if self.best else None for kind in kinds}
-        levels = {kind: alpha * (1 if known[kind] is None else 1 - _OF_MOVES) for kind in kinds}
-        cuts = {kind: world.cuts(kind, self.trials, levels[kind]) for kind in kinds}
-        total = f"{self.trials:,} trials"
-        first = world.trials(0, n0, lambda done: say(f"{done:,} of {total}"))
-        seen = [first, world.trials(1, n1, lambda done: say(f"{n0 + done:,} of {total}"))]
-        say(f"what {total} would have found")
-        return [self._test(kind, *cuts[kind], seen, alpha, levels[kind], known[kind]) for kind in kinds], seen
-
-    def _test(
-        self,
-        kind: Score,
-        by_shift: Thresholds,
-        guesses: Cuts,
-        seen: list[Trials],
-        alpha: float,
-        of_test: float,
-        known: WholeScores | None,
-    ) -> PairTest:
-        claim, (one, other) = self.world.claim, (side.scores[kind] for side in seen)
-        level = alpha * (1 - 2.0 ** (1 - self.trials))  # the coins did not all fall alike
-        bound = epsilon_lower_bound(one, other, delta=claim.delta, alpha=level, cuts=guesses)
-        gaussian = gdp_lower_bound(one, other, delta=claim.delta, alpha=level, cut=by_shift.values[0])
-        moved, too_far, power = None, False, self._power(kind, by_shift.values[0], (len(one), len(other)), of_test)
-        if known is not None:
-            law, gap = self.world.laws[kind], self.world.gap
-            moved = shown(claim, law, known, gap, (one, other), alpha=level)
-            too_far = known.moved(one, other, alpha=alpha - of_test) * min(gap, 1.0) > 1 + _ROUNDING
-            power = _with_moves(power, known.finds(len(one), len(other), alpha=alpha - of_test, probability=LIKELY))
-        return PairTest(
-            pair=self.world.pair.name,
-            score=kind,
-            gap=self.world.gap,
-            trials=self.trials,
-            lower_bound=bound.epsilon,
-            lower_bound_gdp=gaussian.epsilon,
-            mu=gaussian.mu or 0.0,
-            test=reject_claim(one, other, claim.profile, alpha=of_test, thresholds=by_shift),
-            power=power,
-            moved=moved,
-            too_far=too_far,
-        )
-
-    def _power(self, kind: Score, threshold: float, trials: tuple[int, int], alpha: float) -> Power | None:
-        law, claim = self.world.laws.get(kind), self.world.claim
-        if law is None or not self.best:
-            return None
-        region = Region.of(claim.profile, law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha)
-        if claim.coins is not None:
-            return power_of(region, law, noises=(), moves=MOVES_OF_COINS)
-        return power_of(region, law, noises=NOISES, moves=MOVES)
+def pair_tests(share: Share[TwoWorlds], say: Progress = str) -> tuple[list[PairTest], Trials]:
+    """Return the tests of a pair, one for each score, and its trials. Cuts are settled before the counted trials."""
+    say("where scores are cut")
+    world, kinds = share.pair, share.pair.pair.scores
+    alpha = share.alpha / len(kinds)
+    known = {kind: whole_scores(world.claim, world.laws.get(kind)) if share.best else None for kind in kinds}
+    of_profile = {kind: alpha * (1 if known[kind] is None else 1 - _OF_MOVES) for kind in kinds}
+    cuts = {kind: world.cuts(kind, share.trials, of_profile[kind]) for kind in kinds}
+    total = f"{share.trials:,} trials"
+    counts = coins(share.trials, share.seed)
+    trials = world.trials(counts, seed=share.seed, say=lambda done: say(f"{done:,} of {total}"))
+    say(f"what {total} would have found")
+    tests = [
+        _test(share, kind, trials.scores[kind], cuts[kind], alpha, of_profile[kind], known[kind]) for kind in kinds
+    ]
+    return tests, trials
 
 
-def _with_moves(power: Power | None, too_far: float | None) -> Power | None:
-    """What either test finds."""
-    if power is None or too_far is None:
-        return power
-    return replace(power, too_far=too_far if power.too_far is None else min(power.too_far, too_far))
+def _test(
+    share: Share[TwoWorlds],
+    kind: Score,
+    seen: tuple[Floats, Floats],
+    cuts: ScoreCuts,
+    alpha: float,
+    of_profile: float,
+    known: WholeScores | None,
+) -> PairTest:
+    """Test one score. known: the score's whole distribution, which takes a part of alpha from the profile's test."""
+    world, claim, gap = share.pair, share.pair.claim, share.pair.gap
+    level, numbers = alpha * share.both_seen, (len(seen[0]), len(seen[1]))
+    test = PairTest.of(
+        seen,
+        claim,
+        cuts,
+        pair=world.pair.name,
+        score=kind,
+        gap=gap,
+        of_profile=of_profile,
+        of_bound=level,
+        of_gaussian=level,
+    )
+    power = _power(world, kind, cuts.of_gaussian, numbers, of_profile) if share.best else None
+    if known is None:
+        return replace(test, power=power)
+    of_moves = alpha - of_profile
+    finds = known.finds(*numbers, alpha=of_moves, probability=LIKELY)
+    return replace(
+        test,
+        moved=shown(claim, world.laws[kind], known, gap, seen, alpha=level),
+        too_far=known.moved(*seen, alpha=of_moves) * min(gap, 1.0) > 1 + _ROUNDING,
+        power=None if power is None else power.or_too_far(finds),
+    )
 
 
-def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[Share]:
-    """Half of the trials, and half of alpha, for the pair with the largest gap; all of both where the others would get
-    fewer than two trials each, and what the others do not need: with more than `PLENTY` each they would find no more of
-    the faults that are theirs. Screened pairs get trials only if their gap, which is measured without noise, is larger
-    than that of all other pairs; so they take nothing from the error probability of the others."""
+def _power(world: TwoWorlds, kind: Score, threshold: float, trials: tuple[int, int], alpha: float) -> Power | None:
+    law, claim = world.laws.get(kind), world.claim
+    if law is None:
+        return None
+    region = Region.of(claim.profile, law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha)
+    if claim.coins is not None:
+        return power_of(region, law, noises=(), moves=MOVES_OF_COINS)
+    return power_of(region, law, noises=NOISES, moves=MOVES)
+
+
+def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[Share[TwoWorlds]]:
+    """Return the pairs' shares of trials and alpha. Screened pairs get some only if their gap, which is measured
+    without noise, is above that of all other pairs: so they take nothing from the error probability of the others."""
     plain = max(one.gap for one in worlds if not one.pair.screened)
     tried = [one for one in worlds if not one.pair.screened or one.gap > plain * (1 + _FARTHER)]
-    largest = max(one.gap for one in tried)
-    best = next(one for one in tried if one.gap >= largest * (1 - 1e-3))
-    others = [one for one in tried if one is not best]
-    part = min(trials // 2 // len(others), PLENTY) if others else 0
-    if part < 2:
-        return [Share(world=best, trials=trials, alpha=alpha, best=True, seed=seed)]
-    level = alpha / 2 if part < PLENTY else alpha / 10  # of all others: they look for gross faults
-    first = Share(world=best, trials=trials - part * len(others), alpha=alpha - level, best=True, seed=seed)
-    rest = [Share(world=one, trials=part, alpha=level / len(others), seed=seed + k) for k, one in enumerate(others, 1)]
-    return [first, *rest]
+    gaps = [one.gap for one in tried]
+    return split(tried, gaps, trials=trials, alpha=alpha, seed=seed, nearly=1 - 1e-3, plenty=PLENTY)
 
 
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) -> list[Check]:

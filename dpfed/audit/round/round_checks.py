@@ -161,7 +161,7 @@ def state_check(trials: Sequence[Trials]) -> Check:
 def ledger_check(trials: Sequence[Trials]) -> Check:
     """The same lines in every round, whichever world it was in, one release among them: what is charged and written
     does not depend on data."""
-    lines: set[tuple[str, ...]] = set().union(*(one.entries for one in trials))
+    lines = frozenset[tuple[str, ...]]().union(*(one.entries for one in trials))
     return Check(
         name="ledger",
         passed=len(lines) == 1 and all(len(one) == 1 for one in lines),

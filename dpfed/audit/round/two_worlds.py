@@ -20,8 +20,10 @@ from dpfed.audit.round.neighbours import Neighbours
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.statistics import power, score_law, thresholds
+from dpfed.audit.statistics.epsilon_bounds import guessing
 from dpfed.audit.statistics.score_law import NormalMixture, ScoreLaw
-from dpfed.audit.statistics.thresholds import Cuts, Thresholds
+from dpfed.audit.statistics.thresholds import Cuts, ScoreCuts, Thresholds
+from dpfed.audit.trials import in_drawn_order
 from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.integers import Integers
 
@@ -37,14 +39,14 @@ _CANDIDATES = 121
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """What n trials of one world showed.
+    """Outcome of trials in both worlds.
 
-    scores:  of each kind, one a trial [n]
+    scores:  of each kind, those of the worlds 0 and 1, one a trial
     entries: everything that was written in the ledger
     replays: every new state followed from the released sum alone
     """
 
-    scores: dict[str, Floats]
+    scores: dict[str, tuple[Floats, Floats]]
     entries: frozenset[tuple[str, ...]]
     replays: bool
 
@@ -77,51 +79,51 @@ class TwoWorlds:
             return _of_coins(cls, one, claim, pair)
         return _of_noise(cls, one, claim, pair)
 
-    def scores(self, world: int, trials: int) -> dict[str, Floats]:
-        """Of each kind that the pair asks for, one score a trial [trials]."""
-        return self.trials(world, trials).scores
+    def trials(self, counts: tuple[int, int], *, seed: int = 0, say: Callable[[int], object] = int) -> Trials:
+        """Run whole rounds until the worlds 0 and 1 have these numbers of trials, in a drawn order. Where every upload
+        is seen by itself, each of a round's uploads is a trial. say: called with the number of trials done."""
+        of_round = self.rounds.one.clients if self.claim.seen == "uploads" else 1
+        rounds = [math.ceil(count / of_round) for count in counts]
+        found: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in self.pair.scores}
+        entries, replays = set(), []
 
-    def trials(self, world: int, trials: int, say: Callable[[int], None] | None = None) -> Trials:
-        """So many whole rounds of one world; where every upload is seen by itself, each of a round's is a trial. say:
-        is told how many are done."""
-        kinds = self.pair.scores
-        found: dict[str, list[float]] = {kind: [] for kind in kinds}
-        entries, replays = set(), True
-        while len(found[kinds[0]]) < trials:
-            done = self._round(world)
-            if say is not None:
-                say(len(found[kinds[0]]))
-            entries.add(tuple(json.dumps(entry.to_dict(), sort_keys=True) for entry in done.entries))
-            replays &= done.replays
-            for kind in kinds:
-                found[kind] += self._scores(kind, done)
-        scores: dict[str, Floats] = {kind: np.array(found[kind][:trials], dtype=np.float64) for kind in kinds}
-        return Trials(scores=scores, entries=frozenset(entries), replays=replays)
+        def run(numbers: list[int]) -> list[None]:
+            for number in numbers:
+                world = int(number >= rounds[0])
+                done = self._round(world)
+                entries.add(tuple(json.dumps(entry.to_dict(), sort_keys=True) for entry in done.entries))
+                replays.append(done.replays)
+                for kind, scores in found.items():
+                    scores[world].extend(self._scores(kind, done))
+            return [None] * len(numbers)
 
-    def cuts(self, kind: str, trials: int, alpha: float) -> tuple[Thresholds, Cuts]:
-        """Where to cut for the claim and where to guess, with so many trials in both worlds together: by the claimed
-        law; for what a lossy encoding lets through, by a pilot that is not counted."""
+        for _ in in_drawn_order(run, sum(rounds), np.random.default_rng([seed, 0x0D])):
+            say(sum(len(some) for some in found[self.pair.scores[0]]))
+        scores = {kind: (np.array(one[: counts[0]]), np.array(two[: counts[1]])) for kind, (one, two) in found.items()}
+        return Trials(scores=scores, entries=frozenset(entries), replays=all(replays))
+
+    def cuts(self, kind: str, trials: int, alpha: float) -> ScoreCuts:
+        """Return the cuts of a score for this number of trials in both worlds together: by the claimed distribution;
+        for what a lossy encoding lets through, by a pilot that is not counted."""
         law, profile, delta = self.laws.get(kind), self.claim.profile, self.claim.delta
         if isinstance(law, NormalMixture) and len(law.weights[1]) > 1:
             low, high = law.reach()
             at = np.linspace(low - 5.0, high + 5.0, _CANDIDATES)
             cut = power.for_a_fault(law, profile, trials=trials // 2, alpha=alpha)
-            return cut, thresholds.guessing(law.errors, at, trials=trials, alpha=alpha, delta=delta)
+            return _cuts(cut, guessing(law.errors, at, trials=trials, alpha=alpha, delta=delta))
         if self.ratio is not None and self.ratio.rules_out:
-            origin = "likelihood ratio 1, as one world sends what the other cannot"
-            return Thresholds(values=(0.0,), origin=origin), Cuts(low=0.0, high=0.0, origin=origin)
+            return ScoreCuts.at(0.0, "likelihood ratio 1, as one world sends what the other cannot")
         centre, scale, mu, origin = self._unit(kind, trials)
         if not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
-            origin, middle = "no noise, or nothing to separate", centre + scale * mu / 2 if math.isfinite(mu) else 0.0
-            middle = middle if math.isfinite(middle) else 0.0
-            return Thresholds(values=(middle,), origin=origin), Cuts(low=middle, high=middle, origin=origin)
+            middle = centre + scale * mu / 2 if math.isfinite(mu) else 0.0
+            return ScoreCuts.at(middle if math.isfinite(middle) else 0.0, "no noise, or nothing to separate")
         unit = thresholds.claimed_gaussian(abs(mu), trials=trials // 2, alpha=alpha)
         at = np.linspace(-6.0, abs(mu) + 6.0, _CANDIDATES)
-        found = thresholds.guessing(score_law.plain(abs(mu)).errors, at, trials=trials, alpha=alpha, delta=delta)
+        found = guessing(score_law.plain(abs(mu)).errors, at, trials=trials, alpha=alpha, delta=delta)
         sign = 1.0 if mu > 0 else -1.0
         ends = sorted(centre + scale * sign * value for value in (found.low, found.high))
         values = tuple(centre + scale * sign * value for value in unit.values)
-        return Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin)
+        return _cuts(Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin))
 
     def _unit(self, kind: str, trials: int) -> tuple[float, float, float, str]:
         """Scores less the first, over the second, are about N(0, 1) and N(the third, 1); and who says so."""
@@ -132,7 +134,8 @@ class TwoWorlds:
         if self.ratio is not None:
             low, high, scale = self.ratio.moments
             return low, scale, (high - low) / scale if scale else 0.0, "the claimed coins"
-        pilot = [self.scores(world, min(PILOT, max(trials // 2, 1)))[kind] for world in (0, 1)]
+        count = min(PILOT, max(trials // 2, 1))
+        pilot = self.trials((count, count)).scores[kind]
         centre, scale = float(pilot[0].mean()), float(np.std(np.concatenate(pilot))) or 1.0
         return centre, scale, float(pilot[1].mean() - centre) / scale, "a pilot"
 
@@ -165,6 +168,10 @@ class TwoWorlds:
             return [score]
         assert self.count is not None
         return [self.count.joint(score, done.state, self.gap * (self.claim.mu or 0.0))]
+
+
+def _cuts(of_profile: Thresholds, of_guesses: Cuts) -> ScoreCuts:
+    return ScoreCuts(of_profile=of_profile, of_guesses=of_guesses, of_gaussian=of_profile.values[0])
 
 
 def _of_noise(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:

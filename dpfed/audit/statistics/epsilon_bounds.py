@@ -4,6 +4,7 @@ With a coin a trial, a wrong guess is one event with one probability, whichever 
 carries what two counts, each with a limit of its own, would have to share.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy.special import betaincinv, ndtri
 from accounting import require
 from accounting.gaussian import epsilon_from_below
 from dpfed.audit.statistics.error_counts import checked_scores, upper_limit
-from dpfed.audit.statistics.thresholds import Cuts, overfull
+from dpfed.audit.statistics.thresholds import Cuts, Errors, overfull
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
@@ -115,3 +116,23 @@ def epsilon_of_guesses(right: ArrayLike, wrong: ArrayLike, *, shown: int, alpha:
 def epsilon_of_shift(mu: float, *, delta: float) -> float:
     """The epsilon of a Gaussian shift `mu` at `delta`, rounded downwards; 0 at mu = 0."""
     return epsilon_from_below(delta, mu=mu) if mu else 0.0
+
+
+def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float, delta: float) -> Cuts:
+    """Where guesses are expected to show the largest epsilon at `delta`, if scores have the claimed law.
+
+    errors: of a threshold, P0(score >= t) and P1(score < t). candidates: thresholds to choose from. trials: in both
+    worlds together. A choice of power only.
+    """
+    at = np.unique(np.asarray(candidates, dtype=float))
+    rates = np.array([errors(float(t)) for t in at])
+    false, missed = np.append(rates[:, 0], 0.0), np.append(rates[:, 1], 1.0)  # the last: never "world 1"
+    false_low, missed_low = np.append(rates[:, 0], 1.0), np.append(rates[:, 1], 0.0)  # the last: never "world 0"
+    half = trials / 2
+    right = half * ((1 - missed)[:, None] + (1 - false_low)[None, :])
+    wrong = half * (false[:, None] + missed_low[None, :])
+    shown = epsilon_of_guesses(right, wrong, shown=overfull(trials, delta, alpha), alpha=0.95 * alpha)
+    highs, lows = np.append(at, math.inf), np.append(at, -math.inf)
+    shown = np.where(highs[:, None] >= lows[None, :], shown, -1.0)
+    high, low = np.unravel_index(int(np.argmax(shown)), shown.shape)
+    return Cuts(low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed law, {trials} trials")

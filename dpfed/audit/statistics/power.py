@@ -7,7 +7,7 @@ at the outcome of the audit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,11 @@ class Power:
         if self.noise_short is not None:
             return self.noise_short <= A_FIFTH + 1e-9
         return self.too_far is not None and self.too_far <= _TOO_FAR + 1e-9
+
+    def or_too_far(self, part: float | None) -> Power:
+        """Power together with a test that finds clients which move the release too far from this part on."""
+        found = [one for one in (self.too_far, part) if one is not None]
+        return replace(self, too_far=min(found, default=None))
 
     def to_dict(self) -> dict[str, Any]:
         """As --json has it."""

@@ -62,6 +62,24 @@ class Cuts:
         return right, wrong
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreCuts:
+    """Cuts of one score: for the test of a profile, for guesses of the world, and for the bound of a Gaussian."""
+
+    of_profile: Thresholds
+    of_guesses: Cuts
+    of_gaussian: float
+
+    @classmethod
+    def at(cls, score: float, origin: str) -> "ScoreCuts":
+        """Return one cut for everything."""
+        return cls(
+            of_profile=Thresholds(values=(score,), origin=origin),
+            of_guesses=Cuts(low=score, high=score, origin=origin),
+            of_gaussian=score,
+        )
+
+
 def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | None = None) -> Thresholds:
     """The best threshold if the scores are N(0, 1) in world 0 and N(mu, 1) in world 1, as a claim says.
 
@@ -72,28 +90,6 @@ def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | Non
     shift = require.positive(mu=mu)
     at = np.linspace(min(0.0, shift) - 6.0, shift + 6.0, 4001)
     return _of_law(lambda t: ndtr(-t), lambda t: ndtr(t - shift), at, trials, alpha, delta, f"N({shift:g}, 1)")
-
-
-def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float, delta: float) -> Cuts:
-    """Where guesses are expected to show the largest epsilon at `delta`, if scores have the claimed law.
-
-    errors: of a threshold, P0(score >= t) and P1(score < t). candidates: thresholds to choose from. trials: in both
-    worlds together. A choice of power only.
-    """
-    from dpfed.audit.statistics.epsilon_bounds import epsilon_of_guesses
-
-    at = np.unique(np.asarray(candidates, dtype=float))
-    rates = np.array([errors(float(t)) for t in at])
-    false, missed = np.append(rates[:, 0], 0.0), np.append(rates[:, 1], 1.0)  # the last: never "world 1"
-    false_low, missed_low = np.append(rates[:, 0], 1.0), np.append(rates[:, 1], 0.0)  # the last: never "world 0"
-    half = trials / 2
-    right = half * ((1 - missed)[:, None] + (1 - false_low)[None, :])
-    wrong = half * (false[:, None] + missed_low[None, :])
-    shown = epsilon_of_guesses(right, wrong, shown=overfull(trials, delta, alpha), alpha=0.95 * alpha)
-    highs, lows = np.append(at, math.inf), np.append(at, -math.inf)
-    shown = np.where(highs[:, None] >= lows[None, :], shown, -1.0)
-    high, low = np.unravel_index(int(np.argmax(shown)), shown.shape)
-    return Cuts(low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed law, {trials} trials")
 
 
 def overfull(trials: int, delta: float, alpha: float) -> int:

@@ -18,12 +18,13 @@ from dpfed.audit.round.draw_checks import sampler_check, secure_check
 from dpfed.audit.round.method_setting import configured, round_of
 from dpfed.audit.round.noise_checks import noise_of
 from dpfed.audit.round.one_round import OneRound, OneStream
-from dpfed.audit.round.round_audit import Share, claimed, pairs_of
+from dpfed.audit.round.round_audit import claimed, pair_tests, pairs_of
 from dpfed.audit.round.round_checks import public_map_check
 from dpfed.audit.round.two_worlds import TwoWorlds
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.audit.statistics.rejection import reject_claim
 from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
+from dpfed.audit.trials import Share
 from dpfed.randomness import Simulated
 from dpfed.round import Method
 from dpfed.run.experiment import build
@@ -119,7 +120,7 @@ def worlds(pair, trials):
         claim = claimed(case.one, DELTA)
         (chosen,) = [one for one in pairs_of(case.one, claim, case.layout) if one.name == pair]
         world = TwoWorlds.of(case.drawing_from(OneStream(seed)), claim, chosen)
-        tests, _ = Share(world=world, trials=trials, alpha=ALPHA).tested()
+        tests, _ = pair_tests(Share(pair=world, trials=trials, alpha=ALPHA))
         return any(test.rejected for test in tests)
 
     return Layer(name=f"two worlds: {pair}", trials=trials, alarm=alarm)
