@@ -59,7 +59,7 @@ def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | Up
 
 
 def settings_beside(what: Callable[..., Any]) -> dict[str, Any]:
-    """What `@claim` says beside a function, or beside the `__call__` of an object."""
+    """Return the settings of `@claim` on a function, or on the `__call__` of an object."""
     found: dict[str, Any] = getattr(what, _SETTING, None) or getattr(type(what).__call__, _SETTING, {})
     return found
 
@@ -79,7 +79,7 @@ def loaded_function(name: str) -> Callable[..., Any] | None:
 
 
 def loaded_functions() -> dict[str, Callable[..., Any]]:
-    """What can be called in the files that --load named."""
+    """Return the callables in the files of --load."""
     files = {str(Path(file.path)) for file in named_files()}
     found: dict[str, Callable[..., Any]] = {}
     for module in list(sys.modules.values()):
@@ -91,7 +91,7 @@ def loaded_functions() -> dict[str, Callable[..., Any]]:
 
 
 def own_names() -> list[str]:
-    """Of these functions, those that the files define, as a message may name them."""
+    """Return the names of these functions that the files define, for a message."""
     files = {str(Path(file.path)) for file in named_files()}
     home = {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in files}
     return sorted(

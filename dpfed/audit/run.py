@@ -52,8 +52,8 @@ class RunAudit:
 
     @cached_property
     def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
-        """What dp-accounting states for the same ledger, no part of the verdict; and what that is beside ours and
-        beside what is proven, or why there is none. Loads dp-accounting."""
+        """Epsilon of dp-accounting for the same ledger, no part of the verdict; and a comparison with ours and with
+        the proven bound, or the reason why there is none. Loads dp-accounting."""
         try:
             opinion = self.files.second_opinion
             if opinion is None:
@@ -177,7 +177,7 @@ def _recomputed(files: RunFiles) -> float | None:
 
 
 def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
-    """What a pass does not show."""
+    """Return the limitations of a pass."""
     notes = [
         *_caveats(files),
         "The files are the run's own account: hashes find accidents and careless edits, not a forger who writes "
@@ -212,7 +212,7 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
 
 
 def _notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
-    """What a pass does not show."""
+    """Return the limitations of a pass."""
     notes = [
         "The files are the loop's own account: hashes find accidents and careless edits, not a forger who writes "
         "everything anew.",
@@ -229,7 +229,7 @@ def _notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
 
 
 def _caveats(files: RunFiles) -> tuple[str, ...]:
-    """Where the recomputed guarantee says next to nothing."""
+    """Return the caveats of a weak recomputed guarantee."""
     try:
         return files.guarantee.notes
     except (DpfedError, AccountingError):

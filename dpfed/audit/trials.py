@@ -1,4 +1,8 @@
-"""Trials of pairs of neighbouring inputs: the order of their calls, and each pair's part of the audit."""
+"""Trials of pairs of neighbouring inputs: directions, the order of calls, and the part of each pair in an audit.
+
+Directions are even and uneven: a rule that treats entries by their size (quantising, picking the largest, a norm of
+some entries only) can keep its bound for entries of equal size and exceed it for others.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
+
 Pair = TypeVar("Pair")
+
 Seen = TypeVar("Seen")
+
 Progress = Callable[[str], object]
 
 PLENTY = 2_000
 """Trials of a pair beside the best one from which on more trials would find no more of the faults of that pair."""
 
 _CHUNK = 500
+
+Direction = NDArray[np.float64]
+
+LOUD = 1e3
+"""The norm of loud updates over the clip norm: far beyond any clip, so that the clip is under test."""
+
+_SMALL = 0.05
+
+_FEW = 8  # one entry in so many
 
 
 def in_drawn_order(
@@ -80,3 +96,36 @@ def split(
     first = Share(pair=pairs[best], trials=trials - part * len(others), alpha=alpha - level, best=True, seed=seed)
     rest = [Share(pair=pair, trials=part, alpha=level / len(others), seed=seed + k) for k, pair in enumerate(others, 1)]
     return [first, *rest]
+
+
+def signs(size: int) -> Direction:
+    """+1 and -1 in no pattern that a code might treat in a special way; the same in every call."""
+    return np.where(np.random.default_rng(7).random(size) < 0.5, 1.0, -1.0)
+
+
+def equal_in_every_layer(layers: Sequence[int]) -> Direction:
+    """Entries of equal size within a layer, norm 1 in every layer. layers: their sizes, which sum to d."""
+    return np.asarray(signs(sum(layers)) / np.sqrt(np.repeat(np.asarray(layers, dtype=float), layers)))
+
+
+def uneven(layers: Sequence[int]) -> dict[str, Direction]:
+    """Directions [d] of norm 1 whose entries differ in size, by name. layers: their sizes, which sum to d."""
+    size = sum(layers)
+    drawn = np.random.default_rng(11)
+    order, normal = drawn.permutation(size), drawn.standard_normal(size)
+    spike = np.full(size, _SMALL)
+    spike[order[0]] = 1.0
+    power, few = np.empty(size), np.zeros(size)
+    power[order] = 1.0 / np.arange(1, size + 1)
+    few[order[: max(2, size // _FEW)]] = 1.0
+    first, last = np.zeros(size), np.zeros(size)
+    first[: layers[0]], last[size - layers[-1] :] = 1.0, 1.0
+    found = {
+        "a spike beside small entries": signs(size) * spike,
+        "Gaussian entries": normal,
+        "entries by a power law": signs(size) * power,
+        "few coordinates": signs(size) * few,
+        "the first layer only": signs(size) * first,
+        "the last layer only": signs(size) * last,
+    }
+    return {name: row / np.linalg.norm(row) for name, row in found.items()}

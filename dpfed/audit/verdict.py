@@ -35,7 +35,7 @@ class Check:
     decides: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """As --json has it."""
+        """JSON object of the check."""
         return {"name": self.name, "passed": self.passed, "detail": self.detail}
 
 
@@ -64,5 +64,5 @@ def rounds_in_words(rounds: Sequence[int], most: int = 5) -> str:
 
 
 def chance_in_words(alpha: float) -> str:
-    """What a failed statistical check should be read with."""
+    """Return the false-alarm probability of a failed statistical check, for its detail."""
     return f"A correct run fails here with probability at most {alpha:.2%}."

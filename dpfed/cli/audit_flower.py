@@ -1,4 +1,4 @@
-"""`dpfed audit flower`: Flower's own strategies and mods, or those of one's own app."""
+"""`dpfed audit flower`: strategies and mods of Flower, or of a user's app."""
 
 from __future__ import annotations
 

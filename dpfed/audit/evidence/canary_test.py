@@ -35,7 +35,7 @@ from dpfed.audit.verdict import Finding
 Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
 
 _LOUD_ENOUGH = 0.95
-"""Of the clip norm: a shorter row does not test the bound."""
+"""Part of the clip norm: a shorter row does not test the bound."""
 
 _OF_WHOLE = 0.1
 _ROUNDING = 1e-6
@@ -48,7 +48,7 @@ _OF_ROWS = WholeScores.linear(1.0)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CanaryResult:
-    """What the canaries say of one round without its sampling.
+    """Result of the canaries: evidence on one round without its sampling.
 
     scores, present: of every canary that has one [k], in units of the claimed noise
     shift:           the mean of present canaries' scores that the claim would have, |z| / sigma (median)
@@ -198,7 +198,7 @@ def _shows(found: CanaryResult) -> str:
 
 
 def _epsilon_of(mechanism: Mechanism, shift: float, delta: float) -> float | None:
-    """Of a round whose noise is as charged; None where that is not Gaussian."""
+    """Return the epsilon of a round whose noise is as charged; None if the noise is not Gaussian."""
     return epsilon_bounds.epsilon_of_shift(shift, delta=delta) if isinstance(mechanism, Gaussian) else None
 
 

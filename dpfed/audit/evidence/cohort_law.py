@@ -34,13 +34,13 @@ _FARTHEST = 15.0
 """Standard deviations beyond which a binomial has no mass that matters."""
 
 _MOST_ENTRIES = 2**22
-"""Of the law of a sum: a convolution of such laws takes some 300 MB. A million clients of whom a thousand take part on
-average are tested in 4,000 rounds."""
+"""Size of the distribution of a sum: a convolution of two takes some 300 MB. A million clients of whom a thousand take
+part on average are tested in 4,000 rounds."""
 
 _BY_CHANCE = 1e-9
 
 _COINS = 1 << 31
-"""So many clients in all rounds together are drawn again at most."""
+"""Largest number of clients, over all rounds, that are drawn again."""
 
 
 def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
@@ -80,7 +80,7 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
 
 
 def room_of(files: RunFiles) -> int:
-    """How many clients a sum has room for: if more are drawn, some are left out."""
+    """Return the largest number of clients in a sum: if more are drawn, some are left out."""
     slots = files.promise.slots if files.config.privacy is not None and files.released else None
     return files.config.federation.clients if slots is None else slots
 
@@ -94,12 +94,14 @@ class SizeLaw:
 
 
 def most_rounds(law: SizeLaw) -> int:
-    """How many rounds are tested: the exact law of their sum has as many entries as all their sizes together."""
+    """Return the number of rounds that are tested: the exact distribution of their sum has as many entries as all their
+    sizes together."""
     return max(1, _MOST_ENTRIES // len(law.mass))
 
 
 def size_law(who: Sampler, room: int) -> SizeLaw:
-    """Of a round's cohort: binomial under Poisson sampling, sizes above `room` cut down to it; else a constant."""
+    """Return the distribution of a cohort's size: binomial under Poisson sampling, sizes above `room` cut down to it;
+    else a constant."""
     if who.law.name != "poisson":
         return SizeLaw(first=int(who.expected), mass=np.ones(1))
     chance = who.law.probability

@@ -1,4 +1,4 @@
-"""Who was in a run's cohorts: no client twice, none more often than chance has it, every cohort drawn anew.
+"""Evidence on members of cohorts: no client twice, none more often than by chance, each cohort drawn anew.
 
 Given their sizes, the cohorts of every sampler here are uniformly random sets, independent over rounds. So
 
@@ -69,7 +69,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
 
 @dataclass(kw_only=True, eq=False)
 class SeenCohorts:
-    """What of the cohorts is kept, round by round."""
+    """Statistics of the cohorts, updated round by round."""
 
     clients: int
     sizes: list[int] = field(default_factory=list)
@@ -90,7 +90,7 @@ class SeenCohorts:
         self.alike[hashlib.sha256(ids.tobytes()).digest()].append(number)
 
     def finding(self, alpha: float) -> Finding:
-        """Of the three tests, alpha / 3 each."""
+        """Return the finding of the three tests, alpha / 3 each."""
         for problem in (self._repeated(alpha / 3), self._overlap(alpha / 3), self._frequency(alpha / 3)):
             if problem is not None:
                 return False, f"{problem} {chance_in_words(alpha)}"
@@ -109,7 +109,7 @@ class SeenCohorts:
         return None
 
     def _overlap(self, alpha: float) -> str | None:
-        """What cohorts share with earlier ones, two-sided, for each lag."""
+        """Test the overlap of cohorts with earlier ones, two-sided, for each lag."""
         for lag, shared in self.shared.items():
             first, mass = overlap_law(self.sizes, lag, self.clients)
             p = two_sided(mass, sum(shared) - first)
@@ -153,9 +153,9 @@ class SeenCohorts:
 
 
 def overlap_law(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:
-    """Of the number of clients that cohorts share with those `lag` before: the first value, and the probabilities of it
-    and the following ones. Exact but for rounding: 1e-13 of convolutions, 1e-9 of single values if there are a million
-    clients."""
+    """Return the distribution of the number of clients that cohorts share with those `lag` before: the first value, and
+    the probabilities of it and the following ones. Exact but for rounding: 1e-13 of convolutions, 1e-9 of single values
+    if there are a million clients."""
     laws = [_hypergeometric(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
     first, masses = sum(law[0] for law in laws), [law[1] for law in laws]
     while len(masses) > 1:
@@ -183,7 +183,7 @@ def _variance(taken: int, marked: int, clients: int) -> float:
 
 
 def _trimmed(mass: Floats) -> tuple[int, Floats]:
-    """Without what has no mass at the ends; how much was cut in front."""
+    """Trim zero-probability ends; return the trimmed probabilities and the number cut in front."""
     kept = np.flatnonzero(mass > _NEGLIGIBLE)
     return (int(kept[0]), mass[kept[0] : kept[-1] + 1]) if len(kept) else (0, mass)
 
@@ -216,7 +216,7 @@ def schedule_kept(law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha:
 
 
 def times_of(cohorts: Sequence[Ids], clients: int) -> NDArray[np.int64]:
-    """How often each client takes part."""
+    """Count the rounds of each client."""
     return np.bincount(np.concatenate([*cohorts, np.zeros(0, dtype=np.int64)]), minlength=clients)
 
 

@@ -26,7 +26,7 @@ _SAME = 1e-6
 """Two computations of one epsilon, perhaps by other versions of numpy and scipy."""
 _ROUNDING = 1e-9
 _STREAMED = 1e-3
-"""Epsilon while a run goes on comes from another order of convolutions."""
+"""Relative difference of epsilon during a run, which is computed by another order of convolutions."""
 
 
 def ledger_intact(files: RunFiles) -> Finding:
@@ -64,7 +64,7 @@ def epsilon_follows(files: RunFiles) -> Finding:
 
 
 def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
-    """Whether this is less than the configured accountant gives, yet true: a run follows the closed form of plain
+    """True if this is less than the configured accountant's epsilon, yet valid: a run follows the closed form of plain
     Gaussians whatever accountant is configured."""
     if epsilon >= files.spent.epsilon:
         return False
@@ -207,7 +207,7 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
 
 
 def more_noise(files: RunFiles) -> str:
-    """Of a run that an account of its day calibrated, and that today's would give less noise."""
+    """Describe noise above today's calibration, of a run that an earlier account calibrated."""
     goal, promised = files.promise.goal, files.promised_today.goal
     if goal.noise_multiplier != promised.noise_multiplier and goal.noise_multiplier and promised.noise_multiplier:
         found, enough = upwards(goal.noise_multiplier), upwards(promised.noise_multiplier)
@@ -219,7 +219,7 @@ def more_noise(files: RunFiles) -> str:
 
 
 def _difference(files: RunFiles, number: int) -> str | None:
-    """Where the line of a round and the one that its configuration gives differ."""
+    """Return the difference between a round's line and the one that its configuration gives."""
     release, facts = files.released[number], _facts(files, number)
     if facts is None:
         return None  # charged and never published
@@ -267,7 +267,8 @@ def _promised_delta(files: RunFiles) -> float | None:
 
 
 def epsilon_is_possible(files: RunFiles) -> Finding:
-    """What is stated is no less than what an explicit pair of neighbours shows (`accounting.compose.lower_bound`),
+    """Check that the stated epsilon is no less than an explicit pair of neighbours shows
+    (`accounting.compose.lower_bound`),
     at the delta that configuration and clients give: another way to the number than the account, where one is known."""
     delta = _promised_delta(files) if files.config.privacy or files.config.local.record else None
     least = None if delta is None else least_epsilon(files, delta)
@@ -282,7 +283,8 @@ def epsilon_is_possible(files: RunFiles) -> Finding:
 
 
 def least_epsilon(files: RunFiles, delta: float) -> float | None:
-    """What no account of the ledger's releases can go below at `delta`; None where no bound is known. Of clients."""
+    """Return a lower bound on every account of the ledger's releases at `delta`; None if none is known. Unit:
+    client."""
     ledger = files.trusted_ledger
     mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
     return (

@@ -26,8 +26,9 @@ _SAME = 1e-9
 
 
 class LoopFiles(RunFiles):
-    """As of a run, for the checks that are the same. Its configuration is the plan in the ledger's header; what a run
-    publishes besides (metrics, summary, model) is not there. ConfigError where the ledger has no plan."""
+    """Files of a loop, with those of a run's attributes that the shared checks read. Its configuration is the plan in
+    the ledger's header; what a run publishes besides (metrics, summary, model) is not there. ConfigError where the
+    ledger has no plan."""
 
     def __init__(self, ledger: Path) -> None:
         self.path, self.ledger_name = ledger.parent, ledger.name
@@ -39,7 +40,7 @@ class LoopFiles(RunFiles):
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
-        """What the ledger says by itself: delta as its header has it, and the epsilon that follows."""
+        """Return the header's delta in place of a summary."""
         try:
             delta = require.open_probability(delta=self.trusted_ledger.header.about.get("delta"))
         except InvalidParameter as error:
@@ -52,7 +53,7 @@ class LoopFiles(RunFiles):
 
     @property
     def _noise(self) -> float | None:
-        """As the first release is charged. None where its noise in integers is today's: its variance is rounded up to a
+        """Noise multiplier of the first release. None if its integer noise is today's: its variance is rounded up to a
         whole number, so that the multiplier that it stands for is larger than the one that was calibrated."""
         first, goal = next(iter(self.released.values()), None), self.promised_today.goal
         if first is None or goal.schedule is not None:
@@ -66,7 +67,7 @@ class LoopFiles(RunFiles):
 
     @cached_property
     def published(self) -> tuple[PublishedLine, ...]:
-        """What the ledger makes public of each round."""
+        """Public values of each round, from the ledger."""
         last = max(self.entries, default=0)
         return tuple(self._published(number) for number in range(1, last + 1))
 
@@ -80,7 +81,8 @@ class LoopFiles(RunFiles):
 
     @cached_property
     def rounds(self) -> tuple[RoundLine, ...]:
-        """Of the diagnostics: rising; a round that was interrupted after its charge has none."""
+        """Lines of the diagnostics, in rising order of rounds; a round that was interrupted after its charge has
+        none."""
         rounds = tuple(round_from(one) for one in self._lines(self.diagnostics_name))
         for before, after in itertools.pairwise(rounds):
             if after.round <= before.round:
@@ -108,7 +110,7 @@ def ledger_of(path: Path) -> Path | None:
 
 
 def _about(ledger: Path) -> Mapping[str, Any]:
-    """Of the header; an error of a later line is for the checks to find."""
+    """Return `about` of the header; errors of later lines are found by the checks."""
     try:
         about = Ledger.header_of(ledger).about
     except AccountingError as error:
@@ -122,7 +124,7 @@ def _about(ledger: Path) -> Mapping[str, Any]:
 
 
 def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
-    """What was released costs no more than the plan allows, at the plan's delta."""
+    """Check that the epsilon of the releases is within the plan's, at the plan's delta."""
     assert files.config.privacy is not None
     found, allowed = files.spent, files.config.privacy.epsilon
     planned = float(files.config.privacy.delta or 0)
@@ -159,7 +161,7 @@ def rounds_are_charged_once(files: LoopFiles) -> Finding:
 
 
 def ledger_follows_the_plan(files: LoopFiles) -> Finding:
-    """Each line is the one that the plan's own goal gives. Of a chain of one's own the plan says nothing: None."""
+    """Check that each line is the plan's. Returns None for a custom chain, which the plan does not describe."""
     header, config = files.trusted_ledger.header, files.config
     if (header.unit, header.clients, header.randomness) != ("client", config.federation.clients, config.run.randomness):
         return False, (

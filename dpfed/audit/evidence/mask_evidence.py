@@ -25,7 +25,7 @@ from dpfed.seeds import Seeds
 from dpfed.stages.shared_mask import fingerprint, shown, top_indices
 
 _ALIKE = 0.99
-"""Of the coordinates that are shown: processors round differently, and near the edge that decides."""
+"""Part of the shown coordinates that may differ: processors round differently, and near the edge that decides."""
 
 
 def chosen_by_public_data(files: RunFiles) -> Finding:

@@ -32,11 +32,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class ChargedNoise:
-    """What a ledger line says of the noise in a sum, in the units it is added in (real numbers, or integer steps).
+    """Noise in a sum by its ledger line, in the units it is added in (real numbers, or integer steps).
 
     share_variance: of one draw, on every one of `entries`
-    least_draws:    so many that the account rests on
-    whole:          what is added is whole numbers
+    least_draws:    the smallest number of draws that the account relies on
+    whole:          whole numbers are added
     excess:         excess kurtosis of one draw: 1/V for Skellam, 0 for Gaussians (discrete ones: below 1e-6 at V >= 1)
     """
 
@@ -48,7 +48,7 @@ class ChargedNoise:
 
 
 def charged_noise(release: Release) -> ChargedNoise | None:
-    """None where the noise is coins, which leave no sum of noise behind."""
+    """Return the charged noise of a release; None for Bernoulli samples, which have no sum of noise."""
     mechanism = unsampled(release)
     if isinstance(mechanism, NoisyIntegers):
         return ChargedNoise(
@@ -152,8 +152,8 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
-    """No two rounds have the same noise: neither the same fingerprint nor, for Gaussian noise, mean squares so near
-    that only rounding tells them apart. True independence fails with probability at most alpha."""
+    """Check that no two rounds have the same noise: neither the same fingerprint nor, for Gaussian noise, mean squares
+    so near that only rounding tells them apart. True independence fails with probability at most alpha."""
     found, _ = measured(files)
     if unseen(files):
         return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."

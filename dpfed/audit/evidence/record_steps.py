@@ -42,7 +42,7 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
 
 
 def delta_of_records(files: RunFiles) -> float | None:
-    """The default, (all records)^-1.1, where the ledger tells the sizes of all clients; None where it does not."""
+    """Return the default, (all records)^-1.1, if the ledger has the sizes of all clients; otherwise None."""
     table = files.config.local.record
     sizes: dict[int, int | None] = {}
     assert table is not None
@@ -54,7 +54,7 @@ def delta_of_records(files: RunFiles) -> float | None:
 
 
 def _even(config: Config) -> bool:
-    """Whether all clients hold as many records, up to one, and none holds none."""
+    """True if the clients' numbers of records differ by one at most, and none is 0."""
     return config.data.partition == "iid"
 
 
@@ -86,7 +86,7 @@ def _problem(
 
 
 def _part_problem(config: Config, part: Steps, noise_multiplier: float) -> str | int | None:
-    """What is wrong, or the number of records; None where it is at most a batch and does not show."""
+    """Return a problem, or the number of records; None if it is at most a batch and does not show."""
     mechanism, batch = part.mechanism, config.local.batch_size
     inside, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     if inside is None or not math.isclose(inside.noise_multiplier, noise_multiplier, rel_tol=_ROUNDING):

@@ -20,7 +20,7 @@ from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.run.book import lines_of
 
 _STREAMED = 1e-3
-"""Epsilon while a run goes on comes from another order of convolutions."""
+"""Relative difference of epsilon during a run, which is computed by another order of convolutions."""
 
 
 def rounds_agree(files: RunFiles) -> Finding:
@@ -43,7 +43,7 @@ def rounds_agree(files: RunFiles) -> Finding:
 
 
 def _ending(files: RunFiles, done: int) -> str | None:
-    """What is wrong with how the run says that it ended."""
+    """Return the problem with the run's stated reason of its end, if any."""
     configured, stopped_by = files.config.federation.rounds, files.summary.get("stopped_by")
     if stopped_by == "rounds":
         if done == configured:
@@ -69,7 +69,7 @@ def _ending(files: RunFiles, done: int) -> str | None:
 
 
 def _with_one_more(files: RunFiles) -> float:
-    """Epsilon with one more round, at the most that it may be charged."""
+    """Return epsilon with one more round, charged at its largest."""
     goal = files.promise.goal
     entries = [entry for entry in files.trusted_ledger.releases if isinstance(entry, Release)]
     mechanisms = [entry.mechanism for entry in entries] + [goal.of_round(len(entries))]

@@ -85,7 +85,7 @@ class RunFiles:
 
     @cached_property
     def checkpoint(self) -> Saved:
-        """What checkpoint.safetensors says of the last round."""
+        """State after the last round, from checkpoint.safetensors."""
         return saved_in(self.path / "checkpoint.safetensors")
 
     @cached_property
@@ -122,14 +122,14 @@ class RunFiles:
 
     @cached_property
     def released(self) -> Mapping[int, Release]:
-        """What rounds released about all clients: the last line of each."""
+        """Releases about all clients: the last ledger line of each round."""
         last = {number: entries[-1] for number, entries in self.entries.items()}
         return {number: entry for number, entry in last.items() if isinstance(entry, Release)}
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """What may be stated by the ledger alone, at the delta that the summary states, by the configured accountant:
-        of a run that ended early, the epsilon of its plan or budget."""
+        """Guarantee that follows from the ledger alone, at the delta that the summary states, by the configured
+        accountant: of a run that ended early, the epsilon of its plan or budget."""
         return self._of_ledger(Ledger.guarantee)
 
     @cached_property
@@ -148,7 +148,7 @@ class RunFiles:
 
     @cached_property
     def second_opinion(self) -> SecondOpinion | None:
-        """What dp-accounting states for what the ledger holds, at the same delta; None where nothing was released."""
+        """Epsilon of dp-accounting for the ledger's releases, at the same delta; None if nothing was released."""
         table = self.config.privacy or self.config.local.record
         accountant = table.accountant if table is not None else "best"
         mechanism = self.trusted_ledger.charged(self.stated("delta"), accountant=accountant)
@@ -156,7 +156,7 @@ class RunFiles:
 
     @cached_property
     def promised_today(self) -> Promise:
-        """What the configuration of a client-level run promises, for uploads as long as the ledger says; what it leaves
+        """Promise of a client-level configuration, for the ledger's length of uploads; what it leaves
         to be calibrated, by today's account."""
         lengths = {str(release.detail.get("dimension")) for release in self.released.values()}
         length = lengths.pop() if len(lengths) == 1 else ""

@@ -23,8 +23,8 @@ class Unavailable(RunError):
 
 @dataclass(frozen=True, kw_only=True)
 class SumNoise:
-    """Of the sum, in the units that it was added in: mean square over `entries`, of `draws` shares added up; and, None
-    in runs of versions that did not write them, what `dpfed.run.noise_facts` keeps besides."""
+    """Noise of a sum, in the units that it was added in: mean square over `entries`, of `draws` shares added up; and,
+    None in runs of versions that did not write them, what `dpfed.run.noise_facts` keeps besides."""
 
     mean_square: float
     entries: int
@@ -37,7 +37,7 @@ class SumNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """Of a round's vectors along one direction (`dpfed.round_probes`)."""
+    """Products of a round's vectors with one direction (`dpfed.round_probes`)."""
 
     added: int | float | None
     summed: int | float
@@ -61,7 +61,7 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundLine:
-    """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm; None if nobody saw it.
+    """A line of diagnostics.jsonl. `largest_norm`: of a bounded row, over the clip norm; None if unknown.
     `noise_known`: false where the noise was the clients' and only they have seen it. `members`: of the cohort, as
     `dpfed.participation.members` writes them. What has a default is None in runs of versions that did not write it."""
 
@@ -132,7 +132,7 @@ class JsonValues:
         return self.real(key)
 
     def held(self, key: str) -> bool:
-        """Whether there is such a value, and it is not null."""
+        """True if there is such a value, and it is not null."""
         return self.values.get(key) is not None
 
     def flag(self, key: str) -> bool:

@@ -20,8 +20,8 @@ _MEMORY = "memory."
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Saved:
-    """Of checkpoint.safetensors: rounds done, the clip norm and model that the next round would start from, what the
-    server's rule keeps beside it, and all that stands in its header."""
+    """Content of checkpoint.safetensors: rounds done, the clip norm and model that the next round would start from,
+    what the server's rule keeps beside it, and all that stands in its header."""
 
     round: int
     clip_norm: float
@@ -59,7 +59,7 @@ def _require_file(path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's content."""
+    """Return the SHA-256 of a file's content."""
     _require_file(path)
     try:
         with open(path, "rb") as file:

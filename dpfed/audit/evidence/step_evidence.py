@@ -26,7 +26,7 @@ from dpfed.server.adaptive import Kind
 _OF_SUMS = 1e-5
 """Rounding of sums of float32 rows, relative to the longest that they can be."""
 _ROUNDS_OF_MEMORY = 10
-"""What is kept over rounds rounds in each; older rounds weigh less and less."""
+"""Number of rounds whose rounding errors add up in the server's memory; older rounds weigh less."""
 _OF_STEPS = 1e-5
 """Rounding of a step in float32, relative to the norms of model and move."""
 
@@ -113,7 +113,7 @@ def _kept_after(files: RunFiles, before: _Kept, one: RoundLine, probes: Probes) 
 
 
 def _wrong_beside(files: RunFiles, kept: _Kept) -> str | None:
-    """What of the server's memory is not what the rounds make of it."""
+    """Return the problem with the server's memory, computed again from the rounds, if any."""
     memory, expected = files.checkpoint.memory, {}
     if files.config.server.average is not None and kept.average is not None:
         expected["average"] = kept.average
@@ -179,14 +179,14 @@ def _taken_back(files: RunFiles, one: RoundLine) -> float:
 
 
 def _longest_sum(files: RunFiles, one: RoundLine) -> float:
-    """What a sum with its noise can hardly be longer than, in units of updates."""
+    """Return the length that a sum with its noise hardly exceeds, in units of updates."""
     rows = max(one.arrived, 1) * max(clip_norm_before(files, one.round), one.longest_added or 0.0)
     noise = math.sqrt(one.noise.mean_square * one.noise.entries) if one.noise is not None else 0.0
     return rows + noise
 
 
 def _summed_in_floats(files: RunFiles) -> bool:
-    """Whether a sum needs no decoding: not in integers or coins, and no entry is outvoted."""
+    """True if a sum needs no decoding: not in integers or coins, and no entry is outvoted."""
     of_coins = (BernoulliAggregate, BernoulliChannel)
     coins = any(isinstance(unsampled(release), of_coins) for release in files.released.values())
     return not (coins or in_integers(files.config) or files.config.method.purge == "clients")
@@ -199,6 +199,6 @@ def _linear(files: RunFiles) -> bool:
 
 
 def _room(files: RunFiles, probes: Probes, one: RoundLine, velocity: float) -> float:
-    """Of a step, for rounding."""
+    """Return the allowed rounding error of a step."""
     move = max(abs(probes.moved), _longest_sum(files, one)) / (one.divisor or 1.0)
     return _OF_STEPS * (probes.before_norm + move + abs(velocity))

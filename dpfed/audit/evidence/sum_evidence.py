@@ -1,4 +1,5 @@
-"""What was summed in a run's rounds: bounded rows, as many uploads as the account rests on, a public denominator."""
+"""Evidence on the sums of a run's rounds: bounded rows, as many uploads as the account rests on, a public
+denominator."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def rows_are_bounded(files: RunFiles) -> Finding:
 
 
 def _added_beyond(files: RunFiles) -> dict[int, float]:
-    """By round, the longest row over its bound where it went into the sum, if it is beyond."""
+    """Return the rounds with a summed row beyond its bound, and its length over the bound."""
     found = {}
     for one in files.results if files.released else ():
         bound = files.promise.longest_row(clip_norm_before(files, one.round)) if one.longest_added else None

@@ -30,7 +30,7 @@ from dpfed.server.state import ServerState
 _EXACT = 1e-6
 
 _OF_SCORES = 1e-3
-"""Of scores, which processors round differently; of an accuracy also two samples."""
+"""Relative difference of scores, which processors round differently; of an accuracy also two samples."""
 
 
 def figures_follow(files: RunFiles) -> Finding:
@@ -189,7 +189,7 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
 
 
 def protection_problem(files: RunFiles) -> str | None:
-    """Whether summary.json leaves out something that the stated epsilon does not cover. The note on public samples
+    """Return the limitation of the guarantee that summary.json leaves out, if any. The note on public samples
     names the data, which is not in the folder: of it only that it is there."""
     stated = files.summary.get("not_protected")
     if not isinstance(stated, list) or not all(isinstance(one, str) for one in stated):
@@ -211,7 +211,7 @@ def protection_problem(files: RunFiles) -> str | None:
 
 
 def decodes_first(config: Config) -> bool:
-    """Whether a trusted server decodes every upload before it clips."""
+    """True if a trusted server decodes every upload before it clips."""
     chosen = method(config.method.name)
     coins = chosen.coins or signs_are_coins(config, chosen)
     if config.privacy is None or coins or chosen.dithered or in_integers(config) or seen(config) != "sum":

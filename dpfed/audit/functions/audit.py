@@ -16,11 +16,10 @@ from accounting import require
 from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, farthest
 from dpfed.audit.functions.events import events_test
 from dpfed.audit.functions.learnt_scores import LearntScore
-from dpfed.audit.functions.outputs import coded_table
+from dpfed.audit.functions.outputs import Calls, CallTrials, coded_table
 from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_with_trials
 from dpfed.audit.functions.power import EpsilonFound, epsilon_found
 from dpfed.audit.functions.process import Process
-from dpfed.audit.functions.trials import Calls, CallTrials
 from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
 from dpfed.audit.outcome import Audit, PairTest
 from dpfed.audit.statistics.thresholds import ScoreCuts, coins
@@ -34,10 +33,10 @@ TRIALS = 6_000
 """Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
 
 _OF_EXACT = 0.02
-"""Of the error probability of a Gaussian claim, for the exact distance of two calls with the same seed."""
+"""Part of the error probability of a Gaussian claim for the exact distance of two calls with the same seed."""
 
 _OF_EVENTS = 0.25
-"""Of the error probability, for the test of events where a pilot saw any."""
+"""Part of the error probability for the test of events, if a pilot saw any."""
 
 ENOUGH = 0.9
 """A pair reaches the claimed separation if it shows this part of it; what is shown is an estimate."""
@@ -85,7 +84,7 @@ def audit_function(
                the more a trial shows. delta, adjacency: see `functions.claim.claim_of`.
     clip_norm: the bound on one client's update that f enforces: updates far beyond, at and inside it are tried
     layout:    sizes of the layers of the updates
-    worlds:    pairs of inputs of one's own in place of updates, of any kind: records, a state and a batch
+    worlds:    custom pairs of inputs in place of updates, of any kind: records, a state and a batch
     trials:    calls that are counted, over both worlds and all pairs. A pilot takes more: of 6,000 trials 450
                a pair where noise follows the seed (11,940 calls in all at most), 2,650 where it does not (30,940)
     batched:   f(updates [t, clients, dimension], seeds [t]) gives t outputs
@@ -244,7 +243,7 @@ def _test(
 
 
 def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
-    """What is no test of a score. updates: worlds of rows, of which one may be NaN."""
+    """Return the checks beside the tests of scores. updates: worlds of rows, of which one may be NaN."""
     found = []
     if any(one.shows_seed for one in pilots):
         words = "noise follows the seed, and the seed is in the output: whoever reads it takes the noise off."
@@ -257,7 +256,7 @@ def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> t
 
 
 def _numbers_only(trial: CallTrials, pair: Worlds) -> Check:
-    """Whether a client that sends no numbers shows: it does in most code, and nothing of it is decided by that."""
+    """Note if a client that sends NaN is visible: it is in most code, and the verdict does not depend on it."""
     name = "not a number"
     rows = trial.calls.outputs((not_a_number(pair).one,), [0] * 20, trial.drawn(20))
     if all(row.raised for row in rows):

@@ -23,7 +23,7 @@ from dpfed.audit.statistics.thresholds import Cuts
 
 Floats = NDArray[np.float64]
 Guesses = dict[float, float]
-"""From the code of an output to +1, world 1, or -1, world 0."""
+"""Code of an output to +1, world 1, or -1, world 0."""
 
 _MORE_OFTEN = 1.5
 _REPEATS = 3
@@ -32,7 +32,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Events:
-    """What the kinds of outputs and whole outputs say, where a pilot saw more than one kind, or outputs again."""
+    """Guesses from the kinds of outputs and from whole outputs, if a pilot saw more than one kind, or outputs again."""
 
     kinds: Guesses
     values: Guesses
@@ -56,7 +56,8 @@ class Events:
 
 
 def _learnt(one: Floats, other: Floats) -> Guesses:
-    """What is seen in one world only, or there more often by a half and by two standard errors; of as many outputs."""
+    """Learn the codes seen in one world only, or there more often by a half and by two standard errors; of as many
+    outputs."""
     seen1, seen0 = Counter(one.tolist()), Counter(other.tolist())
     found = {}
     for code in seen1 | seen0:
@@ -67,7 +68,7 @@ def _learnt(one: Floats, other: Floats) -> Guesses:
 
 
 def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> PairTest:
-    """Whether the guesses refute the claim. guesses0, guesses1: of all trials of worlds 0 and 1, each of which a fair
+    """Test if the guesses refute the claim. guesses0, guesses1: of all trials of worlds 0 and 1, each of which a fair
     coin has chosen; alpha has the condition that each pair has both.
 
     Claim: a true claim is rejected with probability at most alpha. Where S is guessed to be world 1 and T world 0, a

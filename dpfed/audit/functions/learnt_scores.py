@@ -1,4 +1,4 @@
-"""Scores of outputs whose law nobody states, learnt from a pilot that is not counted.
+"""Scores of outputs of unknown distribution, learnt from a pilot that is not counted.
 
 direction: product with the mean difference of the two worlds, over the noise of every coordinate. contrast: the same
 over the noise of all coordinates together, for noise that they share. copies: the same where coordinates have one noise
@@ -78,7 +78,7 @@ class LearntScore:
 
     @property
     def separation(self) -> float:
-        """Of the worlds' means, over the standard deviation within."""
+        """Distance of the worlds' means, over the standard deviation within."""
         seen = float(self.pilot[1].mean()) - self.centre
         gap = abs(seen if self.shift is None else self.shift)
         if gap <= 1e-9 * max(float(np.abs(scores).max()) for scores in self.pilot):
@@ -153,7 +153,7 @@ def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: 
 
 
 def seeds_cancel(one: Floats, other: Floats) -> bool:
-    """Whether noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of one."""
+    """True if noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of one."""
     width = max(one.shape[1], other.shape[1]) - 2
     one, other = widened(one, width), widened(other, width)
     largest = float(_scale(one, other).max())
@@ -273,7 +273,7 @@ def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:
 
 
 def _excess(rates: tuple[float, float], profile: PrivacyProfile, *, trials: int, alpha: float) -> float:
-    """What expected counts would show against the profile."""
+    """Return the excess of expected counts over the profile."""
     counts = [np.array([math.ceil(trials * min(max(rate, 0.0), 1.0))]) for rate in rates]
     seen = ErrorCounts(
         thresholds=np.zeros(1),

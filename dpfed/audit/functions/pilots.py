@@ -14,7 +14,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.claim import FunctionClaim, farthest
 from dpfed.audit.functions.events import Events
 from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
-from dpfed.audit.functions.trials import CallTrials
+from dpfed.audit.functions.outputs import CallTrials
 from dpfed.audit.functions.worlds import Worlds
 from dpfed.audit.verdict import Check
 
@@ -32,7 +32,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pilot:
-    """What is learnt of a pair. follows: noise follows the seed. shows_seed: the seed is in the output, too."""
+    """Scores and events learnt of a pair. follows: noise follows the seed. shows_seed: the seed is in the output,
+    too."""
 
     scores: list[LearntScore]
     events: Events | None

@@ -16,7 +16,7 @@ from accounting.mechanisms.adjacency import Adjacency
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Gaussian noise on a sum of rows of norm at most C, as an accountant is told of it.
+    """Gaussian noise on a sum of rows of norm at most C, as it is described to an accountant.
 
     noise_multiplier:    noise standard deviation over C; whole numbers are given as int
     sampling:            "all", "poisson" (each client with probability cohort / clients) or "fixed" (cohort of clients)
@@ -39,7 +39,7 @@ class Setting:
 
     @property
     def mechanism(self) -> Mechanism:
-        """As `accounting` describes it; several releases of one cohort are one Gaussian (tight)."""
+        """Mechanism of `accounting`; several releases of one cohort are one Gaussian (tight)."""
         noise = Gaussian(
             noise_multiplier=float(self.noise_multiplier) / self.releases_per_cohort**0.5,
             adjacency=Adjacency.of(self.adjacency),
@@ -135,7 +135,7 @@ def _all() -> list[Setting]:
 
 @dataclass(frozen=True, kw_only=True)
 class Proven:
-    """Of a setting's epsilon: no account can state less than at_least, and at_most is a guarantee."""
+    """Bounds on a setting's epsilon: no account can state less than at_least, and at_most is a guarantee."""
 
     at_least: float
     at_most: float
@@ -153,12 +153,12 @@ def computed(setting: Setting) -> Proven:
 
 @cache
 def proven() -> dict[str, Proven]:
-    """Of every setting, by its words."""
+    """Return the bounds of every setting, by its description."""
     return {words: Proven(**bounds) for words, bounds in json.loads(_FILE.read_text()).items()}
 
 
 def write() -> None:
-    """Compute what the file does not have yet; delete it to compute all anew."""
+    """Compute the bounds that proven.json lacks; delete it to compute all anew. Takes minutes."""
     found = json.loads(_FILE.read_text()) if _FILE.exists() else {}
     known: dict[object, Proven] = {}
     for setting in SETTINGS:

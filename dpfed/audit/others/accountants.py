@@ -75,7 +75,7 @@ class AccountantAudit:
 
     @property
     def _bounds(self) -> int:
-        """How many answers say something."""
+        """Count the answers that state a bound."""
         loose = [one.stated or 0.0 for one in self.of("loose")]
         at_most = [one.proven.at_most for one in self.of("loose")]
         said = [one <= _WITHOUT_MEANING * most + _ROUNDING for one, most in zip(loose, at_most, strict=True)]

@@ -95,7 +95,7 @@ def _cases() -> list[FlowerCase]:
 
 
 def _stated(adjacency: str) -> Gaussian:
-    """What local DP states, of Gaussian noise, as it adds it: a trial shows more of that than of two numbers."""
+    """Return the Gaussian claim of local DP: a trial shows more of it than of two numbers."""
     moves = Adjacency.of(adjacency).sensitivity_in_clips
     return Gaussian(
         noise_multiplier=moves / equivalent_shift(LOCAL_EPSILON, LOCAL_DELTA), adjacency=Adjacency.of(adjacency)
@@ -190,7 +190,7 @@ class StrategyRound:
     make:     clients of the round to a strategy
     mods:     of the clients, outermost first
     examples: num-examples that clients report, one each, repeated as often as needed
-    shows:    names of attributes of the strategy that the next round tells (an adaptive clip norm, say)
+    shows:    names of attributes of the strategy that the next round reveals (an adaptive clip norm, say)
     upload:   see the last client's reply instead of the new model
 
     The model is zeros in two arrays, so that a client's new arrays are its update. Zeros are sent as next to nothing:

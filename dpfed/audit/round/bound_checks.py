@@ -139,7 +139,7 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
 
 
 def _chance_of_padding(one: OneRound, stage: PrivateCoins) -> float:
-    """How likely counts at least as far from the public probabilities as those of a round without uploads are."""
+    """Return the p-value of the counts of a round without uploads, given the public probabilities."""
     from scipy.stats import chi2
 
     now = replace(one.announced, uploads=0)

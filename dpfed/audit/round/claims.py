@@ -1,4 +1,4 @@
-"""What the ledger would say of one round: the claim that an audit of uploads puts to the test."""
+"""Claim of one round, as the ledger states it, which an audit of uploads tests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Claim:
 
     @property
     def sampling(self) -> Sampling:
-        """How the cohort is drawn."""
+        """Sampling of the cohort."""
         return sampling_of(self.mechanism)
 
     @property

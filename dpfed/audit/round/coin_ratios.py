@@ -35,7 +35,8 @@ _ROUNDING = 1e-15
 
 @dataclass(frozen=True, kw_only=True)
 class BiasOfCoins:
-    """How a probability becomes that of a coin: N(0, noise_std^2) is added, and it is clipped to [edge, 1 - edge]."""
+    """Bias of a Bernoulli sample from a probability: N(0, noise_std^2) is added, and it is clipped to [edge, 1 -
+    edge]."""
 
     edge: float
     noise_std: float = 0.0
@@ -65,8 +66,9 @@ class CoinRatio:
         taking_part: float = 1.0,
         trials: int = 1,
     ) -> CoinRatio:
-        """From where the client's probabilities end [d] in each world, and those of `others` clients, before the clip
-        to the edges (and noise) that the claim says; each client has so many `trials` of a probability."""
+        """Return the ratio from where the client's probabilities end [d] in each world, and those of `others`
+        clients, before the clip to the edges (and noise) that the claim says; each client has so many `trials` of a
+        probability."""
         own = [_law(np.repeat(_mean(coins, where)[:, None], trials, axis=1)) for where in (one, other, rest)]
         beside = _law(np.repeat(_mean(coins, rest)[:, None], trials * others, axis=1))
         tables = [_added(law, beside) for law in own]
@@ -119,7 +121,7 @@ class CoinRatio:
 
     @property
     def rules_out(self) -> bool:
-        """Whether one world has values that the other cannot have: then the only cut of note is at ratio 1."""
+        """True if one world has values that the other cannot have: then the only cut of note is at ratio 1."""
         return bool((np.abs(self.table()) >= _FAR).any())
 
     @property
@@ -154,7 +156,7 @@ class CoinLaw:
     trials: int = 1
 
     def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
-        """From draws of the law: upper limits, each too small with probability 1e-4."""
+        """Return upper limits from draws of the distribution, each too small with probability 1e-4."""
         true = self.moved(1 + fault.too_far)
         generator = np.random.default_rng([_DRAWN, int(1e6 * fault.too_far)])
         scores = [self.ratio.of_sums(true, world, _DRAWN, generator) for world in (0, 1)]
@@ -224,8 +226,8 @@ def whole_scores_of_coins(law: CoinLaw) -> WholeScores | None:
 
 
 def least_epsilon(ratio: CoinRatio, *, delta: float) -> float | None:
-    """What the two worlds of `ratio` show of epsilon at `delta`, the larger of both orders; None where it takes too
-    much memory, or the cohort is drawn.
+    """Return the epsilon at `delta` that the two worlds of `ratio` show, the larger of both orders; None if it takes
+    too much memory, or the cohort is drawn.
 
     delta(eps) = E_P max(0, 1 - e^(eps - L)) rises with L, the sum of the entries' losses; each of them is rounded down
     to a grid here. What transforms misplace is taken off. Direction of error: lower bound.

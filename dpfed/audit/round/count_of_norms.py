@@ -32,7 +32,8 @@ class CountOfNorms:
 
     @classmethod
     def of(cls, quiet: WholeRounds, pair: Neighbours, claim: Claim) -> CountOfNorms:
-        """From two rounds without noise. The claim allows no more than `claim.count_mu` of a difference."""
+        """Return the count's score from two rounds without noise. The claim allows no more than `claim.count_mu` of a
+        difference."""
         clip = quiet.one.method.stages.find(Clip)
         assert clip is not None
         assert clip.adaptive is not None

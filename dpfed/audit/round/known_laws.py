@@ -1,4 +1,4 @@
-"""What the known law of our own scores shows: how far the client moves the release, and the epsilon with it."""
+"""Bounds from scores of known distribution: the distance that a client moves the release, and its epsilon."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WIDEST = 2_000_000
 
 
 def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
-    """Of scores with this law; None where it is not known in a form that their means can be worked out of.
+    """Return whole scores of this distribution; None if its means are not known.
 
     Sums of whole numbers without sampling: the score itself, whose mean does not depend on the noise's law.
     """
@@ -93,8 +93,8 @@ def _integer_noise(claim: Claim) -> Floats | None:
 
 
 def integer_epsilon(noise: Floats, steps: int, *, delta: float, taking_part: float = 1.0) -> float:
-    """What an entry shows at `delta` that one client moves by `steps`, if it takes part with probability q: noise p(x)
-    against (1 - q) p(x) + q p(x - steps).
+    """Return the epsilon at `delta` of an entry that one client moves by `steps`, if it takes part with probability q:
+    noise p(x) against (1 - q) p(x) + q p(x - steps).
 
     delta(eps) = sum max(0, P - e^eps Q), the larger of both orders, over the values that `noise` [n] has; those beyond
     are left out, which makes it smaller. Direction of error: lower bound (rounding: a relative 1e-9 is taken off).

@@ -39,7 +39,7 @@ _SHORT = {"fedmrn": 0.02, "fedmrns": 0.02}
 _EPSILON_OF_COINS = 3.0
 _NOISE_MULTIPLIER = 1.0
 _ROUNDS, _STREAMS = 6, 300
-"""Of several rounds together: three participations of a client, in so many trials."""
+"""Rounds and trials of several rounds together: three participations of a client, in so many trials."""
 
 
 def audited_methods() -> list[str]:
@@ -185,7 +185,7 @@ def _secure() -> Check:
 
 
 def _sampler(name: str, experiment: Experiment, seed: int) -> Check:
-    """That of the audited round, and that of the method's preset."""
+    """Check the sampler of the audited round, and that of the method's preset."""
     table = presets.tables(_preset(name))["federation"]
     drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
     return cohorts_check(experiment.method, Seeds(root=seed), [drawn])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.directions import LOUD, Direction, equal_in_every_layer, signs, uneven
+from dpfed.audit.trials import LOUD, Direction, equal_in_every_layer, signs, uneven
 from dpfed.models.flat import Block
 from dpfed.stages.maps import Map
 
@@ -92,7 +92,7 @@ def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy:
 def pairs_of_coins(
     layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, edge: float, bound: float, size: int
 ) -> list[Neighbours]:
-    """All probabilities move as far as they may, from the middle and from the edge, where a coin tells the most.
+    """Return pairs whose probabilities move as far as they may, from the middle and from the edge, the worst places.
 
     From the edge or, where the client may move both ways, from as far inside as it may move.
     """

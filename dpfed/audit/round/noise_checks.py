@@ -97,7 +97,7 @@ def size_check(noise: NoiseDraws) -> Check:
 
 
 def tail_check(noise: NoiseDraws) -> Check:
-    """As many draws beyond 1 to 5 standard deviations as a normal law has: binomial, lower tail, over all levels.
+    """Check the number of draws beyond 1 to 5 standard deviations: binomial, lower tail, over all levels.
 
     Noise that ends somewhere makes certain what should only be likely. Levels beyond which fewer than 18 draws are
     expected are left out: 300,000 draws look as far as 4 standard deviations, where noise that is cut off is seen with

@@ -29,7 +29,7 @@ from dpfed.stages.maps import Map
 from dpfed.stages.stage import Round, Tally
 
 PUBLIC_SEEDS = 16
-"""So many different public seeds of clients; trials go through them in turn."""
+"""Number of different public seeds of clients; trials use them in turn."""
 
 
 class OneStream:
@@ -82,7 +82,8 @@ class NoDraws:
 
 @dataclass(frozen=True, kw_only=True)
 class Uploaded:
-    """Of n uploads: bounded rows [n, sent], rows as they were encoded [n, sent], rows as they are summed [n, width]."""
+    """Rows of n uploads: bounded rows [n, sent], rows as they were encoded [n, sent], rows as they are summed [n,
+    width]."""
 
     bounded: Tensor
     coded: Tensor
@@ -105,7 +106,7 @@ class OneRound:
 
     @cached_property
     def announced(self) -> Round:
-        """What the round announces; the map is made once."""
+        """Announcement of the round; the map is made once."""
         no_clients = np.zeros(0, dtype=np.int64)
         return self.method.announce(Task(state=self.state, cohort=no_clients, participants=no_clients), self.seeds)
 
@@ -119,7 +120,8 @@ class OneRound:
 
     @property
     def quiet(self) -> OneRound:
-        """Without the stage that adds noise; coins are still drawn. The clip stays, its count is not noised."""
+        """Round without the stage that adds noise; Bernoulli samples are still drawn. The clip stays, its count is not
+        noised."""
         stages = self.method.stages
         if stages.find(DitheredNoise) is not None:
             stages = stages.replaced(DitheredNoise, lambda noise: Encode(scheme=Dense(), seeds=self.seeds))
@@ -143,11 +145,11 @@ class OneRound:
 
     @property
     def sampled(self) -> bool:
-        """Whether the sampler draws a cohort; otherwise all of `clients` take part."""
+        """True if the sampler draws a cohort; otherwise all of `clients` take part."""
         return not isinstance(self.method.sampler.law, FullParticipation)
 
     def own(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
-        """What arrives [n, width] of the client under test, once a trial."""
+        """Return the rows [n, width] of the client under test as they arrive, one a trial."""
         return self.upload(update.expand(len(trials), -1), trials * self.clients).arrived
 
 

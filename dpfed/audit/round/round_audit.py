@@ -46,7 +46,7 @@ TRIALS = 6_000
 """Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
 
 _OF_MOVES = 0.1
-"""Of a pair's error probability: the part of the test of whole scores, where their law is known."""
+"""Part of a pair's error probability for the test of whole scores, if their distribution is known."""
 
 _ROUNDING = 1e-6
 _FARTHER = 0.01
@@ -59,7 +59,7 @@ NOT_TESTED = (
     "one secret seed of 32 bits or more for a whole process",
     "masked sums with the same secret in every round: no trial shows it, the package's tests of dpfed.aggregation do",
 )
-"""What no part of this audit can show."""
+"""Limitations of this audit."""
 
 
 UploadAudit = Audit[Claim, Power]
@@ -84,7 +84,8 @@ def audit_round(
     rest over the other pairs, in which a pair of neighbours that would get fewer than two gets none. confidence: of the
     test of the claim and of the lower bounds, each, over all pairs together (Bonferroni; half of the error probability
     for the pair with the largest gap). draws: of noise, for its law. checks: further ones that were made elsewhere.
-    Checks have a false-alarm probability of `verdict.FALSE_ALARM` each. progress: is told what is being done.
+    Checks have a false-alarm probability of `verdict.FALSE_ALARM` each. progress: is called with a description of each
+    step.
 
     Claim: a round that keeps what its ledger states is failed with probability at most 1 - confidence + 2e-5. A "pass"
     proves nothing: its `power` says which faults these trials would have seen.
@@ -146,7 +147,7 @@ def _best_power(tests: list[PairTest]) -> Power:
 
 
 def claimed(one: OneRound, delta: float) -> Claim:
-    """What the ledger would get for this round; ConfigError where that is nothing."""
+    """Return the claim that the ledger would record for this round; ConfigError if there is none."""
     release = one.method.release(replace(one.announced, uploads=one.clients))
     if release is None:
         raise ConfigError("nothing is private here: no release would be charged, so there is no claim to test.")
@@ -265,5 +266,5 @@ def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) 
 
 
 def _ledger(claim: Claim, seen: list[Trials]) -> list[Check]:
-    """Where a cohort is drawn, lines may differ with it by the account's own rules, not with what clients send."""
+    """Check the ledger's lines, which may differ only if a cohort is drawn, by the account's rules."""
     return [ledger_check(seen)] if isinstance(claim.sampling, FullParticipation) else []

@@ -31,7 +31,7 @@ _ROUNDING = 1e-5  # of float32 sums, relative
 
 
 def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
-    """What two clients add to a whole round together is what they add apart, noise off. None where nothing is claimed
+    """Check that two clients add together what they add apart, noise off. Returns None if nothing is claimed
     to be linear."""
     if claim.seen == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
         return None
@@ -62,7 +62,7 @@ def _random_rounding(one: OneRound) -> float:
 
 
 def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> Check:
-    """Without noise, no pair of neighbours moves the release farther than the claimed sensitivity: two calls a pair,
+    """Check that no pair of neighbours, without noise, is farther apart than the claimed sensitivity: two calls a pair,
     with the same draws. Exact but for float32 and for the random rounding of rows to integers."""
     farthest = max(worlds, key=lambda world: world.gap)
     room = _ROUNDING + 2 * _random_rounding(one) / claim.sensitivity if claim.coins is None else _ROUNDING
@@ -93,7 +93,7 @@ def sum_check(one: OneRound, size: int) -> Check:
 
 
 def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
-    """A round in which nobody was drawn releases noise like any other, and is charged: or the charge would show it."""
+    """Check that a round without clients releases noise and is charged: or the charge would reveal it."""
     if claim.seen == "uploads":
         return None
     book = KeptEntries()
@@ -137,7 +137,7 @@ def public_map_check(one: OneRound) -> Check | None:
 
 
 def _common(inputs: Tensor, labels: Tensor, held: Tensor, held_labels: Tensor) -> int:
-    """How many of the samples are among those that are held."""
+    """Count the samples that clients hold."""
     private = {_bytes(sample, label) for sample, label in zip(held, held_labels, strict=True)}
     return sum(_bytes(sample, label) in private for sample, label in zip(inputs, labels, strict=True))
 

@@ -1,4 +1,4 @@
-"""What an audit looks at in a round: an observer of its stages, and small parts that record beside those that run."""
+"""Records of an audited round: an observer of its stages, and small parts that record beside those that run."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RecordedRule:
         return self._rule.step(state, mean_move, count=count)
 
     def again(self, before: ServerState) -> ServerState | None:
-        """What the rule makes of the same once more; None where it was given nothing."""
+        """Return the state that the rule makes of its last input; None if it got none."""
         return None if self.move is None else self._rule.step(before, self.move.clone(), count=self.count)
 
 

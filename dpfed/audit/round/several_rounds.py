@@ -57,7 +57,7 @@ class Stream:
 
     @cached_property
     def claim(self) -> Composed:
-        """What is claimed of all the rounds."""
+        """Claim of all rounds together."""
         return Composed(parts=((self._charged.mechanism, self.rounds),))
 
     def scores(self, world: int, seeds: range) -> Floats:
@@ -81,7 +81,8 @@ class Stream:
 
     @cached_property
     def _direction(self) -> tuple[torch.Tensor, float]:
-        """Of the client's bounded update as it is released, and the standard deviation of fresh noise along it."""
+        """Return the direction of the client's bounded update as it is released, and the standard deviation of fresh
+        noise along it."""
         quiet = WholeRounds(one=self.one.quiet)
         shown = quiet.released(quiet.run(self._moves(quiet, 1), np.zeros(1, dtype=np.int64)))
         return shown / torch.linalg.vector_norm(shown), self._charged.noise_std
@@ -91,7 +92,7 @@ class Stream:
         return rounds.moves(nothing + _LOUD if world else nothing, nothing)
 
     def _seen(self, world: int, seed: int) -> Iterator[tuple[float, bool]]:
-        """Of each round what is seen along the direction, over noise, and whether client 0 took part."""
+        """Return each round's product with the direction, over noise, and if client 0 took part."""
         one = self.one.with_randomness(Simulated(seeds=Seeds(root=seed)))
         direction, std = self._direction
         for number in range(self.rounds):
@@ -129,7 +130,8 @@ class Stream:
 
 
 def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: float, seed: int) -> Check:
-    """Whether the rounds together show no more than is charged for them. Of uploads of coins, which have nothing in
+    """Check that the rounds together show no more than is charged for them. For uploads of Bernoulli samples, which
+    have nothing in
     common but their order: whether no client comes more often than that."""
     stream = Stream(one=one, rounds=rounds)
     if one.method.stages.find(PrivateCoins) is not None:

@@ -227,7 +227,7 @@ def _released(quiet: WholeRounds, moves: Tensor, cohort: NDArray[np.int64]) -> T
 
 
 def _coded(quiet: WholeRounds, update: Tensor | None) -> Tensor:
-    """What is encoded of an update, by every client [clients, sent]."""
+    """Return the encoded rows of an update, for every client [clients, sent]."""
     given = torch.zeros(quiet.one.method.clients.course.size) if update is None else update
     done = quiet.run(quiet.moves(given, given), quiet.together())
     return torch.stack([done.uploads[k][0] for k in range(len(done.uploads))]).double()
@@ -236,7 +236,7 @@ def _coded(quiet: WholeRounds, update: Tensor | None) -> Tensor:
 def _law(
     quiet: WholeRounds, claim: Claim, pair: Neighbours, mu: float, base: Tensor, direction: Tensor
 ) -> NormalMixture:
-    """Of the filter's scores: a mixture over who is drawn."""
+    """Return the distribution of the filter's scores: a mixture over cohorts."""
     if not quiet.drawn:
         return score_law.plain(mu)
     together, moves = quiet.together(), quiet.moves(pair.other, pair.rest)
@@ -256,10 +256,10 @@ def _law(
 
 
 def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
-    """The law of sums of coins is known: the claimed one, from the bounded moves.
+    """Return the pair for sums of Bernoulli samples, whose distribution follows from the bounded moves.
 
-    Where the claim says that nothing can be told, as its edges hide the move, scores are those of coins without edges:
-    a coin of probability 0 that comes up tells its world outright.
+    If the claimed edges hide the move, scores are those of Bernoulli samples without edges:
+    a 1 of probability 0 reveals its world.
     """
     mechanism = claim.coins
     assert mechanism is not None

@@ -33,7 +33,7 @@ from dpfed.stages.send_all import Identity
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundOutcome:
-    """What one round came to.
+    """Outcome of one round.
 
     moved:   [n], the mean move that the server's rule was given, times what it was divided by; None: no sum
     count:   what that is
@@ -74,15 +74,15 @@ class WholeRounds:
 
     @property
     def drawn(self) -> bool:
-        """Whether the cohort is drawn in every round."""
+        """True if the cohort is drawn in every round."""
         return self.one.sampled
 
     def together(self) -> NDArray[np.int64]:
-        """As many clients as a released sum holds at least, the one under test among them."""
+        """Return the smallest cohort of a released sum, with the client under test."""
         return np.arange(self.one.clients, dtype=np.int64)
 
     def cohort(self, absent: bool) -> NDArray[np.int64]:
-        """Who takes part in a trial; without the client under test where it is not one of the clients at all."""
+        """Return the cohort of a trial, without the client under test if it is absent from the population."""
         if not self.drawn:
             return self.together()[1:] if absent else self.together()
         method = self.one.method
@@ -132,7 +132,7 @@ class WholeRounds:
         return moved.double() if isinstance(self.one.projection, Identity) else moved.double() @ self.pull
 
     def rounding(self, outcome: RoundOutcome) -> float:
-        """How far `released` may be off, as the new state is float32."""
+        """Return the largest rounding error of `released`, as the new state is float32."""
         step = step_of(self.one.method.server)
         if step is None or outcome.moved is None:
             return 0.0
@@ -163,7 +163,7 @@ def _shown(rule: ServerRule, before: ServerState, after: ServerState, seen: Reco
 
 
 def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: LastState) -> bool:
-    """Whether `after` follows from the state before and the mean move, its clip norm from the stages' next state."""
+    """True if `after` follows from the state before and the mean move, its clip norm from the stages' next state."""
     again = rule.again(before)
     if again is None:
         return torch.equal(before.broadcast, after.broadcast) and before.clip_norm == after.clip_norm

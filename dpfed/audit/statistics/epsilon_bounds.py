@@ -119,7 +119,8 @@ def epsilon_of_shift(mu: float, *, delta: float) -> float:
 
 
 def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float, delta: float) -> Cuts:
-    """Where guesses are expected to show the largest epsilon at `delta`, if scores have the claimed law.
+    """Return the cuts at which guesses are expected to show the largest epsilon at `delta`, if scores have the claimed
+    law.
 
     errors: of a threshold, P0(score >= t) and P1(score < t). candidates: thresholds to choose from. trials: in both
     worlds together. A choice of power only.

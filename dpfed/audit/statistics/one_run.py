@@ -28,7 +28,7 @@ _GRID = 2001
 
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """Of `canaries`, `made` were guessed in or out and `correct` of these rightly; the others were passed over."""
+    """Guesses about `canaries`: `made` in or out, `correct` of these rightly; none about the others."""
 
     canaries: int
     made: int
@@ -92,7 +92,7 @@ def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> floa
 
 
 def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float], *, alpha: float) -> bool:
-    """Whether so many correct guesses reject an f-DP claim (Mahloujifar, Melis, Chaudhuri 2024, Alg. 3).
+    """True if this number of correct guesses rejects an f-DP claim (Mahloujifar, Melis, Chaudhuri 2024, Alg. 3).
 
     `inverse_blow_up` of y is the least Q(S) of events with P(S) >= y that the claim allows, for both orders: for
     mu-GDP Phi(Phi^-1(y) - mu). Never above the truth, or a true claim could be rejected.
@@ -125,7 +125,7 @@ def gdp_epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> 
 
 
 def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) -> bool:
-    """Whether the guesses reject a claimed privacy profile (both orders, epsilon real; `accounting.compose.profiles`).
+    """True if the guesses reject a claimed privacy profile (both orders, epsilon real; `accounting.compose.profiles`).
 
     Its inverse blow-up of y is the largest e^-eps (y - delta(eps)), here over a grid of eps, which is never above it.
     """

@@ -1,4 +1,4 @@
-"""What an audit by trials would have found: the power of its own decision rule, whatever the trials were.
+"""Power of an audit by trials: the faults that its own decision rule finds, whatever the trials were.
 
 The rule counts errors at one threshold, false positives in n0 trials and false negatives in n1. Both are binomial, so
 the probability of a rejection under a stated fault is a sum over the counts that the rule rejects. Nothing here looks
@@ -31,8 +31,8 @@ _REACH = 8.0
 
 
 def for_a_fault(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
-    """Where noise short by a fifth would speak the loudest against `profile`, at its expected counts: for cohorts that
-    are drawn, whose worst events are in the tail."""
+    """Return the threshold at which noise short by a fifth is clearest against `profile`, at expected counts: for
+    cohorts that are drawn, whose worst events are in the tail."""
     low, high = law.reach()
     at = np.linspace(low - 4.0, high + 4.0, _PLACES)
     shown = []
@@ -64,7 +64,7 @@ class Power:
 
     @property
     def enough(self) -> bool:
-        """Whether noise short by a fifth would have been found; for coins, moves as much too large over the noise."""
+        """True if noise short by a fifth would have been found; for coins, moves as much too large over the noise."""
         if self.noise_short is not None:
             return self.noise_short <= A_FIFTH + 1e-9
         return self.too_far is not None and self.too_far <= _TOO_FAR + 1e-9
@@ -75,7 +75,7 @@ class Power:
         return replace(self, too_far=min(found, default=None))
 
     def to_dict(self) -> dict[str, Any]:
-        """As --json has it."""
+        """JSON object of the power."""
         return {
             "probability": self.probability,
             "noise_short": self.noise_short,
@@ -123,7 +123,8 @@ class Region:
         trials1: int,
         alpha: float,
     ) -> Region:
-        """Of `rejection.reject_claim` with this one threshold. `law` only says where cells have to be narrow."""
+        """Return the region of `rejection.reject_claim` with this one threshold. `law` only says where cells have to be
+        narrow."""
         cells = _cells(trials0, law.errors(threshold)[0])
 
         def rejected(positives: int, negatives: int) -> bool:
@@ -149,7 +150,7 @@ class Region:
         )
 
     def probability(self, law: ScoreLaw, fault: Deviation) -> float:
-        """Of a rejection, at least, if the scores have this law under this fault."""
+        """Return a lower bound on the probability of a rejection if the scores have this law under this fault."""
         fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.errors(self.threshold, fault))
         in_cell = np.diff(_at_most(self.false_positives, self.trials0, fpr), prepend=0.0)
         return float((in_cell * _at_most(self.most_negatives, self.trials1, fnr)).sum())

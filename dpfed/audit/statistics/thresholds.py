@@ -1,4 +1,4 @@
-"""Where scores are cut, settled before they are drawn.
+"""Cuts of scores, settled before the scores are drawn.
 
 A threshold chosen on the scores that it is measured on is no test: bounds come out above the truth too often.
 """
@@ -56,7 +56,7 @@ class Cuts:
             raise ConfigError(f"low={self.low}, high={self.high}: must be numbers, low at most high.")
 
     def counted(self, scores0: Floats, scores1: Floats) -> tuple[int, int]:
-        """How many guesses are right and wrong."""
+        """Count the right and the wrong guesses."""
         right = int((scores1 >= self.high).sum()) + int((scores0 < self.low).sum())
         wrong = int((scores0 >= self.high).sum()) + int((scores1 < self.low).sum())
         return right, wrong
@@ -98,8 +98,8 @@ def overfull(trials: int, delta: float, alpha: float) -> int:
 
 
 def coins(trials: int, seed: int) -> tuple[int, int]:
-    """Of so many trials, those whose fair coin says world 0 and world 1; at least one each (a condition of probability
-    1 - 2^(1 - trials))."""
+    """Return the numbers of trials whose fair coin says world 0 and world 1; at least one each (a condition of
+    probability 1 - 2^(1 - trials))."""
     if trials < 2:
         raise ConfigError(f"trials={trials}: must be at least 2, one in each world.")
     rng = np.random.default_rng([seed, 0xC0])
@@ -110,7 +110,8 @@ def coins(trials: int, seed: int) -> tuple[int, int]:
 
 
 def best_of_limits(fpr_upper: Floats, fnr_upper: Floats, delta: float | None) -> Floats:
-    """What limits of the error rates show: epsilon at `delta`, or mu if delta is None. -infinity if nothing."""
+    """Return the bound that limits of the error rates imply: epsilon at `delta`, or mu if delta is None. -infinity if
+    nothing."""
     with np.errstate(divide="ignore", invalid="ignore"):
         if delta is None:
             return np.asarray(-ndtri(fpr_upper) - ndtri(fnr_upper))

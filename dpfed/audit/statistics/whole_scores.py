@@ -1,4 +1,4 @@
-"""How far a client moves the release, from whole scores: where the code under audit is our own, their law is known.
+"""Bound on the distance that a client moves the release, from whole scores of known distribution.
 
 Guesses with a threshold use one bit of each score. With a known law a score also says how strongly it speaks for
 "present", and the mean of what it says moves with the client. What is bounded is how far present clients (canaries, or
@@ -153,7 +153,7 @@ def _quantile(first: int, second: int, alpha: float) -> float:
 
 
 def _more(quantile: float, third: ArrayLike, error: ArrayLike) -> Floats:
-    """What skewness to the left adds to the quantile. third: central moment of the difference of the means."""
+    """Return what skewness to the left adds to the quantile. third: central moment of the difference of the means."""
     skewness = np.asarray(third) / np.maximum(np.asarray(error) ** 3, 1e-300)
     return np.asarray(np.maximum(-skewness, 0.0) * (2 * quantile**2 + 1) / 6)
 
