@@ -81,8 +81,7 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
 
 def room_of(files: RunFiles) -> int:
     """Return the largest number of clients in a sum: if more are drawn, some are left out."""
-    slots = files.promise.slots if files.config.privacy is not None and files.released else None
-    return files.config.federation.clients if slots is None else slots
+    return files.config.federation.clients if files.slots is None else files.slots
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -206,14 +205,13 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
             f"the run was made by version {made_by or 'unknown'}, this is {__version__}; seeds may mean others.",
         )
     of_seed = Simulated(seeds=Seeds(root=files.config.run.seed))
-    slots = files.promise.slots if files.config.privacy is not None and files.released else None
     same: dict[int, int] = {}
     other: list[int] = []
     looked_at = _COINS // who.clients
     if not looked_at:
         return None, f"{who.clients} clients are too many to draw again."
     for one, ids in itertools.islice(cohorts_of(files), looked_at):
-        drawn = draw_cohort(who, of_seed, slots, one.round - 1)
+        drawn = draw_cohort(who, of_seed, files.slots, one.round - 1)
         if np.array_equal(np.sort(drawn), ids):
             same[one.round] = one.cohort
         else:

@@ -184,7 +184,7 @@ def ledger_follows_configuration(files: RunFiles) -> Finding:
 def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | None:
     """Difference between the plan in the ledger's header and the one that `source` gives: rounds, budget and, where
     `kinds` is true, mechanisms. None without one, and for ledgers of version 0.2, which have no plan."""
-    plan, table = files.trusted_ledger.header.plan, files.config.privacy or files.config.local.record
+    plan, table = files.trusted_ledger.header.plan, files.private_table
     if plan is None or table is None:
         return None
     rounds, prolongable = files.config.federation.rounds, None not in (table.epsilon, table.noise_multiplier)
@@ -230,12 +230,16 @@ def _difference(files: RunFiles, number: int) -> str | None:
         raise
     except (DpfedError, AccountingError) as error:
         return f"config.toml does not give this line ({error})"
-    found = replace(release, nonce=None).to_dict()
+    return difference(expected, replace(release, nonce=None).to_dict(), "config.toml")
+
+
+def difference(expected: Mapping[str, Any], found: Mapping[str, Any], source: str) -> str | None:
+    """Return the first key, in words, whose value in a ledger line is not the one that `source` gives."""
     different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
     if not different:
         return None
-    key = sorted(different)[0]
-    return f"the ledger has {key} = {found.get(key)}, config.toml gives {expected.get(key)}"
+    key = min(different)
+    return f"the ledger has {key} = {found.get(key)}, {source} gives {expected.get(key)}"
 
 
 def _facts(files: RunFiles, number: int) -> RoundLine | None:
@@ -260,17 +264,16 @@ def same(expected: Any, found: Any) -> bool:
 
 def _promised_delta(files: RunFiles) -> float | None:
     """Return the configured delta; for records of a run of 0.2, the delta that their number gives, if it is known."""
-    table = files.config.privacy or files.config.local.record
+    table = files.private_table
     if table is not None and table.delta is not None:
         return table.delta
     return delta_of_records(files)
 
 
 def epsilon_is_possible(files: RunFiles) -> Finding:
-    """Check that the stated epsilon is no less than an explicit pair of neighbours shows
-    (`accounting.compose.lower_bound`),
-    at the delta that configuration and clients give: another way to the number than the account, where one is known."""
-    delta = _promised_delta(files) if files.config.privacy or files.config.local.record else None
+    """Check that the stated epsilon is no less than a pair of neighbours shows (`accounting.compose.lower_bound`), at
+    the delta that configuration and clients give: another way to the number than the account, where one is known."""
+    delta = _promised_delta(files) if files.private_table else None
     least = None if delta is None else least_epsilon(files, delta)
     if least is None or delta is None:
         return True, "no lower bound is known for this mechanism; its account is all there is."
@@ -283,8 +286,7 @@ def epsilon_is_possible(files: RunFiles) -> Finding:
 
 
 def least_epsilon(files: RunFiles, delta: float) -> float | None:
-    """Return a lower bound on every account of the ledger's releases at `delta`; None if none is known. Unit:
-    client."""
+    """Return a lower bound on every account of the ledger's releases at `delta`; None if none is known."""
     ledger = files.trusted_ledger
     mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
     return (

@@ -14,7 +14,7 @@ from accounting.errors import AccountingError, InvalidParameter
 from accounting.ledger import Aborted, Ledger, Release, kept_head
 from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
 from accounting.rounding import downwards, upwards
-from dpfed.audit.evidence.conformance import more_noise, plan_problem, same
+from dpfed.audit.evidence.conformance import difference, more_noise, plan_problem
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.run_lines import PublishedLine, RoundLine, Unavailable, round_from
 from dpfed.audit.verdict import Finding, rounds_in_words
@@ -191,9 +191,4 @@ def _difference(files: LoopFiles, line: Release) -> str | None:
     assert files.config.privacy.clip_norm is not None
     norm = files.config.privacy.clip_norm
     expected = files.promise.release(clip_norm=norm, number=line.round, uploads=0).to_dict()
-    found = line.to_dict()
-    different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
-    if not different:
-        return None
-    key = sorted(different)[0]
-    return f"the ledger has {key} = {found.get(key)}, the plan gives {expected.get(key)}"
+    return difference(expected, line.to_dict(), "the plan")

@@ -53,7 +53,7 @@ def _ending(files: RunFiles, done: int) -> str | None:
         return f"summary.json: stopped_by is {stopped_by!r}, no run ends so."
     if done >= configured:
         return f"all {configured} rounds were run; that is no end by budget."
-    table = files.config.privacy or files.config.local.record
+    table = files.private_table
     budget = table.epsilon if table is not None else None
     if files.summary.get("project_ledger") is not None:
         return None

@@ -29,7 +29,9 @@ from dpfed.audit.evidence.run_lines import (
 )
 from dpfed.audit.evidence.saved import Saved, saved_in
 from dpfed.config.own_code import OwnFile
+from dpfed.config.privacy_tables import PrivacyTable
 from dpfed.config.tables import Config, override, parse_written
+from dpfed.config.training_tables import Record
 from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.run.experiment import Experiment, build
 from dpfed.run.folder import own_code_in
@@ -59,6 +61,21 @@ class RunFiles:
                 "left it, or the ledger of a dpfed.ClientLevel."
             ) from None
         self.config: Config = parse_written(tables, source=str(path / "config.toml"))
+
+    @property
+    def private_table(self) -> PrivacyTable | Record | None:
+        """Table that states the budget, [privacy] or [local.record]; None if nothing is private."""
+        return self.config.privacy or self.config.local.record
+
+    @property
+    def accountant(self) -> str:
+        """Name of the configured accountant."""
+        return "best" if self.private_table is None else self.private_table.accountant
+
+    @property
+    def slots(self) -> int | None:
+        """Largest number of uploads of a sum; None if it is not limited or nothing was released."""
+        return self.promise.slots if self.config.privacy is not None and self.released else None
 
     @cached_property
     def own_code(self) -> tuple[OwnFile, ...]:
@@ -138,20 +155,16 @@ class RunFiles:
         return self._of_ledger(Ledger.if_fixed_in_advance)
 
     def _of_ledger(self, account: Callable[..., Guarantee]) -> Guarantee:
-        table = self.config.privacy or self.config.local.record
-        accountant = table.accountant if table is not None else "best"
         ledger, delta = self.trusted_ledger, self.stated("delta")
         try:
-            return account(ledger, delta, accountant=accountant, with_lower_bound=False)
+            return account(ledger, delta, accountant=self.accountant, with_lower_bound=False)
         except AccountingError as error:
             raise Unavailable(f"ledger.jsonl: no epsilon follows from it ({error}).") from None
 
     @cached_property
     def second_opinion(self) -> SecondOpinion | None:
         """Epsilon of dp-accounting for the ledger's releases, at the same delta; None if nothing was released."""
-        table = self.config.privacy or self.config.local.record
-        accountant = table.accountant if table is not None else "best"
-        mechanism = self.trusted_ledger.charged(self.stated("delta"), accountant=accountant)
+        mechanism = self.trusted_ledger.charged(self.stated("delta"), accountant=self.accountant)
         return None if mechanism is None else second_opinion(mechanism, delta=self.stated("delta"))
 
     @cached_property

@@ -73,10 +73,8 @@ def _near(stated: Any, value: Any, room: tuple[float, float]) -> bool:
 
 
 def _of_ledger(files: RunFiles) -> dict[str, Any]:
-    table = files.config.privacy or files.config.local.record
-    accountant = table.accountant if table is not None else "best"
     try:
-        found = files.trusted_ledger.guarantee(files.stated("delta"), accountant=accountant)
+        found = files.trusted_ledger.guarantee(files.stated("delta"), accountant=files.accountant)
     except AccountingError as error:
         raise Unavailable(f"ledger.jsonl: no lower bound follows from it ({error}).") from None
     return {
