@@ -15,7 +15,7 @@ from accounting.compose import accountant
 from accounting.errors import AccountingError
 from accounting.mechanisms import Composed
 from accounting.mechanisms.slots import default_slots
-from dpfed.audit.promise import promise_of
+from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import aborts, goals
 from dpfed.methods.choices import tolerance_of

@@ -12,7 +12,7 @@ from torch.nn import functional
 from dpfed.aggregation import steps as protocol_steps
 from dpfed.aggregation.graph import random_circle
 from dpfed.aggregation.steps import Dropouts, ProtocolStep
-from dpfed.audit.sampler_check import cohorts_check
+from dpfed.audit.round.draw_checks import cohorts_check
 from dpfed.clients import records
 from dpfed.clients.optimisers import Sgd
 from dpfed.clients.records import RecordLevel

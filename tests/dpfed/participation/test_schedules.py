@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binom, chi2
 
 from accounting.participation.counts import counts_law
-from dpfed.audit.cohort_law import sizes_follow_schedule
-from dpfed.audit.kept_schedule import schedule_kept, times_of
+from dpfed.audit.evidence.cohort_law import sizes_follow_schedule
+from dpfed.audit.evidence.cohort_members import schedule_kept, times_of
 from dpfed.errors import ConfigError
 from dpfed.participation import blocks
 from dpfed.participation.sampling import allocated
