@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +35,8 @@ from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
-from dpfed.stages.stage import Round
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.stage import Private, Round, Stage
 
 _REST = 53 - 16
 _DOUBT = 2.0**-6
@@ -43,7 +44,7 @@ _DOUBT = 2.0**-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Coins:
+class Coins(Stage):
     """Rows are moves of mask probabilities; a client sends the coins of the probabilities it ends at (FedPM).
 
         p = clip(reference + row, edge, 1 - edge);   m ~ Bern(p), or 1[p >= 1/2] if not `stochastic`
@@ -67,6 +68,10 @@ class Coins:
     def __post_init__(self) -> None:
         check_edge(self.edge)
 
+    @property
+    def ring_bits(self) -> int | None:
+        return self.bits
+
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         """Zeros and ones in the dtype of rows."""
         masks = torch.empty_like(rows)
@@ -85,7 +90,7 @@ class Coins:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PrivateCoins:
+class PrivateCoins(Private):
     """Coins that are private by themselves: those that `coins` describes, on a cohort of the law `sampling`.
 
         p = clip(reference + row [+ N(0, noise_std^2)], edge, 1 - edge);   m ~ Bern(p)
@@ -197,8 +202,23 @@ class PrivateCoins:
         return self.coins.cohort if isinstance(self.coins, BernoulliAggregate) else None
 
     @property
-    def in_rows(self) -> bool:
-        return False
+    def ring_bits(self) -> int | None:
+        return self.bits
+
+    @property
+    def rests_on(self) -> tuple[type[Stage], ...]:
+        return (ClipMoves,)
+
+    def require_bound(self, stages: Sequence[Stage]) -> None:
+        """Raise ConfigError for moves that are clipped to another bound, or in another metric, than is charged."""
+        for clip in (stage for stage in stages if isinstance(stage, ClipMoves)):
+            kept, wanted = (clip.linf, clip.metric), (self.coins.linf_clip, self.coins.clip_metric)
+            if kept != wanted or (clip.metric == "fisher" and clip.edge != self.edge):
+                raise ConfigError(
+                    f"moves clipped to {clip.linf} in each coordinate (metric {clip.metric!r}, edge {clip.edge}) with "
+                    f"coins that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {self.edge}): must be the "
+                    "same."
+                )
 
     @property
     def in_every_upload(self) -> bool:

@@ -43,7 +43,8 @@ from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
-from dpfed.stages.stage import Round
+from dpfed.stages.clip import Clip
+from dpfed.stages.stage import Private, Round, Stage
 
 NARROWEST = 2 * math.sqrt(2 * math.log(2))
 """w(1/2), the width of the narrowest slice, in standard deviations."""
@@ -53,7 +54,7 @@ _MOST_SYMBOLS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DitheredNoise:
+class DitheredNoise(Private):
     """Every row is quantised with an error N(0, (z C)^2 / K), and decoded by a trusted server.
 
     Claim: after a stage that clips, a round is `noise`, Gaussian noise in K = `noise.shares` shares, on a cohort of the
@@ -113,8 +114,8 @@ class DitheredNoise:
         return True
 
     @property
-    def in_every_upload(self) -> bool:
-        return False
+    def rests_on(self) -> tuple[type[Stage], ...]:
+        return (Clip,)
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
         """One round, for the accountant, however many come."""

@@ -37,14 +37,14 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.correlated import Correlated
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
-from dpfed.stages.adaptive_clip import AdaptiveClip
-from dpfed.stages.stage import Round
+from dpfed.stages.clip import AdaptiveClip, Clip
+from dpfed.stages.stage import Private, Round, Stage
 
 Placement = Literal["server", "clients", "uploads"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianNoise:
+class GaussianNoise(Private):
     """N(0, (z C)^2) on every coordinate of a sum of rows of L2 norm at most C, the round's clip norm.
 
     Claim: after a stage that clips, a round is the Gaussian mechanism of noise multiplier `noise_multiplier` on the
@@ -78,7 +78,7 @@ class GaussianNoise:
     adaptive: AdaptiveClip | None = None
     shares: int | None = None
     charged: bool = False
-    correlated: Correlated | None = None
+    correlated: CorrelatedRounds | None = None
     schedule: NoiseSchedule | None = None
 
     def __post_init__(self) -> None:
@@ -110,8 +110,7 @@ class GaussianNoise:
                 "Use privacy.placement='server', and neither privacy.adaptive, bands nor buffers."
             )
         if self.correlated is not None:
-            _check_rests(self.correlated.law, self.sampler)
-            object.__setattr__(self, "correlated", replace(self.correlated))  # what it remembers is of this source
+            _check_rests(self.correlated, self.sampler)
         self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
 
     @classmethod
@@ -181,14 +180,12 @@ class GaussianNoise:
             accountant=table.accountant,
         )
 
-    def in_round(self, number: int) -> SingleRelease:
-        """The release of round `number`, counted from 0, at the most that it may be charged."""
-        return self.mechanism() if self.schedule is None else self._with(self._factor(number))
+    def in_round(self, number: int, uploads: int | None = None) -> SingleRelease:
+        return self.mechanism(uploads) if self.schedule is None else self._with(self._factor(number))
 
-    def run(self, rounds: int) -> Composed:
-        """All rounds."""
+    def run(self, rounds: int, uploads: int | None = None) -> Composed:
         if self.schedule is None:
-            return Composed(parts=((self.mechanism(), rounds),))
+            return super().run(rounds, uploads)
         return Composed.of([self.in_round(number) for number in range(rounds)])
 
     @property
@@ -224,7 +221,7 @@ class GaussianNoise:
         noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
         if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):
             return noise
-        return subsample(noise, self.sampler.law if self.correlated is None else self.correlated.law)
+        return subsample(noise, self.correlated or self.sampler.law)
 
     @property
     def in_rows(self) -> bool:
@@ -233,6 +230,10 @@ class GaussianNoise:
     @property
     def in_every_upload(self) -> bool:
         return self.placement == "uploads"
+
+    @property
+    def rests_on(self) -> tuple[type[Stage], ...]:
+        return (Clip,)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         if self.placement != "server":
@@ -249,7 +250,13 @@ class GaussianNoise:
             now.observer.noise(noise)
         if self.correlated is None:
             return total + noise
-        return total + self.correlated.noise(noise, now.number, lambda earlier: self._fresh(total, earlier, now))
+        return total + self._past.noise(noise, now.number, lambda earlier: self._fresh(total, earlier, now))
+
+    @cached_property
+    def _past(self) -> Correlated:
+        """Noise of earlier rounds, of this source alone."""
+        assert self.correlated is not None
+        return Correlated(law=self.correlated)
 
     def _fresh(self, like: Tensor, number: int, now: Round) -> Tensor:
         """The fresh noise of a round, on its sum."""
@@ -266,7 +273,7 @@ class GaussianNoise:
             detail |= {"shares": shares, "share_std": self._share_std(norm)}
         return Release(
             round=now.number,
-            mechanism=self.mechanism(uploads) if self.schedule is None else self._with(self._factor(now.number)),
+            mechanism=self.in_round(now.number, uploads),
             clip_norm=norm,
             noise_std=self.update_noise_multiplier * self._factor(now.number) * norm * self._arrived(uploads),
             noise_placement=self.placement,
@@ -292,12 +299,12 @@ class GaussianNoise:
 
 def _correlated(
     table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
-) -> Correlated | None:
+) -> CorrelatedRounds | None:
     """The matrix of least error for these rounds. The model is a sum of steps along the mean update."""
     if table.bands is None and table.buffers is None:
         return None
     law: Any = who.law
-    matrix = stream_of_noise(
+    return stream_of_noise(
         bands=table.bands,
         buffers=table.buffers,
         root=table.factorisation == "square-root",
@@ -306,7 +313,6 @@ def _correlated(
         separation=law.period if isinstance(law, Cyclic) else law.separation,
         stream=stream,
     )
-    return Correlated(law=matrix)
 
 
 def _check_rests(stream: CorrelatedRounds, sampler: Sampler) -> None:

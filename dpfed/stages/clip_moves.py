@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.stages.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows, counted, row_norms
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipMoves:
+class ClipMoves(Stage):
     """A client's move of theta has at most `linf` in each coordinate (None: no such bound) and the L2 norm C.
 
     metric: "euclidean"; or "fisher", in which both bounds are of the move over sqrt(theta (1 - theta)), theta the
@@ -33,9 +33,6 @@ class ClipMoves:
         clipped = self.clipped(rows.div_(units), now.clip_norm)
         clipped.rows.mul_(units)
         return counted(clipped, now)
-
-    def server(self, total: Tensor, now: Round) -> Tensor:
-        return total
 
     def units(self, reference: Tensor) -> Tensor:
         """How far a coordinate moves for a move of 1 in the metric, [k].

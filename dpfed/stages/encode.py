@@ -19,7 +19,7 @@ from dpfed.compress.threads import one_thread
 from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
 """What stands for a row that is not finite, and for zeros: a client without samples."""
@@ -29,7 +29,7 @@ _MOST_ERRORS = 250_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Encode:
+class Encode(Stage):
     """Rows are encoded, written to bytes and decoded; the sum of what was decoded needs no decoding.
 
     `read` decodes the bytes of `messages`. In one process `client` decodes what it has encoded, which is the same, as

@@ -14,11 +14,11 @@ from dpfed.compress.payload import Payloads, Scheme
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Symbols:
+class Symbols(Stage):
     """The one field of symbols of a linear scheme, summed by itself; its mean decodes to the mean of what was sent.
 
     Not private: symbols are drawn from the public seed, and the methods refuse them under [privacy].
