@@ -40,7 +40,7 @@ from dpfed.stages.stage import Private, Round, Stage
 
 _REST = 53 - 16
 _DOUBT = 2.0**-6
-"""Of 2^16 p in float32: the sum and the edge are each rounded by at most 2^-24, and the difference by less."""
+"""Largest error of 2^16 p in float32: the sum and the edge are each rounded by at most 2^-24, the difference by less."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,7 +73,7 @@ class Coins(Stage):
         return self.bits
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        """Zeros and ones in the dtype of rows."""
+        """Return zeros and ones in the dtype of rows."""
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
             mask.copy_(self._drawn(now.reference, row, now.number, int(client)))
@@ -143,8 +143,9 @@ class PrivateCoins(Private):
         rounds: int,
         delta: float,
     ) -> tuple[PrivateCoins, float]:
-        """What [privacy] asks for, and its clip norm: the largest that epsilon allows, by its own account, where none
-        is given. Who sends single uploads is seen: they are charged to every client in every round, or by the order of
+        """Return the stage of [privacy] and its clip norm, by default the largest that epsilon allows by its own account.
+
+        Senders of single uploads are seen: they are charged to every client in every round, or by the order of
         the clients where that is public. others, reference: as `BernoulliAggregate` has them."""
         fixed = isinstance(who.law, FixedSizeSampling) and table.release == "sum"
         root, size = math.sqrt(table.trials), table.trials * sent
@@ -245,7 +246,7 @@ class PrivateCoins(Private):
         )
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        """Zeros and ones, or how many of the trials are ones, in the dtype of rows."""
+        """Return zeros and ones, or the number of ones among the trials, in the dtype of rows."""
         self._check_reference(now.reference)
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
@@ -266,20 +267,20 @@ class PrivateCoins(Private):
         return self._corrected(total, now.reference, uploads)
 
     def _count(self, total: Tensor, start: Tensor, uploads: int) -> Tensor:
-        """The number of ones in so many uploads."""
+        """Return the number of ones in `uploads` uploads."""
         if self.bits is None or uploads * self.trials < 1 << self.bits:
             return in_ring(total, self.bits)
         expected = (start.double() * (uploads * self.trials)).round().to(torch.int64)
         return expected + centred(total.to(torch.int64) - expected, self.bits)
 
     def _check_reference(self, reference: Tensor) -> None:
-        """What is charged may rest on public probabilities that are all one number."""
+        """Raise ConfigError for public probabilities other than the one number that is charged for."""
         known = self.coins.reference
         if known is not None and not bool((reference == known).all()):
             raise ConfigError(f"public probabilities other than {known}, which is what is charged for.")
 
     def _counted(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
-        """How many of the trials are ones [k]."""
+        """Return the number of ones [k] among the trials."""
         if self.trials == 1:
             return self._drawn(reference, row, purpose, *path)
         counts = torch.zeros_like(reference, dtype=torch.int64)
@@ -334,7 +335,7 @@ def fair_coins(
 
 
 def in_ring(total: Tensor, bits: int | None) -> Tensor:
-    """A sum modulo 2^bits, where it lives in that ring."""
+    """Return a sum modulo 2^bits, if it is taken in that ring."""
     return total if bits is None else total.remainder(1 << bits)
 
 
@@ -344,5 +345,5 @@ def check_edge(edge: float) -> None:
 
 
 def _sum(reference: Tensor, row: Tensor | None) -> Tensor:
-    """In float64, where it is exact enough to be called the probability."""
+    """Return reference + row in float64, exact enough to be called the probability."""
     return reference.double() if row is None else reference.double() + row.double()

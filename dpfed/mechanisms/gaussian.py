@@ -127,7 +127,7 @@ class GaussianNoise(Private):
         momentum: float,
         stream: str,
     ) -> GaussianNoise:
-        """What [privacy] asks for, calibrated by its own account where that is an epsilon.
+        """Return the noise of [privacy], calibrated by its own account if an epsilon is given.
 
         tolerance, dropout: of missing uploads; momentum: of the server's step; stream: what correlated noise is named
         by in the ledger.
@@ -166,7 +166,7 @@ class GaussianNoise(Private):
         return replace(plain, adaptive=count)
 
     def smallest_multiplier(self, table: Noised, *, rounds: int, delta: float) -> float:
-        """The smallest noise multiplier whose rounds stay within privacy.epsilon, all else as it is here."""
+        """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, all else as it is here."""
         assert table.epsilon is not None
         released = self._released(1.0)
         sampled = self.adjacency.sensitivity_in_clips
@@ -201,7 +201,7 @@ class GaussianNoise(Private):
         return self._with(self._arrived(uploads)) if self.charged else self._whole
 
     def _factor(self, number: int) -> float:
-        """Of the noise multiplier in round `number`."""
+        """Return the factor of the noise multiplier in round `number`."""
         return 1.0 if self.schedule is None else self.schedule.factor(number)
 
     @cached_property
@@ -209,7 +209,7 @@ class GaussianNoise(Private):
         return self._with(1.0 if self.schedule is None else self.schedule.least)
 
     def _with(self, noise: float) -> SingleRelease:
-        """With this much of the noise."""
+        """Return the release of one round with this fraction of the noise."""
         multipliers = [noise * self.update_noise_multiplier]
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
@@ -217,7 +217,7 @@ class GaussianNoise(Private):
         return self._released(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
 
     def _released(self, noise_multiplier: float) -> SingleRelease:
-        """A round's sum, or uploads, under so much noise: the one place where a mechanism is made of it."""
+        """Return the release of a round's sum, or uploads, with this noise multiplier: derived here only."""
         noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
         if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):
             return noise
@@ -259,7 +259,7 @@ class GaussianNoise(Private):
         return Correlated(law=self.correlated)
 
     def _fresh(self, like: Tensor, number: int, now: Round) -> Tensor:
-        """The fresh noise of a round, on its sum."""
+        """Return the fresh noise of a round, on its sum."""
         noise = self.update_noise_multiplier * self._factor(number)
         return self._normal(like, "noise.sum", number).mul_(noise * now.clip_norm)
 
@@ -281,7 +281,7 @@ class GaussianNoise(Private):
         )
 
     def _arrived(self, uploads: int | None) -> float:
-        """The noise of so many uploads over the whole noise, where that is what is charged."""
+        """Return the noise of `uploads` shares over the whole noise, if the noise that arrived is charged."""
         return (uploads / self.sampler.expected) ** 0.5 if self.charged and uploads is not None else 1.0
 
     def _share_std(self, norm: float) -> float:
@@ -290,7 +290,7 @@ class GaussianNoise(Private):
 
     @property
     def _shares(self) -> int:
-        """Shares that are the whole noise."""
+        """Number of shares that are the whole noise."""
         return self.shares or int(self.sampler.expected)
 
     def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:

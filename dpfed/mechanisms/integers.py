@@ -129,11 +129,11 @@ class Integers(Stage):
         return encoded.integers.to(rows.device, torch.int64)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
-        """From a sum of integers with its noise, reduced before the noise or not: this reduces it after the noise."""
+        """Decode a sum of integers with its noise, reduced before the noise or not: this reduces it after the noise."""
         return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(now.number))
 
     def near_the_ends(self, total: Tensor) -> int:
-        """How many entries of a sum in the ring have probably wrapped around."""
+        """Return the number of entries of a sum in the ring that have probably wrapped around."""
         return saturated(centred(total, self.bits), self.bits)
 
     def _rotation(self, number: int) -> int:
@@ -297,7 +297,7 @@ class IntegerNoise(Private):
                 )
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """One round, for the accountant; where that is charged, with the shares of `uploads`."""
+        """Return one round, for the accountant, with the shares of `uploads` if the noise that arrived is charged."""
         return subsample(self._arrived(uploads), self.sampling)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
@@ -329,7 +329,7 @@ class IntegerNoise(Private):
 
     @property
     def law(self) -> IntegerLaw:
-        """The law of every draw."""
+        """Distribution of every draw."""
         return law_of(self.noise)
 
     @property

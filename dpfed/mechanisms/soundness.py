@@ -1,4 +1,4 @@
-"""Whether a chain does what its private stage charges: what is noised must be bounded, and be what is summed."""
+"""Soundness of chains: rows must be clipped right before the noise and summed unchanged after it."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def require_sound(stages: Stages) -> None:
 
 
 def _passes_rows(stage: Stage, stages: Stages) -> bool:
-    """Whether the client half leaves rows as they are; a stage that is derived from one of ours may not."""
+    """True if the client half leaves rows as they are; a stage that derives from one of dpfed may not."""
     return type(stage) in (Words, MaskWire) or (type(stage) is Encode and stage is stages.wire and stages.lossless)
 
 
 def _require_noise_before_the_wire(stages: Stages, private: Private, place: int) -> None:
     """ConfigError for noise of the clients that is behind the bytes that they send."""
-    if (private.in_rows or private.in_every_upload) and stages.wire in stages.before(place):
+    if (private.in_rows or private.in_every_upload) and any(isinstance(stage, Wire) for stage in stages.before(place)):
         raise ConfigError(
             f"the chain {stages!r}: {type(private).__name__} is noise of the clients, and stands behind "
             f"{type(stages.wire).__name__}, whose bytes have left them by then. Put Clip and the noise before it."

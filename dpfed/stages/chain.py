@@ -45,7 +45,7 @@ class Stages:
         return " > ".join(type(stage).__name__ for stage in self)
 
     def find(self, kind: type[Kind]) -> Kind | None:
-        """The stage of this kind, if there is one."""
+        """Return the stage of this kind, or None."""
         return next((stage for stage in self if isinstance(stage, kind)), None)
 
     @property
@@ -56,7 +56,7 @@ class Stages:
 
     @cached_property
     def private(self) -> Private | None:
-        """What makes a round private, and is charged."""
+        """Stage that makes a round private and is charged; None if nothing is private."""
         return next((stage for stage in self if is_private(stage)), None)
 
     @cached_property
@@ -79,7 +79,7 @@ class Stages:
 
     @property
     def up_to_the_clip(self) -> tuple[Stage, ...]:
-        """The map, the bound, and what of one's own is between them: what a client may add to a released sum."""
+        """Map, clip and the custom stages between them: their output is what a client may add to a released sum."""
         last = max(place for place, stage in enumerate(self) if isinstance(stage, Project | Clip | ClipMoves))
         return tuple(stage for stage in self._stages[: last + 1] if not isinstance(stage, Wire))
 
@@ -88,12 +88,12 @@ class Stages:
 
     @property
     def own(self) -> tuple[Stage, ...]:
-        """Stages that do not come with dpfed."""
+        """Custom stages, which do not come with dpfed."""
         return tuple(stage for stage in self if not type(stage).__module__.startswith("dpfed."))
 
     @property
     def decodes_before_the_clip(self) -> bool:
-        """Whether the bound is put on what a trusted server decoded, since one before the code would not bound it."""
+        """True if a trusted server clips decoded rows, because a clip before a lossy scheme would not bound them."""
         return any(isinstance(stage, Clip) for stage in self.after_wire)
 
     @property
@@ -106,7 +106,7 @@ class Stages:
 
     @property
     def lossless(self) -> bool:
-        """Whether rows arrive as they were before the wire, as floats."""
+        """True if rows arrive as they were before the wire, as floats."""
         wire = self.wire
         return isinstance(wire, Encode) and wire.lossless
 
@@ -118,7 +118,7 @@ class Stages:
 
     @cached_property
     def width(self) -> int:
-        """How many numbers an upload has."""
+        """Number of values in an upload."""
         size = self.project.sent
         for stage in self:
             size = part(stage, "width")(size)
@@ -126,7 +126,7 @@ class Stages:
 
     @property
     def fixed_bits(self) -> int | None:
-        """Bits that an upload is counted with; None where the content decides."""
+        """Bits that an upload is counted with; None if they depend on its content."""
         return self.wire.fixed_bits(self.project.sent)
 
     @property
@@ -146,21 +146,21 @@ class Stages:
         return dict(kept) if open_for else NoMemory(kept)
 
     def without(self, *kinds: type) -> Stages:
-        """The chain with the stages of these kinds left out."""
+        """Return the chain without the stages of these kinds."""
         return Stages(*(stage for stage in self if not isinstance(stage, kinds)))
 
     def replaced(self, kind: type[Kind], made: Callable[[Kind], Any]) -> Stages:
-        """The chain with what `made` makes of the stage of this kind in its place."""
+        """Return the chain with `made(stage)` in place of the stage of this kind."""
         if self.find(kind) is None:
             raise ConfigError(f"{self!r}: has no {kind.__name__} that could be replaced.")
         return Stages(*(made(stage) if isinstance(stage, kind) else stage for stage in self))
 
     def with_before(self, kind: type, stage: Stage) -> Stages:
-        """The chain with one stage more, before that of this kind."""
+        """Return the chain with one more stage, before the stage of this kind."""
         return Stages(*(each for one in self for each in ((stage, one) if isinstance(one, kind) else (one,))))
 
     def with_after(self, kind: type, stage: Stage) -> Stages:
-        """The chain with one stage more, after that of this kind."""
+        """Return the chain with one more stage, after the stage of this kind."""
         return Stages(*(each for one in self for each in ((one, stage) if isinstance(one, kind) else (one,))))
 
 
@@ -178,7 +178,7 @@ class NoMemory(dict[str, Tensor]):
 
 
 def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-    """Rows [c, k] through the client halves of these stages."""
+    """Pass rows [c, k] through the client halves of these stages."""
     for stage in stages:
         if now.observer is not None:
             now.observer.entering(stage, rows, ids)
@@ -189,7 +189,7 @@ def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64],
 
 
 def server_halves(stages: Stages, total: Tensor, now: Round) -> Tensor:
-    """A sum back through the server halves of all stages."""
+    """Pass a sum back through the server halves of all stages."""
     for stage in reversed(stages):
         if now.observer is not None:
             now.observer.summed(stage, total)

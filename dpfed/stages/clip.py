@@ -27,7 +27,7 @@ _SMALLEST_FACTOR = 1e-30
 
 
 _FARTHEST = 100.0
-"""From any clip norm, a factor e^100 leads to the largest one."""
+"""Largest exponent of one step: a factor e^100 leads from any clip norm to the largest one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class FixedClip(Stage):
 
 @dataclass(frozen=True)
 class DropNotFinite(Stage):
-    """No bound: a row holding NaN or infinity becomes zero, so that no client can stop a round without privacy."""
+    """Filter without a bound: a row holding NaN or infinity becomes zero, so that no client can stop a round."""
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         return counted(drop_not_finite(rows), now)
@@ -142,7 +142,7 @@ class Clipped:
 
 
 def counted(clipped: Clipped, now: Round) -> Tensor:
-    """The rows, after the round has counted them."""
+    """Count clipped rows in the tally of the round, and return them."""
     now.tally.inside += int(clipped.inside.sum())
     now.tally.outside += int(clipped.outside.sum())
     now.tally.not_finite += clipped.not_finite
@@ -181,7 +181,7 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
 
 
 def drop_not_finite(rows: Tensor) -> Clipped:
-    """No bound, but a row holding NaN or infinity becomes zero: for runs without privacy. In place."""
+    """Set rows that hold NaN or infinity to zero, in place, without a bound: for runs without privacy."""
     largest = largest_magnitudes(rows)
     finite = torch.isfinite(largest)
     if not bool(finite.all()):
@@ -191,7 +191,7 @@ def drop_not_finite(rows: Tensor) -> Clipped:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """The L2 norms [c] of rows [c, k], float64, summed in float64."""
+    """Return the L2 norms [c] of rows [c, k], in float64."""
     if rows.device.type == "cpu" and len(rows):  # torch is up to twenty times as slow for several long rows at once
         return torch.stack([torch.linalg.vector_norm(row, dtype=torch.float64) for row in rows])
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
@@ -199,5 +199,5 @@ def row_norms(rows: Tensor) -> Tensor:
 
 
 def largest_magnitudes(rows: Tensor) -> Tensor:
-    """The largest magnitude [c] in each of rows [c, k]: NaN where there is one, 0 where k = 0."""
+    """Return the largest magnitude [c] in each of rows [c, k]: NaN if a row holds NaN, 0 if k = 0."""
     return rows.abs().amax(dim=1) if rows.shape[1] else rows.new_zeros(len(rows))

@@ -35,7 +35,7 @@ class ClipMoves(Stage):
         return counted(clipped, now)
 
     def units(self, reference: Tensor) -> Tensor:
-        """How far a coordinate moves for a move of 1 in the metric, [k].
+        """Return the distance [k] that a coordinate moves for a move of 1 in the metric.
 
         Rounded by at most 2^-22, relatively; with the rounding of the product that is less than what
         `ROOM_FOR_ROUNDING` leaves of the clip of rows in this unit.
@@ -43,7 +43,7 @@ class ClipMoves(Stage):
         return self._exact_units(reference).to(reference.dtype)
 
     def farthest(self, rows: Tensor, reference: Tensor, norm: float) -> float:
-        """The largest part of either bound that a row [c, k] has: at most 1, if all keep to both."""
+        """Return the largest fraction of either bound in rows [c, k]: at most 1 if all rows keep to both bounds."""
         moves = rows.double() / self._exact_units(reference)
         largest = float(row_norms(moves).max()) / norm if len(rows) else 0.0
         return max(largest, float(moves.abs().max()) / self.linf) if self.linf and moves.numel() else largest
@@ -55,7 +55,7 @@ class ClipMoves(Stage):
         return (theta * (1 - theta)).sqrt()
 
     def clipped(self, rows: Tensor, norm: float) -> Clipped:
-        """Rows within both bounds, in place."""
+        """Clip rows to both bounds, in place."""
         if self.linf is None:
             return clip_rows(rows, norm)
         # NaN stays NaN and infinity is kept for clip_rows to find: a wrong row counts as zero, not as a large move.

@@ -59,7 +59,7 @@ class Symbols(Stage):
 
 
 def alphabet_of(scheme: Scheme, size: int) -> int:
-    """How many symbols there are; ConfigError for a scheme that cannot be summed."""
+    """Return the number of symbols of a scheme; ConfigError for a scheme that cannot be summed."""
     fields = list(scheme.layout(size).values())
     if not scheme.linear or len(fields) != 1 or not isinstance(fields[0], SymbolField):
         raise ConfigError(
