@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from dpfed.stages.stage import Private, Round, Stage
 
 _REST = 53 - 16
 _DOUBT = 2.0**-6
-"""Largest error of 2^16 p in float32: the sum and the edge are each rounded by at most 2^-24, the difference by less."""
+"""Largest error of 2^16 p in float32: sum and edge are each rounded by at most 2^-24, the difference by less."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,6 +121,7 @@ class PrivateCoins(Private):
     canaries: Callable[[int], int] | None = None
     bits: int | None = None
     trials: int = 1
+    rests_on: ClassVar[tuple[type[Stage], ...]] = (ClipMoves,)
 
     def __post_init__(self) -> None:
         check_edge(self.edge)
@@ -143,7 +144,7 @@ class PrivateCoins(Private):
         rounds: int,
         delta: float,
     ) -> tuple[PrivateCoins, float]:
-        """Return the stage of [privacy] and its clip norm, by default the largest that epsilon allows by its own account.
+        """Return the stage of [privacy] and its clip norm, by default the largest that epsilon allows.
 
         Senders of single uploads are seen: they are charged to every client in every round, or by the order of
         the clients where that is public. others, reference: as `BernoulliAggregate` has them."""
@@ -205,10 +206,6 @@ class PrivateCoins(Private):
     @property
     def ring_bits(self) -> int | None:
         return self.bits
-
-    @property
-    def rests_on(self) -> tuple[type[Stage], ...]:
-        return (ClipMoves,)
 
     def require_bound(self, stages: Sequence[Stage]) -> None:
         """Raise ConfigError for moves that are clipped to another bound, or in another metric, than is charged."""

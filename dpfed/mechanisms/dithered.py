@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -73,6 +74,7 @@ class DitheredNoise(Private):
     sampling: Sampling
     divided_by: float
     randomness: Randomness
+    rests_on: ClassVar[tuple[type[Stage], ...]] = (Clip,)
 
     def __post_init__(self) -> None:
         if self.alphabet > _MOST_SYMBOLS:
@@ -112,10 +114,6 @@ class DitheredNoise(Private):
     @property
     def in_rows(self) -> bool:
         return True
-
-    @property
-    def rests_on(self) -> tuple[type[Stage], ...]:
-        return (Clip,)
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
         """Return one round, for the accountant, the same for any number of uploads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,7 @@ class GaussianNoise(Private):
     charged: bool = False
     correlated: CorrelatedRounds | None = None
     schedule: NoiseSchedule | None = None
+    rests_on: ClassVar[tuple[type[Stage], ...]] = (Clip,)
 
     def __post_init__(self) -> None:
         if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling | Schedule):
@@ -230,10 +231,6 @@ class GaussianNoise(Private):
     @property
     def in_every_upload(self) -> bool:
         return self.placement == "uploads"
-
-    @property
-    def rests_on(self) -> tuple[type[Stage], ...]:
-        return (Clip,)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         if self.placement != "server":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -62,6 +62,7 @@ class Integers(Stage):
     bits: int
     seeds: Seeds
     randomness: Randomness
+    summed_as: ClassVar[torch.dtype] = torch.int64
 
     @classmethod
     def fitting(
@@ -108,10 +109,6 @@ class Integers(Stage):
     def scale(self) -> float:
         """Integer steps per clip norm."""
         return self.fixed_point.steps_per_unit * self.clip_norm
-
-    @property
-    def summed_as(self) -> torch.dtype:
-        return torch.int64
 
     def width(self, size: int) -> int:
         return self.fixed_point.padded
@@ -167,6 +164,7 @@ class IntegerNoise(Private):
     detail: Mapping[str, Any]
     charged: bool = False
     slots: int | None = None
+    rests_on: ClassVar[tuple[type[Stage], ...]] = (Clip, Integers)
 
     @classmethod
     def calibrated(
@@ -281,10 +279,6 @@ class IntegerNoise(Private):
     @property
     def in_rows(self) -> bool:
         return self.placement == "clients"
-
-    @property
-    def rests_on(self) -> tuple[type[Stage], ...]:
-        return Clip, Integers
 
     def require_bound(self, stages: Sequence[Stage]) -> None:
         """Raise ConfigError for integers that may be longer than the noise is charged for."""

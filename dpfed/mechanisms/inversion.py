@@ -48,6 +48,9 @@ class SymmetricLaw(Protocol):
 
     def weights(self, bits: int) -> list[int]: ...
 
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
 
 def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
     """Independent draws, int64 [count], exactly of the law, most of them from 16 bits each."""

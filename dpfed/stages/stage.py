@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import torch
@@ -143,7 +143,12 @@ class Round:
 
 class Stage(Protocol):
     """One step of an update, with both halves. A class that derives from it states what it changes; rows, sum, width
-    and state pass through all else. A custom class need not derive: its two halves are enough."""
+    and state pass through all else. A custom class need not derive: its two halves are enough.
+
+    summed_as: type of rows from here on, if this stage changes it to whole numbers
+    """
+
+    summed_as: ClassVar[torch.dtype | None] = None
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         """Return rows [c, k] of the clients `ids` [c] after this step, where the client is; may write into `rows`."""
@@ -160,11 +165,6 @@ class Stage(Protocol):
     def width(self, size: int) -> int:
         """Return the numbers in a row that leaves, of `size` numbers that enter."""
         return size
-
-    @property
-    def summed_as(self) -> torch.dtype | None:
-        """Type of rows from here on, where this stage changes it to whole numbers."""
-        return None
 
     @property
     def ring_bits(self) -> int | None:
@@ -198,7 +198,12 @@ class Wire(Protocol):
 
 
 class Private(Stage, Protocol):
-    """A stage that makes a round private and is charged for it: the mechanism comes from the fields that draw."""
+    """A stage that makes a round private and is charged for it: the mechanism comes from the fields that draw.
+
+    rests_on: stages that must stand right before this one, the bound that its charge rests on
+    """
+
+    rests_on: ClassVar[tuple[type[Stage], ...]] = ()
 
     @property
     def in_rows(self) -> bool:
@@ -240,11 +245,6 @@ class Private(Stage, Protocol):
         """True if the charge covers clients that are remembered between rounds. No stage of dpfed has such a charge."""
         return False
 
-    @property
-    def rests_on(self) -> tuple[type[Stage], ...]:
-        """Stages that must stand right before this one: the bound that its charge rests on."""
-        return ()
-
     def require_bound(self, stages: Sequence[Stage]) -> None:
         """Raise ConfigError for a chain whose bound is not the one that is charged."""
         return
@@ -257,4 +257,7 @@ def is_private(stage: object) -> TypeGuard[Private]:
 
 def part(stage: object, name: str) -> Any:
     """Return a part of a stage, or the default of `Stage` and `Private` for a custom class that does not derive."""
-    return getattr(stage, name) if hasattr(stage, name) else getattr(Private, name).__get__(stage)
+    if hasattr(stage, name):
+        return getattr(stage, name)
+    default = getattr(Private, name)
+    return default.__get__(stage) if hasattr(default, "__get__") else default
