@@ -1,4 +1,4 @@
-"""Where secret randomness comes from: cohorts and privacy noise.
+"""Secret randomness of cohorts and privacy noise.
 
 `Simulated` is drawn from the run's seed, so that an experiment can be repeated; whoever knows the seed can subtract
 the noise, so nothing made with it may be released. Every purpose and path has a stream of its own: `dpfed.seeds` says
@@ -69,7 +69,8 @@ class Simulated:
 
 @dataclass(kw_only=True, eq=False)
 class ScheduleKey:
-    """What a run's schedule is drawn from: a secret of the operating system's, or the one that the run began with."""
+    """Key from which a run's schedule is drawn: a secret of the operating system's, or the one that the run began
+    with."""
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
@@ -118,5 +119,5 @@ class Secure:
 
 
 def randomness_of(name: str, seeds: Seeds) -> Randomness:
-    """That of run.randomness: "secure", or "simulated" from the seeds."""
+    """Return the randomness that run.randomness names: "secure", or "simulated" from the seeds."""
     return Secure() if name == "secure" else Simulated(seeds=seeds)

@@ -50,7 +50,8 @@ class Config(Table):
         default = "discrete-gaussian" if exact else "gaussian"
         given = privacy.get("noise")
         noise = fixed if fixed is not None and given in (None, "gaussian") and fixed != "coins" else given
-        return {**tables, "privacy": {**privacy, "noise": noise or fixed or default}}
+        noise = noise or fixed or default
+        return {**tables, "privacy": {**_without_defaults_of_others(privacy, noise), "noise": noise}}
 
     def with_delta(self, delta: float) -> Config:
         """Return the configuration with this delta for its unit of privacy, [privacy] or [local.record]."""
@@ -64,6 +65,20 @@ class Config(Table):
     def to_dict(self) -> dict[str, Any]:
         """Plain tables without the keys that are not set, as TOML wants them."""
         return _without_none(self.model_dump(mode="json"))
+
+
+def _without_defaults_of_others(privacy: Mapping[str, Any], noise: Any) -> dict[str, Any]:
+    """Return [privacy] without keys of other kinds of noise that hold their default: it has no effect, and up to 0.2
+    every run's config.toml had them all."""
+    kinds = _privacy_tables()
+    own = kinds[noise].model_fields if isinstance(noise, str) and noise in kinds else {}
+    defaults = {
+        key: field.get_default()
+        for table in kinds.values()
+        for key, field in table.model_fields.items()
+        if key not in own
+    }
+    return {key: value for key, value in privacy.items() if key not in defaults or value != defaults[key]}
 
 
 def _said(tables: Mapping[str, Any], table: str, key: str) -> Any:

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting import budget
 from accounting.bernoulli import debias
-from accounting.budget.coin_clip import largest_clip, widest
+from accounting.budget.coin_clip import widest
 from accounting.ledger import Release
 from accounting.mechanisms import (
     BernoulliAggregate,
@@ -181,7 +182,7 @@ class PrivateCoins(Private):
         if table.clip_norm is not None:
             return made, table.clip_norm
         assert table.epsilon is not None
-        clip = largest_clip(
+        clip = budget.largest_clip(
             lambda clip: Composed(parts=((made._clipped(clip).mechanism(), rounds),)),
             widest=widest(edge, size, table.clip_metric),
             epsilon=table.epsilon,

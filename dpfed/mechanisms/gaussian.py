@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting import budget
 from accounting.budget import NoiseSchedule
-from accounting.budget.answers import multiplier_for
 from accounting.budget.correlated import stream_of_noise
 from accounting.ledger import Release
 from accounting.mechanisms import (
@@ -31,7 +31,7 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import GaussianPrivacy, Noised
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.correlated import Correlated
@@ -171,7 +171,7 @@ class GaussianNoise(Private):
         assert table.epsilon is not None
         released = self._released(1.0)
         sampled = self.adjacency.sensitivity_in_clips
-        return multiplier_for(
+        return budget.multiplier_for(
             lambda z: replace(self, noise_multiplier=z, charged=False).run(rounds),
             epsilon=table.epsilon,
             delta=delta,

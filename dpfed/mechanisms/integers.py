@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.budget.answers import multiplier_for
+from accounting import budget
 from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
 from accounting.ledger import Release
 from accounting.mechanisms import (
@@ -31,7 +31,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.slots import default_slots
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.compress.fixed_point import FixedPoint, saturated
 from dpfed.compress.ring import centred
 from dpfed.config.privacy_tables import IntegerPrivacy
@@ -231,7 +231,7 @@ class IntegerNoise(Private):
         if z is None:
             assert table.epsilon is not None
             missing = sums.dropout if charged else tolerance
-            z = multiplier_for(
+            z = budget.multiplier_for(
                 lambda z: Composed(parts=((subsample(sized(z, missing), law), rounds),)),
                 epsilon=table.epsilon,
                 delta=delta,

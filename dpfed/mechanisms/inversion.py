@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.compress.positions import positions_of
+from dpfed.compress.largest import positions_of
 from dpfed.randomness import Randomness
 
 WORD = 64

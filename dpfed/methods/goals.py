@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from accounting.budget import NoiseSchedule
 from accounting.caveats import default_delta
@@ -21,7 +21,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.rounding import upwards
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
@@ -32,7 +32,7 @@ from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods.aborts import check_aborts
 from dpfed.methods.choices import coins_of_moves, edge_of, others_of, seen, tolerance_of
 from dpfed.methods.facts import MethodFacts
-from dpfed.participation.of_run import sampler_of, stream_of
+from dpfed.participation.sampling import sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip
@@ -58,6 +58,13 @@ class PrivacyGoal:
     clip_norm: float
     least: int | None = None
     unit: Literal["client"] = "client"
+    table: ClassVar[str] = "privacy"
+    records: ClassVar[None] = None
+
+    @property
+    def advice(self) -> str:
+        """The change of the configuration that lowers epsilon of a round."""
+        return "Lower privacy.clip_norm" if self.noise_multiplier is None else "Raise privacy.noise_multiplier"
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpfed import compress
 from dpfed.clients.masked_noise import NOISE_PURPOSE
 from dpfed.clients.training import LocalTraining
-from dpfed.compress.masked_noise import FedMrnSigned
+from dpfed.compress.mask_schemes import FedMrnSigned
 from dpfed.compress.projection import FedScalar
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public

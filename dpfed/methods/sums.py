@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from accounting.integers.fixed_point import least_scale, padded_dimension
-from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.graph import refuse_few_neighbours
-from dpfed.aggregation.plain import PlainSums
 from dpfed.aggregation.secure import SecureSums
-from dpfed.aggregation.steps import ProtocolStep
+from dpfed.aggregation.steps import Dropouts, ProtocolStep
+from dpfed.aggregation.sums import PlainSums
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integers import Integers

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.compress.mask_bytes import MaskCoder
-from dpfed.compress.ring import centred
-from dpfed.compress.ring_bytes import ring_from_bytes, ring_to_bytes
+from dpfed.compress.ring import centred, ring_from_bytes, ring_to_bytes
 from dpfed.errors import WireError
 from dpfed.stages.stage import Round, Stage
 

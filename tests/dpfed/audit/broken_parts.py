@@ -15,7 +15,7 @@ from dpfed.mechanisms.bernoulli import PrivateCoins, fair_coins
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.randomness import Randomness
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.stages.clip import Clip, clip_rows, counted, drop_not_finite
 from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import PublicTopMask, SharedMask, top_indices

@@ -15,7 +15,7 @@ import torch
 
 from accounting.compose import accountant
 from accounting.errors import ContradictoryBounds
-from dpfed.aggregation.plain import PlainSum, PlainSums
+from dpfed.aggregation.sums import PlainSum, PlainSums
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.correlated import Correlated

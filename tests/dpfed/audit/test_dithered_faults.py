@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpfed.audit.method_setting import audit_upload
+from dpfed.audit.round.method_setting import audit_upload
 from dpfed.mechanisms import dithered
 from dpfed.mechanisms.dithered import DitheredNoise
 

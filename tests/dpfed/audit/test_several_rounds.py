@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from accounting.factorisation.public import squares
-from dpfed.audit.method_setting import configured, round_of
-from dpfed.audit.several_rounds import Stream
+from dpfed.audit.round.method_setting import configured, round_of
+from dpfed.audit.round.several_rounds import Stream
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.schedules import CyclicCohorts
 from dpfed.run.experiment import build

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.config.tables import override, parse
+from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.mechanisms.bernoulli import Coins
 from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
 from dpfed.mechanisms.integers import Integers
@@ -24,6 +23,7 @@ from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import client_halves, server_halves
 
+from ...rounds import configured
 from ..announced import a_round, announced
 
 TRIALS = 20_000
@@ -98,20 +98,10 @@ def _most(count):
     return float(upper_limit(count, 10 * TRIALS, alpha=1e-9))
 
 
-TABLES = {
-    "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
-    "model": {"name": "mlp", "hidden": [4]},
-    "federation": {"clients": 24, "cohort": 8, "rounds": 2},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0, "accountant": "rdp"},
-}
-
-
 def released(settings, value):
     """The noisy sum of a round as it leaves the server, when one client's first coordinate is `value` and nothing else
     was sent."""
-    experiment = build(parse(override(TABLES, settings), source="test"))
+    experiment = build(configured(*settings))
     stages, now = experiment.method.stages, announced(experiment, uploads=1)
     row = torch.zeros(1, experiment.model.size)
     row[0, 0] = value

@@ -17,8 +17,8 @@ from accounting import Subsampled
 from accounting.compose import accountant, profiles
 from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation, PoissonSampling, subsample
 from accounting.mechanisms.integers import DiscreteGaussian
-from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.audit.one_stream import OneStream
+from dpfed.audit.round.one_round import OneStream
+from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods import presets
@@ -31,9 +31,8 @@ from dpfed.stages.chain import Stages, server_halves
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 
-from ...rounds import watched_round
+from ...rounds import Book, watched_round
 from ..announced import a_round, announced, private_coins
-from ..test_round import Book
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

@@ -12,7 +12,7 @@ import torch
 from reference.own_schemes import Honest, SharesAScale
 
 from dpfed import compress, methods, stages
-from dpfed.audit.method_setting import audit_upload, audited_methods
+from dpfed.audit.round.method_setting import audit_upload, audited_methods
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise

@@ -6,7 +6,7 @@ import pytest
 from private_loops import D, level, releases, rows
 
 from accounting import Adjacency, Ledger
-from dpfed.compress.dense import Dense
+from dpfed.compress.levels import Dense
 from dpfed.errors import ConfigError, RunError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import sampler
