@@ -30,6 +30,7 @@ from dpfed.seeds import Seeds
 
 SECONDS = 0.25
 """Processor time for the calls before an update is compared, for each of two sets of clients."""
+_STEPS = 16
 _BATCH = 8
 _ROWS = 256
 _SEEDS = Seeds(root=0)
@@ -204,17 +205,22 @@ class _Trial:
         return [*found, self._train(world, [b])]
 
     def _lengths(self) -> tuple[int, int]:
-        """Batches of B, and A's, that `SECONDS` have room for."""
-        self._train(self._world(1, 1, others=False), [2])
-        steps, room = 1, 0.0
-        while steps <= self._wanted:
-            began = time.process_time()
-            self._train(self._world(steps, 1, others=False), [2])
-            room = SECONDS * steps / max(time.process_time() - began, 1e-6)
-            if 8 * steps > room:
-                break
-            steps *= 4
-        return max(1, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
+        """Return the batches of B, and the number of A's, that `SECONDS` have room for. Steps that are short have at
+        least `_STEPS` batches, so that what begins after a few calls is seen on a busy machine as well."""
+        self._seconds(1)  # loads what is loaded once
+        few = min(4, self._wanted)
+        each = (
+            max(min(self._seconds(few + 1), self._seconds(few + 1)) - min(self._seconds(1), self._seconds(1)), 0) / few
+        )
+        room = SECONDS / max(each, 1e-6)
+        least = min(self._wanted, _STEPS) if room > _STEPS else 1
+        return max(least, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
+
+    def _seconds(self, steps: int) -> float:
+        """Return the processor time in which B trains with so many batches."""
+        world, began = self._world(steps, 1, others=False), time.process_time()
+        self._train(world, [2])
+        return time.process_time() - began
 
     def _world(self, steps: int, many: int, *, others: bool) -> LocalTraining:
         """Clients of these numbers of batches; `others` gives the A's samples that are alike, and one batch short."""
