@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dpfed.version import __version__
+
 if TYPE_CHECKING:
     from dpfed import audit as audit
     from dpfed import compress as compress
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from dpfed import models as models
     from dpfed.api.run import run as run
     from dpfed.run.client_level import ClientLevel as ClientLevel
-
-__version__ = "0.3.0"
 
 _ROOMS = ("audit", "compress", "data", "errors", "methods", "models")
 _HOMES = {"ClientLevel": "run.client_level", "run": "api.run"}

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from accounting.errors import AccountingError, ContradictoryBounds, LedgerError
-from dpfed import __version__
 from dpfed.cli.audit import audit
 from dpfed.cli.budget import budget
 from dpfed.cli.config import config
@@ -26,6 +25,7 @@ from dpfed.cli.sweep import sweep
 from dpfed.cli.watch import watch
 from dpfed.config.own_code import as_before
 from dpfed.errors import DpfedError, RunError
+from dpfed.version import __version__
 
 _LONGEST = 2000
 app = App(

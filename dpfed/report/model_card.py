@@ -11,13 +11,13 @@ from typing import Any
 import jinja2
 
 from accounting.rounding import upwards
-from dpfed import __version__
 from dpfed.report.about import About
 from dpfed.report.finished_run import FinishedRun
 from dpfed.report.privacy_card import card_of, score_of
 from dpfed.report.privacy_words import statement
 from dpfed.report.registry_entry import to_yaml
 from dpfed.report.units import duration, size
+from dpfed.version import __version__
 
 MARK = "[More Information Needed]"
 _IMAGES = ("digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "svhn")

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from dpfed import __version__
+from dpfed.version import __version__
 
 _HERE = files(__package__)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from accounting.rounding import upwards
-from dpfed import __version__
 from dpfed.errors import RunError
 from dpfed.report.about import UNKNOWN_DATE, About
 from dpfed.report.finished_run import FinishedRun
 from dpfed.report.ledger_words import ledger_words
 from dpfed.report.privacy_words import adversary_words, noise_words, statement, unit_words
+from dpfed.version import __version__
 
 _MARK = "TODO: {}"
 

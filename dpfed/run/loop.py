@@ -19,7 +19,6 @@ from accounting.errors import BudgetSpent
 from accounting.ledger import Header
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
-from dpfed import __version__
 from dpfed.data.samples import require_samples_here
 from dpfed.diagnostics.record import INTERRUPTED
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
@@ -45,6 +44,7 @@ from dpfed.run.spending import over_budget, over_project_budget, spending
 from dpfed.run.summary import summary_of, uplink_megabytes
 from dpfed.server.state import ServerState
 from dpfed.sources import InProcess, Trained, training_errors
+from dpfed.version import __version__
 
 OnRound = Callable[[Mapping[str, Any]], None]
 

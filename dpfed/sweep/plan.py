@@ -15,7 +15,6 @@ import numpy
 import torch
 
 from accounting.caveats import LARGEST_DEFAULT_DELTA
-from dpfed import __version__
 from dpfed.config.own_code import code_hash
 from dpfed.config.tables import flat, parse, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
@@ -24,6 +23,7 @@ from dpfed.run.resuming import own_code_in, with_delta_of
 from dpfed.run.sweep_folder import Listed, Published, Sweep
 from dpfed.sweep.experiment_file import ExperimentFile, read_experiment, read_published
 from dpfed.sweep.grid import Cell, Grid, expand, slug
+from dpfed.version import __version__
 
 State = Literal["to run", "interrupted", "finished", "after tuning"]
 

@@ -18,7 +18,6 @@ from accounting.mechanisms import (
     FullParticipation,
     Schedule,
 )
-from dpfed import __version__
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.run_lines import RoundLine, Unavailable
 from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
@@ -26,6 +25,7 @@ from dpfed.participation import members
 from dpfed.participation.sampling import Sampler, draw_cohort, sampler_of
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
+from dpfed.version import __version__
 
 Floats = NDArray[np.float64]
 

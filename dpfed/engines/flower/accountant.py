@@ -15,10 +15,10 @@ from accounting.errors import InvalidParameter
 from accounting.ledger import Header, Release
 from accounting.mechanisms import SingleRelease
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed import __version__
 from dpfed.engines.flower.noisy_sums import NoisySum, model_of, sum_of
 from dpfed.errors import RunError
 from dpfed.run.client_level.book import LoopBook
+from dpfed.version import __version__
 
 _BACKEND, _SCHEMA = "dpfed", 1
 

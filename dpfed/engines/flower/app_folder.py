@@ -10,10 +10,10 @@ from pathlib import Path
 import tomli_w
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_input
-from dpfed import __version__
 from dpfed.config.own_code import OwnFile
 from dpfed.config.tables import Config
 from dpfed.errors import RunError
+from dpfed.version import __version__
 
 _PACKAGE = "dpfed_app"
 

@@ -8,11 +8,11 @@ import json
 import os
 import secrets
 
-from dpfed import __version__
 from dpfed.config.own_code import VARIABLE, code_hash, only_here
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.run.experiment import own_code_of, resolved
+from dpfed.version import __version__
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -21,7 +21,6 @@ from accounting import Guarantee, Ledger
 from accounting.caveats import default_delta
 from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule
-from dpfed import __version__
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.participation.sampling import draw_cohort
@@ -32,6 +31,7 @@ from dpfed.run.client_level.step import Form, Step, first_of, in_groups
 from dpfed.run.spending import OfEqualRounds, over_budget
 from dpfed.server.state import ServerState
 from dpfed.sources import Given
+from dpfed.version import __version__
 
 Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
 
