@@ -211,9 +211,10 @@ class Audit(Generic[ClaimT, PowerT]):
             failed.insert(0, self._refuted(max(refuted, key=lambda one: one.shown(self.claim))))
         if failed:
             return " ".join(failed)
+        checks = f" and {len(self.checks)} checks" if self.checks else ""
         found = (
-            f"{self._claimed} is claimed; {self.trials:,} trials and {len(self.checks)} checks found nothing against "
-            f"it. They would have found {self.power.in_words()}."
+            f"{self._claimed} is claimed; {self.trials:,} trials{checks} found nothing against it. The trials would "
+            f"have found {self.power.in_words()}."
         )
         if self.verdict == "pass":
             return found

@@ -153,7 +153,7 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
 
 def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     """Check that no two rounds have the same noise: neither the same fingerprint nor, for Gaussian noise, mean squares
-    so near that only rounding tells them apart. True independence fails with probability at most alpha."""
+    so near that only rounding separates them. True independence fails with probability at most alpha."""
     found, _ = measured(files)
     if unseen(files):
         return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."

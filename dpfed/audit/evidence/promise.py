@@ -1,4 +1,4 @@
-"""What the configuration of a run promises, built anew from its tables alone: no data, no model."""
+"""Promise of a run's configuration, built anew from its tables alone: no data, no model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Promise:
-    """Of a client-level private run whose uploads hold `sent` numbers.
+    """Privacy target of a client-level run whose uploads hold `sent` numbers.
 
     slots:    the most uploads of a sum; fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`)
     """
@@ -38,7 +38,7 @@ class Promise:
     fill: int | None
 
     def longest_row(self, clip_norm: float) -> float | None:
-        """The bound on a row where it goes into the sum, without noise, in the units it is added in; None for coins."""
+        """Return the bound on a row in the sum, without noise, in the units of the sum; None for Bernoulli samples."""
         if self.goal.noise_multiplier is None:
             return None
         if (rows := self.goal.integer_rows) is not None:
@@ -46,11 +46,11 @@ class Promise:
         return clip_norm
 
     def release(self, *, clip_norm: float, number: int, uploads: int) -> Release:
-        """The ledger line of round `number` (counted from 0) whose sum holds so many uploads."""
+        """Return the ledger line of round `number` (counted from 0) whose sum holds so many uploads."""
         return self.goal.private.release(self._round(clip_norm, number, uploads))
 
     def _round(self, clip_norm: float, number: int, uploads: int) -> Round:
-        """All of a round that a charge may depend on: without clients, and without a model."""
+        """Return a round without clients and without a model, which is all that a charge depends on."""
         no_clients, nothing = np.zeros(0, dtype=np.int64), torch.zeros(0)
         state = ServerState(round=number, broadcast=nothing, clip_norm=clip_norm)
         return Round(
@@ -62,8 +62,8 @@ class Promise:
 
 
 def with_more_noise(config: Config, goal: PrivacyGoal, *, noise: float | None, clip: float | None) -> Config | None:
-    """The configuration with the noise multiplier, or for coins the clip norm, that a run states, if it was left to the
-    account and today's needs less noise; None otherwise, and where they differ by rounding.
+    """Return the configuration with the run's stated noise multiplier (for Bernoulli samples: clip norm) if it was left
+    to the account and today's account needs less noise. Returns None otherwise, and if they differ by rounding.
 
     Claim: a run that passes by it has epsilon within its budget by today's account, too. More noise than the budget
     needs comes from an account that was less tight when the run began; less is not taken over, so that it is found.
@@ -82,8 +82,7 @@ def with_more_noise(config: Config, goal: PrivacyGoal, *, noise: float | None, c
 
 
 def promise_of(config: Config, sent: int) -> Promise:
-    """Through the functions that runs are built with. ConfigError or AccountingError where no run can have had
-    this configuration."""
+    """Derive the promise as runs do. ConfigError or AccountingError if no run can have had this configuration."""
     facts = method(config.method.name)
     refuse(config, facts)
     goal = goal_of(config, facts, sent)
@@ -91,8 +90,8 @@ def promise_of(config: Config, sent: int) -> Promise:
 
 
 def canaries_of(config: Config) -> Canaries:
-    """Which canary has which round, and its coin, as the run's seed says. Their directions take the model's size,
-    which is not known here."""
+    """Return the schedule of canaries, and their coins, of the run's seed. Their directions would need the model's
+    size, which is not known here."""
     return Canaries(
         count=config.audit.canaries,
         first=config.federation.clients,
@@ -103,5 +102,5 @@ def canaries_of(config: Config) -> Canaries:
 
 
 def canaries_present(config: Config, number: int) -> int:
-    """Canaries that take part in a round (counted from 1)."""
+    """Count the canaries that take part in a round (counted from 1)."""
     return len(canaries_of(config).of_round(number - 1)[0]) if config.audit.canaries else 0

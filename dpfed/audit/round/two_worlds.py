@@ -65,19 +65,17 @@ class TwoWorlds:
     rounds: WholeRounds
     base: Tensor
     direction: Tensor
-    ratio: CoinRatio | None
-    count: CountOfNorms | None
     gap: float
     laws: dict[str, ScoreLaw]
+    ratio: CoinRatio | None = None
+    count: CountOfNorms | None = None
 
-    @classmethod
-    def of(cls, one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+    @staticmethod
+    def of(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
         """Prepare the pair: noiseless releases, scores. `one` draws from a source that is fresh in every call."""
         if pair.broadcast is not None:
             one = replace(one, state=replace(one.state, broadcast=pair.broadcast))
-        if claim.coins is not None:
-            return _of_coins(cls, one, claim, pair)
-        return _of_noise(cls, one, claim, pair)
+        return (_of_noise if claim.coins is None else _of_coins)(one, claim, pair)
 
     def trials(self, counts: tuple[int, int], *, seed: int = 0, say: Callable[[int], object] = int) -> Trials:
         """Run whole rounds until the worlds 0 and 1 have these numbers of trials, in a drawn order. Where every upload
@@ -174,49 +172,31 @@ def _cuts(of_profile: Thresholds, of_guesses: Cuts) -> ScoreCuts:
     return ScoreCuts(of_profile=of_profile, of_guesses=of_guesses, of_gaussian=of_profile.values[0])
 
 
-def _of_noise(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+def _of_noise(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+    """Return the pair for a noised vector: scores are products with the difference of the noiseless releases."""
     rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
     if claim.seen == "uploads":
         ends = [_coded(quiet, update) for update in (pair.other, pair.one)]
-        lengths = torch.linalg.vector_norm(ends[1] - ends[0], dim=1)
-        direction = (ends[1] - ends[0]) / lengths.clamp_min(1e-300)[:, None]
-        gap = float(lengths.mean()) / claim.sensitivity
-        laws: dict[str, ScoreLaw] = {"filter": score_law.plain(min(gap, 1.0) * (claim.mu or 0.0))}
-        return make(
-            pair=pair,
-            claim=claim,
-            rounds=rounds,
-            base=ends[0],
-            direction=direction,
-            ratio=None,
-            count=None,
-            gap=gap,
-            laws=laws,
-        )
-    together = rounds.together()
-    rows = [
-        _released(quiet, quiet.moves(own, pair.rest), together[1:] if own is None else together)
-        for own in (pair.other, pair.one)
-    ]
-    lengths = torch.linalg.vector_norm(rows[1] - rows[0], dim=1)
-    base, difference = rows[0].mean(dim=0), (rows[1] - rows[0]).mean(dim=0)
-    direction = difference / torch.linalg.vector_norm(difference).clamp_min(1e-300)
-    gap = float(lengths.mean()) / claim.sensitivity
+        base, difference = ends[0], ends[1] - ends[0]
+    else:
+        together = rounds.together()
+        ends = [
+            _released(quiet, quiet.moves(own, pair.rest), together[1:] if own is None else together)
+            for own in (pair.other, pair.one)
+        ]
+        base, difference = ends[0].mean(dim=0), (ends[1] - ends[0]).mean(dim=0)
+    direction = difference / torch.linalg.vector_norm(difference, dim=-1, keepdim=True).clamp_min(1e-300)
+    gap = float(torch.linalg.vector_norm(ends[1] - ends[0], dim=1).mean()) / claim.sensitivity
     mu = min(gap, 1.0) * (claim.mu or 0.0)
-    count = CountOfNorms.of(quiet, pair, claim) if claim.count_mu else None
-    laws = {"filter": _law(quiet, claim, pair, mu, base, direction)}
+    drawn = quiet.drawn and claim.seen == "sum"
+    laws: dict[str, ScoreLaw] = {
+        "filter": _law(quiet, claim, pair, mu, base, direction) if drawn else score_law.plain(mu)
+    }
+    count = CountOfNorms.of(quiet, pair, claim) if claim.count_mu and claim.seen == "sum" else None
     if count is not None and not one.sampled:
         laws |= {"count": score_law.plain(count.mu), "joint": score_law.plain(math.hypot(mu, count.mu))}
-    return make(
-        pair=pair,
-        claim=claim,
-        rounds=rounds,
-        base=base,
-        direction=direction,
-        ratio=None,
-        count=count,
-        gap=gap,
-        laws=laws,
+    return TwoWorlds(
+        pair=pair, claim=claim, rounds=rounds, base=base, direction=direction, count=count, gap=gap, laws=laws
     )
 
 
@@ -236,9 +216,7 @@ def _coded(quiet: WholeRounds, update: Tensor | None) -> Tensor:
 def _law(
     quiet: WholeRounds, claim: Claim, pair: Neighbours, mu: float, base: Tensor, direction: Tensor
 ) -> NormalMixture:
-    """Return the distribution of the filter's scores: a mixture over cohorts."""
-    if not quiet.drawn:
-        return score_law.plain(mu)
+    """Return the distribution of the filter's scores if cohorts are drawn: a mixture over cohorts."""
     together, moves = quiet.together(), quiet.moves(pair.other, pair.rest)
 
     def along(cohort: NDArray[np.int64]) -> float:
@@ -255,11 +233,11 @@ def _law(
     )
 
 
-def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+def _of_coins(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     """Return the pair for sums of Bernoulli samples, whose distribution follows from the bounded moves.
 
-    If the claimed edges hide the move, scores are those of Bernoulli samples without edges:
-    a 1 of probability 0 reveals its world.
+    If the claimed edges hide the move, scores are those of Bernoulli samples without edges: a 1 of probability 0
+    reveals its world.
     """
     mechanism = claim.coins
     assert mechanism is not None
@@ -284,14 +262,13 @@ def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair:
     ]
     scored = coins if max(gaps) > _NOTHING else replace(coins, edge=0.0)
     ratio = CoinRatio.of(scored, ends[0], ends[1], ends[2], others, claim.sampling.probability, trials)
-    return make(
+    return TwoWorlds(
         pair=pair,
         claim=claim,
         rounds=WholeRounds(one=one),
         base=torch.zeros(0),
         direction=torch.zeros(0),
         ratio=ratio,
-        count=None,
         gap=max(gaps),
         laws={
             "ratio": CoinLaw(coins=coins, ends=(ends[0], ends[1], ends[2]), origin=start, ratio=ratio, trials=trials)
