@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,7 +122,7 @@ class PrivateCoins(Private):
     canaries: Callable[[int], int] | None = None
     bits: int | None = None
     trials: int = 1
-    rests_on: ClassVar[tuple[type[Stage], ...]] = (ClipMoves,)
+    rests_on = (ClipMoves,)
 
     def __post_init__(self) -> None:
         check_edge(self.edge)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import Clip
-from dpfed.stages.stage import Private, Round, Stage
+from dpfed.stages.stage import Private, Round
 
 NARROWEST = 2 * math.sqrt(2 * math.log(2))
 """w(1/2), the width of the narrowest slice, in standard deviations."""
@@ -74,7 +73,7 @@ class DitheredNoise(Private):
     sampling: Sampling
     divided_by: float
     randomness: Randomness
-    rests_on: ClassVar[tuple[type[Stage], ...]] = (Clip,)
+    rests_on = (Clip,)
 
     def __post_init__(self) -> None:
         if self.alphabet > _MOST_SYMBOLS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ from dpfed.mechanisms.correlated import Correlated
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import AdaptiveClip, Clip
-from dpfed.stages.stage import Private, Round, Stage
+from dpfed.stages.stage import Private, Round
 
 Placement = Literal["server", "clients", "uploads"]
 
@@ -80,7 +80,7 @@ class GaussianNoise(Private):
     charged: bool = False
     correlated: CorrelatedRounds | None = None
     schedule: NoiseSchedule | None = None
-    rests_on: ClassVar[tuple[type[Stage], ...]] = (Clip,)
+    rests_on = (Clip,)
 
     def __post_init__(self) -> None:
         if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling | Schedule):

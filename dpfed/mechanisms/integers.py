@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class Integers(Stage):
     bits: int
     seeds: Seeds
     randomness: Randomness
-    summed_as: ClassVar[torch.dtype] = torch.int64
+    summed_as = torch.int64
 
     @classmethod
     def fitting(
@@ -164,7 +164,7 @@ class IntegerNoise(Private):
     detail: Mapping[str, Any]
     charged: bool = False
     slots: int | None = None
-    rests_on: ClassVar[tuple[type[Stage], ...]] = (Clip, Integers)
+    rests_on = (Clip, Integers)
 
     @classmethod
     def calibrated(

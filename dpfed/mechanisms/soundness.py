@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
@@ -40,7 +42,7 @@ def require_sound(stages: Stages) -> None:
     if private is None:
         raise ConfigError(f"[privacy] with the chain {stages!r}: no stage makes it private. Add one that does.")
     place = next(index for index, stage in enumerate(order) if stage is private)
-    _require_noise_before_the_wire(stages, private, place)
+    _require_noise_before_the_wire(stages, private, order[:place])
     known = part(private, "rests_on")
     if not known:
         return
@@ -65,9 +67,9 @@ def _passes_rows(stage: Stage, stages: Stages) -> bool:
     return type(stage) in (Words, MaskWire) or (type(stage) is Encode and stage is stages.wire and stages.lossless)
 
 
-def _require_noise_before_the_wire(stages: Stages, private: Private, place: int) -> None:
+def _require_noise_before_the_wire(stages: Stages, private: Private, ahead: Sequence[Stage]) -> None:
     """ConfigError for noise of the clients that is behind the bytes that they send."""
-    if (private.in_rows or private.in_every_upload) and any(isinstance(stage, Wire) for stage in stages.before(place)):
+    if (private.in_rows or private.in_every_upload) and any(isinstance(stage, Wire) for stage in ahead):
         raise ConfigError(
             f"the chain {stages!r}: {type(private).__name__} is noise of the clients, and stands behind "
             f"{type(stages.wire).__name__}, whose bytes have left them by then. Put Clip and the noise before it."

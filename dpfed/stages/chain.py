@@ -83,9 +83,6 @@ class Stages:
         last = max(place for place, stage in enumerate(self) if isinstance(stage, Project | Clip | ClipMoves))
         return tuple(stage for stage in self._stages[: last + 1] if not isinstance(stage, Wire))
 
-    def before(self, place: int) -> tuple[Stage, ...]:
-        return self._stages[:place]
-
     @property
     def own(self) -> tuple[Stage, ...]:
         """Custom stages, which do not come with dpfed."""

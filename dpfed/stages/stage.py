@@ -201,9 +201,11 @@ class Private(Stage, Protocol):
     """A stage that makes a round private and is charged for it: the mechanism comes from the fields that draw.
 
     rests_on: stages that must stand right before this one, the bound that its charge rests on
+    covers_memory: True if the charge covers clients that are remembered between rounds; no stage of dpfed has one
     """
 
     rests_on: ClassVar[tuple[type[Stage], ...]] = ()
+    covers_memory: ClassVar[bool] = False
 
     @property
     def in_rows(self) -> bool:
@@ -238,11 +240,6 @@ class Private(Stage, Protocol):
     @property
     def charged(self) -> bool:
         """True if a round is charged with the noise that arrived."""
-        return False
-
-    @property
-    def covers_memory(self) -> bool:
-        """True if the charge covers clients that are remembered between rounds. No stage of dpfed has such a charge."""
         return False
 
     def require_bound(self, stages: Sequence[Stage]) -> None:

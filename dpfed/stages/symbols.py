@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ class Symbols(Stage):
     scheme: Scheme
     seeds: Seeds
     seed_purpose: str = "code"
-    summed_as: ClassVar[torch.dtype] = torch.int64
+    summed_as = torch.int64
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         wrong = ~largest_magnitudes(rows).isfinite()
