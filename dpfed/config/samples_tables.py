@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from dpfed.config.limits import MOST_LAYERS, MOST_SAMPLES, Clients, Count, Positive, Rounds, Samples, Units
 from dpfed.config.table import Table
 
-USERS = {"alpha": ("dirichlet",), "labels": ("labels", "fedpm"), "samples": ("resampled",)}
-"""The partitions that each of these keys of [data] belongs to."""
 
-
-class Data(Table):
-    """Which samples, and which client has them."""
+class _Data(Table):
+    """Keys of every division of samples among clients."""
 
     name: str
     """A data set that `dpfed.data` knows; or of one's own a file .safetensors or .npz, or a folder of Parquet files or
@@ -59,36 +56,52 @@ class Data(Table):
     public_from: str | None = None
     """The data set that public samples come from, if it is another."""
 
-    partition: Literal["iid", "dirichlet", "labels", "fedpm", "resampled", "natural", "nodes"] = "iid"
-    """How samples are divided among clients. iid; dirichlet: each label by shares ~ Dirichlet(alpha); labels: every
-    client has so many `labels`; fedpm: sizes of 10 to 100 parts and at most so many `labels`; resampled: every client
-    has so many `samples`, drawn from all with replacement, and there may be millions of clients; natural: as the data
-    set says (roles, the column train_clients); nodes: every node of a deployment has samples of its own, and of
-    data.name only the test half and public samples are used."""
-
-    alpha: Positive | None = Field(default=None, validate_default=True)
-    """The parameter of partition 'dirichlet': the smaller, the fewer labels a client has."""
-
-    labels: Count | None = Field(default=None, validate_default=True)
-    """Labels of a client, for partition 'labels' and 'fedpm'."""
-
-    samples: Samples | None = Field(default=None, validate_default=True)
-    """Samples of a client, for partition 'resampled'."""
-
     partition_seed: Annotated[int, Field(ge=0)] = 0
     """Who the clients are follows from it, the data and the other keys of the division. run.seed has no part in it:
     runs that differ in run.seed are on the same clients."""
 
-    @field_validator("alpha", "labels", "samples")
-    @classmethod
-    def _fits_the_partition(cls, value: float | None, info: ValidationInfo) -> float | None:
-        partition = info.data.get("partition")
-        users = USERS[info.field_name or ""]
-        if partition in users and value is None:
-            raise ValueError(f"data.partition={partition!r} needs it. Set data.{info.field_name}")
-        if partition is not None and partition not in users and value is not None:
-            raise ValueError(f"is for data.partition={' or '.join(map(repr, users))}, not {partition!r}. Remove it")
-        return value
+
+class PlainData(_Data):
+    """Which samples, and which client has them."""
+
+    partition: Literal["iid", "natural", "nodes"] = "iid"
+    """How samples are divided among clients. iid; natural: as the data set says (roles, the column train_clients);
+    nodes: every node of a deployment has samples of its own, and of data.name only the test half and public samples
+    are used."""
+
+
+class DirichletData(_Data):
+    """Each label by shares ~ Dirichlet(alpha)."""
+
+    partition: Literal["dirichlet"]
+    """Each label by shares ~ Dirichlet(alpha)."""
+
+    alpha: Positive
+    """The parameter of partition 'dirichlet': the smaller, the fewer labels a client has."""
+
+
+class LabelsData(_Data):
+    """Clients with a number of labels."""
+
+    partition: Literal["labels", "fedpm"]
+    """labels: every client has so many `labels`; fedpm: sizes of 10 to 100 parts and at most so many `labels`."""
+
+    labels: Count
+    """Labels of a client, for partition 'labels' and 'fedpm'."""
+
+
+class ResampledData(_Data):
+    """Clients that draw samples from all of them."""
+
+    partition: Literal["resampled"]
+    """Every client has so many `samples`, drawn from all with replacement, and there may be millions of clients."""
+
+    samples: Samples
+    """Samples of a client, for partition 'resampled'."""
+
+
+Data = Annotated[PlainData | DirichletData | LabelsData | ResampledData, Field(discriminator="partition")]
+"""[data], by partition."""
 
 
 class Model(Table):
@@ -101,8 +114,8 @@ class Model(Table):
     """Widths of the hidden layers (mlp, char-lstm)."""
 
 
-class Federation(Table):
-    """Who takes part."""
+class _Federation(Table):
+    """Keys of every sampling."""
 
     clients: Clients
     """n, all clients there are."""
@@ -113,11 +126,26 @@ class Federation(Table):
     rounds: Rounds
     """T, at most: a budget can end a run sooner."""
 
-    sampling: Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"] = "poisson"
+
+class PlainFederation(_Federation):
+    """Who takes part."""
+
+    sampling: Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "cyclic"] = "poisson"
     """How a round's cohort is drawn: every client by itself with probability cohort / clients; exactly `cohort`
     without replacement; or all clients. Or over many rounds: one secret round of every clients / cohort for each client
-    (balls-and-bins); so many secret rounds of all (allocation); by the client's own coin with a rest after every
-    participation (min-separation); in a public order (cyclic). docs/participation.md says which is for whom."""
+    (balls-and-bins); so many secret rounds of all (allocation); in a public order (cyclic). docs/participation.md says
+    which is for whom."""
+
+
+class SeparatedFederation(_Federation):
+    """Clients that take part by their own coins, with a rest after every participation."""
+
+    sampling: Literal["min-separation"]
+    """min-separation: by the client's own coin with a rest after every participation."""
 
     separation: Annotated[int, Field(ge=1)] | None = None
     """min-separation: a client that took part stays away from the next separation - 1 rounds."""
+
+
+Federation = Annotated[PlainFederation | SeparatedFederation, Field(discriminator="sampling")]
+"""[federation], by sampling."""

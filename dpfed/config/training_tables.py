@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
 from dpfed.config.table import Table
+
+LIST = "[...]"
+"""The kind of local.schedule = [...], in messages."""
 
 _Factors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MOST_FACTORS)]
 
@@ -37,14 +41,11 @@ class Record(Table):
     """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""
 
 
-class Local(Table):
-    """How a client trains; exactly one of epochs and steps."""
+class _Local(Table):
+    """Keys of every schedule of learning rates."""
 
     learning_rate: Positive
     """Of the client's optimizer, in round 0."""
-
-    learning_rate_decay: Positive = 1.0
-    """The learning rate is multiplied by it after every round."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Of SGD."""
@@ -53,13 +54,6 @@ class Local(Table):
     """cross-entropy (of labels), mse, l1, huber or binary-cross-entropy (of numbers, the mean over those of a target),
     or one of your own (`dpfed.clients.losses.register`); default: cross-entropy for labels, mse for targets that are no
     classes. "own" stands for one that was given in Python."""
-
-    schedule: Literal["constant", "cosine", "linear", "step"] | _Factors = "constant"
-    """The learning rate over rounds: cosine and linear fall to 0 at federation.rounds, step multiplies it by
-    learning_rate_decay every schedule_rounds rounds; a list has a factor for each round, the last one holds on."""
-
-    schedule_rounds: Rounds | None = None
-    """Rounds between two steps of schedule = "step"."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """What takes a client's steps; its state begins anew in every round."""
@@ -92,6 +86,53 @@ class Local(Table):
 
     record: Record | None = None
     """[local.record]."""
+
+
+class ConstantLocal(_Local):
+    """How a client trains; exactly one of epochs and steps."""
+
+    schedule: Literal["constant"] = "constant"
+    """The learning rate over rounds: multiplied by learning_rate_decay after every round."""
+
+    learning_rate_decay: Positive = 1.0
+    """The learning rate is multiplied by it after every round, or under schedule = "step" every schedule_rounds."""
+
+
+class StepLocal(_Local):
+    """A learning rate that falls in steps."""
+
+    schedule: Literal["step"]
+    """step multiplies it by learning_rate_decay every schedule_rounds rounds."""
+
+    learning_rate_decay: Positive = 1.0
+    """The learning rate is multiplied by it after every round, or under schedule = "step" every schedule_rounds."""
+
+    schedule_rounds: Rounds
+    """Rounds between two steps of schedule = "step"."""
+
+
+class ScheduledLocal(_Local):
+    """A learning rate whose whole course the schedule says."""
+
+    schedule: Literal["cosine", "linear"] | _Factors
+    """cosine and linear fall to 0 at federation.rounds; a list has a factor for each round, the last one holds on."""
+
+
+def _schedule(table: object) -> str:
+    """Return the kind of local.schedule; `LIST` for factors."""
+    schedule = table.get("schedule", "constant") if isinstance(table, Mapping) else "constant"
+    return schedule if isinstance(schedule, str) else LIST
+
+
+Local = Annotated[
+    Annotated[ConstantLocal, Tag("constant")]
+    | Annotated[StepLocal, Tag("step")]
+    | Annotated[ScheduledLocal, Tag("cosine")]
+    | Annotated[ScheduledLocal, Tag("linear")]
+    | Annotated[ScheduledLocal, Tag("[...]")],
+    Discriminator(_schedule),
+]
+"""[local], by schedule."""
 
 
 class MethodTable(Table):
