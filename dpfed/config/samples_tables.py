@@ -11,7 +11,7 @@ from dpfed.config.table import Table
 
 
 class _Data(Table):
-    """Keys of every division of samples among clients."""
+    """Which samples, and which client has them."""
 
     name: str
     """A data set that `dpfed.data` knows; or of one's own a file .safetensors or .npz, or a folder of Parquet files or
@@ -62,7 +62,7 @@ class _Data(Table):
 
 
 class PlainData(_Data):
-    """Which samples, and which client has them."""
+    """Samples dealt evenly, as the data set says, or on nodes."""
 
     partition: Literal["iid", "natural", "nodes"] = "iid"
     """How samples are divided among clients. iid; natural: as the data set says (roles, the column train_clients);
@@ -115,7 +115,7 @@ class Model(Table):
 
 
 class _Federation(Table):
-    """Keys of every sampling."""
+    """Who takes part."""
 
     clients: Clients
     """n, all clients there are."""
@@ -128,7 +128,7 @@ class _Federation(Table):
 
 
 class PlainFederation(_Federation):
-    """Who takes part."""
+    """Cohorts drawn in each round, or by a schedule of many rounds."""
 
     sampling: Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "cyclic"] = "poisson"
     """How a round's cohort is drawn: every client by itself with probability cohort / clients; exactly `cohort`
@@ -143,7 +143,7 @@ class SeparatedFederation(_Federation):
     sampling: Literal["min-separation"]
     """min-separation: by the client's own coin with a rest after every participation."""
 
-    separation: Annotated[int, Field(ge=1)] | None = None
+    separation: Annotated[int, Field(ge=1)]
     """min-separation: a client that took part stays away from the next separation - 1 rounds."""
 
 

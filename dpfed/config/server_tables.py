@@ -14,7 +14,10 @@ _Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
 
 
 class _Aggregation(Table):
-    """Keys of every sum."""
+    """How uploads are summed, and which clients drop out on the way.
+
+    In a secure sum numbers become integers: `steps` of them to the clip norm, after a public `rotation` or not.
+    """
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability that a client drops out of a round, each by a draw of the run's secret randomness."""
@@ -45,15 +48,14 @@ class _Aggregation(Table):
 
 
 class PlainAggregation(_Aggregation):
-    """A sum by a trusted server, and the clients that drop out."""
+    """A sum by a trusted server."""
 
     kind: Literal["plain"] = "plain"
     """plain: a trusted sum."""
 
 
 class SecureAggregation(_Aggregation):
-    """A secure sum, whose numbers become integers: `steps` of them to the clip norm, after a public `rotation` or
-    not."""
+    """A secure sum, of which the server learns the total only."""
 
     kind: Literal["masked", "protocol"]
     """masked: pairwise and self masks in Z_2^b with keys from one secret; protocol: the whole of Bonawitz et al.
@@ -76,7 +78,7 @@ Aggregation = Annotated[PlainAggregation | SecureAggregation, Field(discriminato
 
 
 class _Server(Table):
-    """Keys of every server rule."""
+    """What the server does with the mean update."""
 
     average: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The decay of a moving average over the models of past rounds, which is evaluated and saved in place of the last

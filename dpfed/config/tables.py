@@ -204,11 +204,11 @@ def _problem(item: Any) -> str:
     where = ".".join(str(part) for part in location)
     if item["type"] == "union_tag_invalid":
         key = f"{table}.{CHOICES[table]}"
-        allowed = ", ".join(map(_quoted, kinds))
+        allowed = ", ".join(map(quoted, kinds))
         return f"{key}={item['ctx']['tag']!r}: must be one of {allowed}. `dpfed config {key}` says what they are."
     if item["type"] == "value_error" and where == "privacy":
         return f"{item['ctx']['error']}."
-    chosen = f"{table}.{CHOICES[table]}={_quoted(kind)}" if kind is not None else ""
+    chosen = f"{table}.{CHOICES[table]}={quoted(kind)}" if kind is not None else ""
     takers = [name for name, one in kinds.items() if location[1:] and location[1] in one.model_fields]
     if item["type"] == "extra_forbidden":
         if kind is not None and takers and len(location) == 2:
@@ -224,7 +224,8 @@ def _problem(item: Any) -> str:
     return f"{where}={shown(item['input'])}: {words}. `dpfed config {_key(location)}` says what is allowed."
 
 
-def _quoted(kind: str) -> str:
+def quoted(kind: str) -> str:
+    """Return the choice as a configuration would have it."""
     return kind if kind == LIST else repr(kind)
 
 
@@ -236,7 +237,7 @@ def _key(location: Sequence[Any]) -> str:
 
 
 def _every_key() -> set[str]:
-    return {"", *(f"{name}.{key}".removeprefix(".") for name, tables in sections() for key in keys(tables))}
+    return {"", *(f"{name}.{key}".removeprefix(".") for name, tables in sections() for key in names_of_keys(tables))}
 
 
 def shown(value: Any) -> str:
@@ -249,22 +250,24 @@ def shown(value: Any) -> str:
 
 
 def _known_keys(location: Sequence[Any]) -> list[str]:
-    return sorted(keys(dict(sections()).get(".".join(str(part) for part in location), ())))
+    return sorted(names_of_keys(dict(sections()).get(".".join(str(part) for part in location), ())))
 
 
 @cache
 def kinds_of(table: str) -> dict[str, type[BaseModel]]:
     """The tables that [table] can be, by the choice that makes it one of them; the default choice is the first."""
-    key, found = CHOICES[table], {}
+    key = CHOICES[table]
+    found: dict[str, type[BaseModel]] = {}
     for one in _tables(Config.model_fields[table]):
         choice = one.model_fields[key]
-        words = [part for part in _parts(choice.annotation) if isinstance(part, str)]
-        listed = [LIST] if tuple in map(get_origin, _parts(choice.annotation)) else []
+        parts = list(_parts(choice.annotation))
+        words = [part for part in parts if isinstance(part, str)]
+        listed = [LIST] if any(get_origin(part) is tuple for part in parts) else []
         found |= dict.fromkeys((*words, *listed) or (choice.default,), one)
     return found
 
 
-def keys(tables: Iterable[type[BaseModel]]) -> list[str]:
+def names_of_keys(tables: Iterable[type[BaseModel]]) -> list[str]:
     """The keys that at least one of these tables has."""
     return list(dict.fromkeys(key for table in tables for key in table.model_fields))
 

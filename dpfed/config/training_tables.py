@@ -42,7 +42,7 @@ class Record(Table):
 
 
 class _Local(Table):
-    """Keys of every schedule of learning rates."""
+    """How a client trains; exactly one of epochs and steps."""
 
     learning_rate: Positive
     """Of the client's optimizer, in round 0."""
@@ -89,7 +89,7 @@ class _Local(Table):
 
 
 class ConstantLocal(_Local):
-    """How a client trains; exactly one of epochs and steps."""
+    """A learning rate that falls by one factor after every round, or does not fall."""
 
     schedule: Literal["constant"] = "constant"
     """The learning rate over rounds: multiplied by learning_rate_decay after every round."""

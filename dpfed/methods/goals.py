@@ -33,6 +33,8 @@ from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
 from dpfed.aggregation.summed import least_uploads
 from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
+from dpfed.config.samples_tables import SeparatedFederation
+from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
@@ -184,7 +186,7 @@ def delta_of(config: Config) -> float:
 
 
 def _gaussian(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
-    table, who = config.privacy, sampler_of(config)
+    table, who, server = config.privacy, sampler_of(config), config.server
     assert isinstance(table, GaussianPrivacy)
     noise = GaussianNoise.calibrated(
         table,
@@ -194,7 +196,7 @@ def _gaussian(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
         delta=delta_of(config),
         tolerance=tolerance_of(config) or 0.0,
         dropout=config.aggregation.dropout,
-        momentum=config.server.momentum if config.server.rule == "step" else 0.0,
+        momentum=server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0,
         stream=stream_of(config),
     )
     assert table.clip_norm is not None
@@ -333,4 +335,4 @@ def _schedule(config: Config) -> dict[str, Any]:
     federation = config.federation
     if federation.sampling == "allocation":
         return {"participations": allocated(federation.clients, federation.cohort, federation.rounds)}
-    return {"separation": federation.separation} if federation.sampling == "min-separation" else {}
+    return {"separation": federation.separation} if isinstance(federation, SeparatedFederation) else {}

@@ -44,41 +44,6 @@ RULES = (
         lambda config, facts: facts.name != "fedscalar" or config.method.shared,
     ),
     Needs(
-        ("federation.separation",),
-        "federation.sampling='min-separation'",
-        lambda config, facts: config.federation.sampling == "min-separation",
-    ),
-    Needs(
-        ("server.learning_rate",),
-        "server.rule='step'",
-        lambda config, facts: config.server.rule != "posterior",
-    ),
-    Needs(
-        ("server.momentum",),
-        "server.rule='step'",
-        lambda config, facts: config.server.rule not in ("posterior", *ADAPTIVE),
-    ),
-    Needs(
-        ("server.beta1", "server.tau"),
-        "server.rule='adam', 'yogi' or 'adagrad'",
-        lambda config, facts: config.server.rule in ADAPTIVE,
-    ),
-    Needs(
-        ("server.beta2",),
-        "server.rule='adam' or 'yogi'",
-        lambda config, facts: config.server.rule in ADAPTIVE and config.server.rule != "adagrad",
-    ),
-    Needs(
-        ("server.prior", "server.reset_every"),
-        "server.rule='posterior'",
-        lambda config, facts: config.server.rule == "posterior",
-    ),
-    Needs(
-        ("aggregation.neighbours", "aggregation.threshold", "aggregation.least_participants"),
-        "aggregation.kind='masked' or 'protocol'",
-        lambda config, facts: config.aggregation.kind != "plain",
-    ),
-    Needs(
         ("aggregation.steps", "aggregation.rotation", "aggregation.wrap_probability"),
         "a sum of integers that is decoded as one (aggregation.kind or integer noise, dp-fedavg, ...)",
         _numbers,
@@ -102,11 +67,6 @@ RULES = (
         ("aggregation.dropout_at",),
         "aggregation.dropout > 0",
         lambda config, facts: config.aggregation.dropout > 0,
-    ),
-    Needs(
-        ("local.schedule_rounds",),
-        "local.schedule='step'",
-        lambda config, facts: config.local.schedule == "step",
     ),
     Needs(
         ("local.momentum",),

@@ -118,10 +118,6 @@ def _optimisers(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"local.weight_decay or local.optimizer='adamw' with method.name={name!r}: would pull masks' scores to 0, "
             "not weights. Use 'sgd' or 'adam' without weight decay."
         )
-    if local.schedule == "step" and local.schedule_rounds is None:
-        yield "local.schedule='step': needs local.schedule_rounds, and local.learning_rate_decay as the factor."
-    if local.schedule not in ("constant", "step") and local.learning_rate_decay != 1:
-        yield "local.learning_rate_decay with local.schedule: both lower the learning rate. Remove one of them."
     if server.rule in ADAPTIVE and (facts.coins or config.method.purge == "clients"):
         what = "probabilities" if facts.coins else "the zeros that clients agree on"
         yield f"server.rule={server.rule!r} with method.name={name!r}: would not keep {what}. Use 'step'."

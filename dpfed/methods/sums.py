@@ -32,14 +32,14 @@ def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: See
         return PlainSums(tolerance=tolerance_of(config))
     wire = stages.wire
     assert isinstance(wire, Words)
-    _check_neighbours(config, goal)
+    _check_neighbours(config, table.neighbours, goal)
     return SecureSums(
         kind=table.kind,
         bits=wire.bits,
         neighbours=table.neighbours or None,
         threshold=table.threshold,
         tolerance=tolerance_of(config),
-        least_participants=least_participants(config, _named(config, goal)),
+        least_participants=least_participants(config, table, _named(config, goal)),
         seeds=seeds,
     )
 
@@ -66,9 +66,9 @@ def _named(config: Config, goal: PrivacyGoal | None) -> int | None:
     return filled_to(config, goal)
 
 
-def _check_neighbours(config: Config, goal: PrivacyGoal | None) -> None:
+def _check_neighbours(config: Config, neighbours: int, goal: PrivacyGoal | None) -> None:
     """Before the first round, not in it."""
-    federation, neighbours = config.federation, config.aggregation.neighbours
+    federation = config.federation
     usual = federation.clients if federation.sampling == "all" else filled_to(config, goal) or federation.cohort
     if neighbours:
         try:

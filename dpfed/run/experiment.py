@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import torch
 
@@ -17,6 +16,7 @@ from dpfed.clients.start import Start
 from dpfed.clients.state import State
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
+from dpfed.config.server_tables import AdagradServer, AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
@@ -55,7 +55,7 @@ from dpfed.run.training import (
     network_of,
 )
 from dpfed.seeds import Seeds
-from dpfed.server.adaptive import AdaptiveRule, Kind
+from dpfed.server.adaptive import AdaptiveRule
 from dpfed.server.averaging import Averaging
 from dpfed.server.moving_average import Averaged, MovingAverage
 from dpfed.server.posterior import BetaPosterior
@@ -309,7 +309,7 @@ def _downlink_bits(settings: Settings, stages: Stages) -> int:
     """After a reset in every round the probabilities are whole numbers of K-ths, if K is fixed."""
     config, choice = settings.config, stages.project.choice
     server = config.server
-    counted = server.rule == "posterior" and server.reset_every == 1 and server.prior == 1
+    counted = isinstance(server, PosteriorServer) and server.reset_every == 1 and server.prior == 1
     if counted and config.privacy is None and config.federation.sampling != "poisson":
         return int(settings.sampler.expected).bit_length() * choice.sent
     return choice.downlink_bits
@@ -336,29 +336,33 @@ def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
 
 def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
     server, edge = config.server, (config.mask or Mask()).edge
-    if server.rule == "posterior":
+    if isinstance(server, PosteriorServer):
         kept = edge if config.privacy is not None else 0.0
         return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-    own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
     averaged = model.indices("statistic").to(device) if model.has_statistics else None
-    step = own or replace(_step(config, edge if chosen.coins else None), averaged=averaged)
+    step = _step(server, edge if chosen.coins else None, averaged)
     if chosen.local_training != "pruned" or config.method.purge == "clients":
         return step
     return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
 
 
-def _step(config: Config, edge: float | None) -> Averaging | AdaptiveRule:
-    server = config.server
-    if server.rule in get_args(Kind):
-        beta1 = (0.0 if server.rule == "adagrad" else 0.9) if server.beta1 is None else server.beta1
-        return AdaptiveRule(
-            kind=server.rule,  # type: ignore[arg-type]
-            learning_rate=server.learning_rate,
-            beta1=beta1,
-            beta2=server.beta2,
-            tau=server.tau,
+def _step(
+    server: StepServer | AdamServer | AdagradServer, edge: float | None, averaged: torch.Tensor | None
+) -> ServerRule:
+    """Return a step of the server, or a custom rule."""
+    if isinstance(server, StepServer):
+        own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
+        return own or Averaging(
+            learning_rate=server.learning_rate, momentum=server.momentum, edge=edge, averaged=averaged
         )
-    return Averaging(learning_rate=server.learning_rate, momentum=server.momentum, edge=edge)
+    return AdaptiveRule(
+        kind=server.rule,
+        learning_rate=server.learning_rate,
+        beta1=server.beta1,
+        beta2=server.beta2 if isinstance(server, AdamServer) else 0.99,
+        tau=server.tau,
+        averaged=averaged,
+    )
 
 
 def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:

@@ -21,7 +21,7 @@ from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, tried, tried_together
 from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import Mask
+from dpfed.config.training_tables import Mask, ScheduledLocal, StepLocal
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
 from dpfed.methods.catalogue import method
@@ -85,12 +85,15 @@ def course(config: Config, model: FlatModel, network: FrozenNetwork | None, devi
 def _descent(config: Config) -> dict[str, Any]:
     """The learning rate and how it changes over rounds."""
     local, rounds = config.local, config.federation.rounds
-    schedules = {"constant": constant, "cosine": cosine(rounds), "linear": linear(rounds)}
-    decay = local.learning_rate_decay
-    if local.schedule == "step":
-        return {"learning_rate": local.learning_rate, "schedule": step(local.schedule_rounds or 1, decay)}
-    chosen = schedules[local.schedule] if isinstance(local.schedule, str) else listed(local.schedule)
-    return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": chosen}
+    if isinstance(local, StepLocal):
+        chosen = step(local.schedule_rounds, local.learning_rate_decay)
+    elif isinstance(local, ScheduledLocal):
+        falls = {"cosine": cosine, "linear": linear}
+        chosen = falls[local.schedule](rounds) if isinstance(local.schedule, str) else listed(local.schedule)
+    else:
+        decay = local.learning_rate_decay
+        return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": constant}
+    return {"learning_rate": local.learning_rate, "schedule": chosen}
 
 
 def _optimiser(config: Config, model: FlatModel, descent: dict[str, Any]) -> Sgd | Adam:
