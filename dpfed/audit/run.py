@@ -25,6 +25,7 @@ from dpfed.audit.summary_figures import figures_follow, not_checked
 from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
+from dpfed.methods.catalogue import method
 
 STATISTICAL = 7
 """Checks that may fail by chance: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise of
@@ -206,7 +207,7 @@ def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
     if files.own_code:
         rests = not loaded_here(files)  # on the other checks, which say what of it they could not make
         checks.append(check("own code is what ran", lambda: own_code_is_what_ran(files), smoke=rests))
-    if files.config.method.name == "fed-smp-topk":
+    if method(files.config.method.name).needs_public_data:
         checks.append(check("coordinates are chosen by public data", lambda: chosen_by_public_data(files)))
     return checks
 

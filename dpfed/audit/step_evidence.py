@@ -198,7 +198,7 @@ def _summed_in_floats(files: RunFiles) -> bool:
 
 def _linear(files: RunFiles) -> bool:
     chosen = method(files.config.method.name)
-    purging = chosen.local_training == "pruned" and files.config.method.purge != "clients"
+    purging = chosen.sends_models and files.config.method.purge != "clients"
     return files.config.server.rule == "step" and not chosen.coins and not purging
 
 

@@ -8,7 +8,7 @@ from accounting.ledger import LocalRelease, Release
 from dpfed.audit.run_files import RunFiles
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
-from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
+from dpfed.methods.choices import in_integers, is_linear, sends_coins
 from dpfed.run.protection import CHARGED_LOSSES, not_protected, on_nodes
 from dpfed.run.server_view import hostile_clients_view, server_view
 from dpfed.run.summary import schedule_facts
@@ -85,7 +85,8 @@ def protection_problem(files: RunFiles) -> str | None:
 def decodes_first(config: Config) -> bool:
     """Whether a trusted server decodes every upload before it clips."""
     chosen = method(config.method.name)
-    coins = chosen.coins or signs_are_coins(config, chosen)
-    if config.privacy is None or coins or chosen.dithered or in_integers(config) or seen(config) != "sum":
+    if config.privacy is None or config.privacy.release != "sum" or in_integers(config):
+        return False
+    if sends_coins(config, chosen) or chosen.dithered:
         return False
     return not is_linear(config, chosen)

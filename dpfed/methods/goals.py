@@ -38,7 +38,7 @@ from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
-from dpfed.methods.choices import coins_of_moves, edge_of, others_of, seen, tolerance_of
+from dpfed.methods.choices import bound_of_moves, edge_of, others_of, tolerance_of
 from dpfed.methods.facts import MethodFacts
 from dpfed.participation.of_run import allocated, sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
@@ -148,8 +148,8 @@ def goal_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomnes
     """What the run promises; ConfigError for choices without an account."""
     seeds = Seeds(root=config.run.seed)
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
-    goal = _MADE[type(config.privacy)](config, sent, drawn_from)
-    if seen(config) == "sum":
+    goal = _MADE[type(config.privacy)](config, facts, sent, drawn_from)
+    if config.privacy is not None and config.privacy.release == "sum":
         adjacency, tolerance = goal.mechanism.adjacency, tolerance_of(config)
         check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
     rounds, lost = config.federation.rounds, overflow(goal.mechanism)
@@ -185,7 +185,7 @@ def delta_of(config: Config) -> float:
     return config.privacy.delta or default_delta(config.federation.clients)
 
 
-def _gaussian(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyGoal:
     table, who, server = config.privacy, sampler_of(config), config.server
     assert isinstance(table, GaussianPrivacy)
     noise = GaussianNoise.calibrated(
@@ -205,7 +205,7 @@ def _gaussian(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
     return _goal(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
 
 
-def _coins(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _coins(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyGoal:
     """m trials are m coins for each number that is sent, whose probabilities move together: sqrt(m) times as far."""
     table, who = config.privacy, sampler_of(config)
     assert isinstance(table, CoinPrivacy)
@@ -214,9 +214,9 @@ def _coins(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
         who,
         randomness,
         sent=sent,
-        edge=edge_of(config),
+        edge=edge_of(config, facts),
         others=others_of(config),
-        reference=None if config.method.name == "fedpm" and not coins_of_moves(config) else 0.5,
+        reference=None if facts.coins and bound_of_moves(config) is None else 0.5,
         rounds=config.federation.rounds,
         delta=delta_of(config),
     )
@@ -224,7 +224,7 @@ def _coins(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
     return _goal(config, coins, moves, z=None, clip=clip)
 
 
-def _dithered(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _dithered(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyGoal:
     """Noise in shares of the uploads: as many as are in every sum, or under Poisson sampling as `slots` says."""
     table, who, rounds, delta = config.privacy, sampler_of(config), config.federation.rounds, delta_of(config)
     assert isinstance(table, DitheredPrivacy)
@@ -244,7 +244,7 @@ def _dithered(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
     return _goal(config, made, Clip(), z=z, clip=table.clip_norm)
 
 
-def _integers(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _integers(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyGoal:
     """Still by `accounting.Plan`, whose integer rounds size shares, slots and steps."""
     from dpfed.methods.sums import integers_of
 
@@ -312,7 +312,7 @@ def _integers(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
     return _goal(config, private, Clip(), rows, z=z, clip=table.clip_norm, least=least, integers=terms)
 
 
-_MADE: dict[type, Callable[[Config, int, Randomness], PrivacyGoal]] = {
+_MADE: dict[type, Callable[[Config, MethodFacts, int, Randomness], PrivacyGoal]] = {
     GaussianPrivacy: _gaussian,
     IntegerPrivacy: _integers,
     CoinPrivacy: _coins,

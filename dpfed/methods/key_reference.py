@@ -14,8 +14,7 @@ from dpfed.config.table import Table
 from dpfed.config.tables import CHOICES, Config, kinds_of, names_of_keys, quoted, sections, shown
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
-from dpfed.methods.idle_keys import needs
-from dpfed.methods.keys import takers
+from dpfed.methods.keys import needs, takers
 
 EXCLUDES: dict[str, tuple[str, ...]] = {
     "local.epochs": ("local.steps",),

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from dpfed import compress
-from dpfed.clients.masked_noise import NOISE_PURPOSE
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.masked_noise import FedMrnSigned
 from dpfed.compress.projection import FedScalar
+from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public
 from dpfed.errors import ConfigError
-from dpfed.methods.choices import coins_of_moves, in_integers, is_linear, seen, signs_are_coins
+from dpfed.methods.choices import bound_of_moves, in_integers, is_linear
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, goal_of
 from dpfed.methods.schemes import scheme, sparse_scheme
@@ -87,13 +87,19 @@ class Settings:
 
     @property
     def signs_are_coins(self) -> bool:
-        """Whether an update's signs are private by their own coins."""
-        return signs_are_coins(self.config, self.facts)
+        """True if an update's signs are private by their own coins."""
+        return isinstance(self.config.privacy, CoinPrivacy)
 
     @property
-    def coins_of_moves(self) -> bool:
-        """Whether a mask's coins say how far its probabilities move."""
-        return coins_of_moves(self.config)
+    def bound_of_moves(self) -> float | None:
+        """Size of the stochastic signs by which a mask's coins say how far its probabilities move; None if they do
+        not."""
+        return bound_of_moves(self.config)
+
+    @property
+    def noise_size(self) -> float:
+        """Size of the entries of seeded noise (FedMRNS)."""
+        return float(self.config.method.options.get("alpha", FedMrnSigned.alpha))
 
     def updates(self, choice: MapChoice, *own: Stage) -> Stages:
         """A chain for updates. Its order follows from where they are bounded and what their noise is added to; stages
@@ -112,7 +118,7 @@ class Settings:
             return self._integers(project, goal, own)
         if self.whole_numbers:
             return self._symbols(project, goal, own)
-        encode = self._encode(choice, goal)
+        encode = self._encode(choice)
         if goal is None:
             return Stages(project, *own, DropNotFinite(), encode, *self._weigh())
         if self.linear or goal.private.in_every_upload:
@@ -129,10 +135,10 @@ class Settings:
 
     def encode(self, choice: MapChoice) -> Encode:
         """The method's scheme, for a chain of one's own."""
-        return self._encode(choice, self.goal(choice.sent))
+        return self._encode(choice)
 
-    def coins(self, choice: MapChoice) -> Stages:
-        """A chain for masks, or signs as coins:
+    def coins(self, choice: MapChoice, *, stochastic: bool = True) -> Stages:
+        """Return the chain for masks, drawn or (not `stochastic`) of probabilities above 1/2, or for signs as coins:
 
         nothing private   Project > DropNotFinite > Coins > MaskWire (Words under a secure sum)
         private           Project > ClipMoves > PrivateCoins > MaskWire (Words for sums)
@@ -144,7 +150,6 @@ class Settings:
         most = trials * most_uploads(self.config, filled_to(self.config, goal))
         bits = most.bit_length() if secure else None
         if goal is None:
-            stochastic = self.facts.name != "fedmask"
             drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
             return Stages(project, DropNotFinite(), drawn, self._mask_wire(choice.sent, bits))
         canaries, private = self.canaries(goal), goal.private
@@ -187,16 +192,9 @@ class Settings:
             return self.largest_in_public(self.kept)
         return RandomSharedMask(size=self.size, kept=self.kept, scaled=False)
 
-    def public_signs(self) -> MapChoice:
-        """A public size of the signs: never one that comes from the data, which `dpfed.methods.refusals` sees to."""
-        options, name = self.config.method.options, self.facts.name
-        bound = options.get("alpha", FedMrnSigned.alpha) if name == "fedmrns" else options.get("bound")
-        if self.coins_of_moves:
-            assert self.config.mask is not None
-            bound = self.config.mask.bound
-        assert bound is not None  # refused
-        purpose = NOISE_PURPOSE if name == "fedmrns" else None
-        return PublicSigns(choice=self.coordinates_of_coins(), bound=float(bound), noise_purpose=purpose)
+    def public_signs(self, bound: float, *, noise_purpose: str | None = None) -> MapChoice:
+        """Return the map to signs of a public size, or by the round's noise from seeds of this purpose."""
+        return PublicSigns(choice=self.coordinates_of_coins(), bound=bound, noise_purpose=noise_purpose)
 
     def goal(self, sent: int) -> PrivacyGoal | None:
         """What rounds in which clients send `sent` values promise; None if nothing is private."""
@@ -242,13 +240,13 @@ class Settings:
         made = scheme(self.config, self.facts, project.sent)
         alphabet = alphabet_of(made, project.sent)
         bits = ((alphabet - 1) * most_uploads(self.config, filled_to(self.config, goal))).bit_length()
-        symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self._seed_purpose)
+        symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self.facts.seed_purpose)
         return Stages(
             project, *own, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1)
         )
 
-    def _encode(self, choice: MapChoice, goal: PrivacyGoal | None) -> Encode:
-        config, pruned = self.config, self.facts.local_training == "pruned"
+    def _encode(self, choice: MapChoice) -> Encode:
+        config, pruned = self.config, self.facts.sends_models
         dense = self.model.indices("bias", "normalisation", "statistic") if pruned else self.model.dense
         if self.facts.scheme == "dense" or isinstance(choice, SharedProjection):
             dense = dense[:0]  # everything is
@@ -263,10 +261,10 @@ class Settings:
             scheme_of=partial(sparse_scheme, config) if pruned else None,
             dense=dense.to(self.device) if len(dense) else None,
             seeds=self.seeds,
-            seed_purpose=self._seed_purpose,
+            seed_purpose=self.facts.seed_purpose,
             model=pruned,
             majority=pruned and config.method.purge == "clients",
-            sizes_secret=goal is not None and seen(config) == "sum",
+            sizes_secret=config.privacy is not None and config.privacy.release == "sum",
             feedback=config.federation.clients if config.method.error_feedback else None,
         )
 
@@ -282,10 +280,6 @@ class Settings:
 
     def _mask_wire(self, size: int, bits: int | None, largest: int = 1) -> MaskWire | Words:
         return MaskWire() if bits is None else Words(size=size, bits=bits, largest=largest, dtype=torch.float32)
-
-    @property
-    def _seed_purpose(self) -> str:
-        return NOISE_PURPOSE if self.facts.local_training == "masked noise" else "code"
 
 
 def public_period(config: Config, clients: LocalTraining, samples: int) -> int:

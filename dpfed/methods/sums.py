@@ -11,7 +11,7 @@ from dpfed.aggregation.steps import ProtocolStep
 from dpfed.compress.fixed_point import FixedPoint
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.choices import in_integers, integer_noise, seen, tolerance_of
+from dpfed.methods.choices import in_integers, tolerance_of
 from dpfed.methods.goals import IntegerTerms, PrivacyGoal, slots_of
 from dpfed.methods.least_participants import least_participants
 from dpfed.randomness import Randomness
@@ -84,9 +84,10 @@ def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
     must not learn how many were drawn, and the shares of noise must always be as many. That more are drawn than that
     is charged to delta, in every round, by the mechanism of the goal.
     """
-    if goal is None or config.federation.sampling != "poisson" or seen(config) == "uploads":
+    if goal is None or config.federation.sampling != "poisson":
         return None
-    return slots_of(goal) if in_integers(config) else None
+    summed = config.privacy is not None and config.privacy.release == "sum"
+    return slots_of(goal) if summed and in_integers(config) else None
 
 
 def most_uploads(config: Config, slots: int | None) -> int:
@@ -119,7 +120,7 @@ def integers_of(
     filled = None if integers is None or config.federation.sampling != "poisson" else integers.slots
     uploads = most_uploads(config, filled)
     bits = sum_bits(
-        law="skellam" if integer_noise(config) == "skellam" else "discrete-gaussian",
+        law="skellam" if config.privacy is not None and config.privacy.noise == "skellam" else "discrete-gaussian",
         uploads=uploads,
         dimension=padded,
         scaled_clip=steps,

@@ -16,21 +16,21 @@ from dpfed.clients.start import Start
 from dpfed.clients.state import State
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
-from dpfed.config.server_tables import AdagradServer, AdamServer, PosteriorServer, StepServer
+from dpfed.config.server_tables import PosteriorServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.letters import check_letters
 from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data, with_features
 from dpfed.errors import ConfigError, DpfedError
-from dpfed.methods.catalogue import method
+from dpfed.methods.catalogue import federated_method, method
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
+from dpfed.methods.parts import ServerParts, TrainingParts
 from dpfed.methods.records import RecordGoal, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release
-from dpfed.methods.schemes import sparsity_schedule
 from dpfed.methods.settings import Settings
 from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
@@ -46,7 +46,6 @@ from dpfed.run.protection import not_protected
 from dpfed.run.training import (
     TRIAL_LIMITS,
     after_trial,
-    course,
     frozen_network,
     group_of,
     is_custom,
@@ -55,14 +54,9 @@ from dpfed.run.training import (
     network_of,
 )
 from dpfed.seeds import Seeds
-from dpfed.server.adaptive import AdaptiveRule
-from dpfed.server.averaging import Averaging
 from dpfed.server.moving_average import Averaged, MovingAverage
-from dpfed.server.posterior import BetaPosterior
-from dpfed.server.purging import Purging
 from dpfed.server.readout import Masked, Readout, Weights
 from dpfed.server.registry import check_name as check_rule
-from dpfed.server.registry import own_rule
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
@@ -145,9 +139,9 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
     randomness = randomness_of(config.run.randomness, seeds)
-    clients = local_training(
-        config, course(config, model, network, device), objective.loss, dataset, model, division, device
-    )
+    parts = TrainingParts(config=config, facts=facts, model=model, network=network, device=device)
+    course = federated_method(facts.name).course(parts)
+    clients = local_training(config, course, objective.loss, dataset, model, division, device)
     records: RecordGoal | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
@@ -248,7 +242,7 @@ def _chain(settings: Settings) -> Stages:
     """The method's; ConfigError with its line where a function of one's own fails."""
     facts = settings.facts
     try:
-        return require_form(facts.stages(settings))
+        return require_form(federated_method(facts.name).stages(settings))
     except (DpfedError, AccountingError):
         raise
     except Exception as error:  # the function may be the user's, and raise anything
@@ -293,7 +287,7 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
         randomness=settings.randomness,
         clients=settings.clients,
         aggregation=sums_of(config, stages, goal, settings.seeds),
-        server=_averaging_models(config, _server(config, settings.facts, settings.model, settings.device)),
+        server=_averaging_models(config, _server(settings)),
         group=group_of(config, settings.model),
         divisor=settings.sampler.expected if goal else None,
         slots=slots_of(goal) if goal else None,
@@ -329,40 +323,14 @@ def _device(name: str, ranks: Ranks) -> torch.device:
     return device
 
 
+def _server(settings: Settings) -> ServerRule:
+    parts = ServerParts(config=settings.config, model=settings.model, device=settings.device)
+    return federated_method(settings.facts.name).server(parts)
+
+
 def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
     decay = config.server.average
     return rule if decay is None else MovingAverage(rule=rule, decay=decay)
-
-
-def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
-    server, edge = config.server, (config.mask or Mask()).edge
-    if isinstance(server, PosteriorServer):
-        kept = edge if config.privacy is not None else 0.0
-        return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-    averaged = model.indices("statistic").to(device) if model.has_statistics else None
-    step = _step(server, edge if chosen.coins else None, averaged)
-    if chosen.local_training != "pruned" or config.method.purge == "clients":
-        return step
-    return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
-
-
-def _step(
-    server: StepServer | AdamServer | AdagradServer, edge: float | None, averaged: torch.Tensor | None
-) -> ServerRule:
-    """Return a step of the server, or a custom rule."""
-    if isinstance(server, StepServer):
-        own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
-        return own or Averaging(
-            learning_rate=server.learning_rate, momentum=server.momentum, edge=edge, averaged=averaged
-        )
-    return AdaptiveRule(
-        kind=server.rule,
-        learning_rate=server.learning_rate,
-        beta1=server.beta1,
-        beta2=server.beta2 if isinstance(server, AdamServer) else 0.99,
-        tau=server.tau,
-        averaged=averaged,
-    )
 
 
 def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:

@@ -27,8 +27,8 @@ def require_same_rounds(before: Mapping[str, Any], config: Config, facts: Method
     would release, so its epsilon covers it. Without a budget no number that was stated before does.
     """
     said = f"{ROUNDS}: cannot be prolonged from {before['federation']['rounds']} to {config.federation.rounds}, since"
-    if facts.local_training == "pruned":
-        raise RunError(f"{said} the sparsity of {facts.name} follows from it. Start a new run.")
+    if facts.follows_rounds is not None:
+        raise RunError(f"{said} {facts.follows_rounds} follows from it. Start a new run.")
     if config.local.schedule in ("cosine", "linear"):
         raise RunError(f"{said} local.schedule={config.local.schedule!r} ends with the last round. Start a new run.")
     if goal is None:

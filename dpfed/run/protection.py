@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
-from dpfed.methods.choices import edge_of, others_of, seen, signs_are_coins
+from dpfed.methods.choices import edge_of, others_of, sends_coins
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
@@ -41,7 +41,7 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
         )
     if config.aggregation.kind != "plain":
         notes.append(_of_secure_sums(config))
-    if _by_coins(config) and seen(config) == "sum":
+    if _by_coins(config) and config.privacy is not None and config.privacy.release == "sum":
         notes.extend(_of_other_coins(config))
     if config.privacy is not None and config.privacy.missing_shares == "charged":
         notes.append(CHARGED_LOSSES)
@@ -91,7 +91,7 @@ def _of_other_coins(config: Config) -> list[str]:
     """What a client's epsilon relies on of coins that other machines draw: a sum hides a coin among the others."""
     if config.aggregation.kind == "plain" and config.data.partition != "nodes":
         return []
-    edge = edge_of(config)
+    edge = edge_of(config, method(config.method.name))
     kept = f"in [{edge:.6g}, {1 - edge:.6g}]"
     if others_of(config) == "near-reference":
         kept = "within linf_clip of the round's (privacy.others)"
@@ -100,5 +100,4 @@ def _of_other_coins(config: Config) -> list[str]:
 
 def _by_coins(config: Config) -> bool:
     """Whether a private run's randomness is the clients' coins."""
-    facts = method(config.method.name)
-    return config.privacy is not None and (facts.coins or signs_are_coins(config, facts))
+    return config.privacy is not None and sends_coins(config, method(config.method.name))

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 
 from dpfed import models
-from dpfed.clients.adam import Adam
-from dpfed.clients.learning_rate import constant, cosine, linear, listed, step
 from dpfed.clients.losses import LOSSES, Loss
-from dpfed.clients.masked_noise import MaskedNoise
-from dpfed.clients.masks import MaskTraining
-from dpfed.clients.pruned import PrunedSgd
-from dpfed.clients.sgd import Sgd
 from dpfed.clients.start import Start
 from dpfed.clients.task import Course
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, tried, tried_together
-from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import Mask, ScheduledLocal, StepLocal
+from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
-from dpfed.methods.catalogue import method
-from dpfed.methods.facts import MethodFacts
-from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.run.own import Maker, Own
@@ -56,70 +45,6 @@ def frozen_network(config: Config, model: FlatModel, seeds: Seeds, device: torch
     return freeze(
         model, seeds, constant=table.constant, biases=table.biases, scale=table.scale, spread=table.spread
     ).to(device)
-
-
-def course(config: Config, model: FlatModel, network: FrozenNetwork | None, device: torch.device) -> Course:
-    local, table = config.local, config.mask or Mask()
-    descent = _descent(config)
-    chosen = method(config.method.name)
-    if chosen.local_training == "masked noise":
-        return _masked_noise(config, chosen, model, descent | {"momentum": local.momentum}, device)
-    if network is None:
-        optimiser = _optimiser(config, model, descent)
-        if chosen.local_training != "pruned":
-            return optimiser
-        purged = sparsity_schedule(config) if config.method.purge == "clients" else None
-        return PrunedSgd(sgd=optimiser, prunable=model.indices("weight").to(device), sparsity=purged)
-    assert local.optimizer != "adamw"  # refused
-    return MaskTraining(
-        network=network,
-        **descent,
-        momentum=local.momentum,
-        optimizer=local.optimizer,
-        gradient=table.gradient,
-        forward="threshold" if config.method.name == "fedmask" else table.forward,
-        edge=table.edge,
-    )
-
-
-def _descent(config: Config) -> dict[str, Any]:
-    """The learning rate and how it changes over rounds."""
-    local, rounds = config.local, config.federation.rounds
-    if isinstance(local, StepLocal):
-        chosen = step(local.schedule_rounds, local.learning_rate_decay)
-    elif isinstance(local, ScheduledLocal):
-        falls = {"cosine": cosine, "linear": linear}
-        chosen = falls[local.schedule](rounds) if isinstance(local.schedule, str) else listed(local.schedule)
-    else:
-        decay = local.learning_rate_decay
-        return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": constant}
-    return {"learning_rate": local.learning_rate, "schedule": chosen}
-
-
-def _optimiser(config: Config, model: FlatModel, descent: dict[str, Any]) -> Sgd | Adam:
-    local = config.local
-    given = descent | {"size": model.size, "weight_decay": local.weight_decay, "decayed": model.parameters_size}
-    if local.optimizer == "sgd":
-        return Sgd(momentum=local.momentum, **given)
-    return Adam(decoupled=local.optimizer == "adamw", **given)
-
-
-def _masked_noise(
-    config: Config, chosen: MethodFacts, model: FlatModel, descent: dict[str, Any], device: torch.device
-) -> MaskedNoise:
-    table, made = config.method, scheme(config, chosen, model.size)
-    assert isinstance(made, FedMrn | FedMrnSigned)
-    return MaskedNoise(
-        size=model.size,
-        masked=model.compressible.to(device),
-        noise=partial(random_noise, noise=made.noise, alpha=made.alpha),
-        signed=isinstance(made, FedMrnSigned),
-        shared_noise=table.shared,
-        progressive=table.progressive,
-        stochastic=table.stochastic,
-        train_masked=table.train_masked,
-        **descent,
-    )
 
 
 def group_of(config: Config, model: FlatModel) -> int:
