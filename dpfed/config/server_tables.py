@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_CLIENTS, MOST_LAYERS, Clients, ClipNorm, Count, Positive, Seed
-from dpfed.config.table import Table
+from dpfed.config.table import Table, chosen
 
 _Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
 
@@ -146,7 +146,7 @@ class PosteriorServer(_Server):
 
 def _rule(table: object) -> str:
     """Return the kind of server.rule; a rule of a user's own takes the keys of step."""
-    rule = table.get("rule") if isinstance(table, Mapping) else None
+    rule = chosen(table, "rule")
     return str(rule) if rule in ("adam", "yogi", "adagrad", "posterior") else "step"
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
-from dpfed.config.table import Table
+from dpfed.config.table import Table, chosen
 
 LIST = "[...]"
 """The kind of local.schedule = [...], in messages."""
@@ -120,8 +119,8 @@ class ScheduledLocal(_Local):
 
 def _schedule(table: object) -> str:
     """Return the kind of local.schedule; `LIST` for factors."""
-    schedule = table.get("schedule", "constant") if isinstance(table, Mapping) else "constant"
-    return schedule if isinstance(schedule, str) else LIST
+    schedule = chosen(table, "schedule")
+    return LIST if isinstance(schedule, list | tuple) else str(schedule or "constant")
 
 
 Local = Annotated[
