@@ -151,7 +151,7 @@ class MethodTable(Table):
 
     stays: bool = False
     """The random coordinates (fed-smp-randk) or shared directions (fedscalar) of the first round stay for the run, as
-    noise that is taken back over rounds needs them."""
+    noise that is taken back over rounds needs them. Directions must be shared (method.shared)."""
 
     error_feedback: bool = False
     """What compression left out of a client's update is added to its next one; never with privacy."""
