@@ -11,7 +11,7 @@ from dpfed.config.table import Table
 
 
 class _Data(Table):
-    """Which samples, and which client has them."""
+    """Samples, and their division among clients."""
 
     name: str
     """A data set that `dpfed.data` knows; or of one's own a file .safetensors or .npz, or a folder of Parquet files or
@@ -30,7 +30,7 @@ class _Data(Table):
     """The column that says whose sample it is, for data.partition = "natural"."""
 
     classes: Count | None = None
-    """How many labels a file of one's own can have, unless its metadata say so: a public number. A file that has
+    """Number of labels that a custom file can have, unless its metadata say so: a public number. A file that has
     train_targets in place of train_labels predicts numbers and has no classes."""
 
     features: Literal["scattering"] | None = None
@@ -38,7 +38,7 @@ class _Data(Table):
     (a linear one is model.name = "mlp" with model.hidden = []). The model takes `dpfed.data.scattering` of an image."""
 
     orientations: Annotated[int, Field(ge=2, le=16)] = 8
-    """Of scattering: L, which makes (1 + L)^2 numbers of 4 x 4 pixels."""
+    """Orientations of scattering: L, which makes (1 + L)^2 numbers of 4 x 4 pixels."""
 
     train_samples: Count | None = None
     """At most so many training samples, drawn by data.partition_seed."""
@@ -47,17 +47,17 @@ class _Data(Table):
     """At most so many test samples, drawn by data.partition_seed."""
 
     validation: Count | None = None
-    """So many training samples are set aside, no client has them, and their score is validation_accuracy."""
+    """Number of training samples that are set aside: no client has them, and their score is validation_accuracy."""
 
     public: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
-    """So many samples serve as public data (fed-smp-topk): taken out of the training half, and then the summary says
-    that they are not protected, or from data.public_from."""
+    """Number of samples that serve as public data (fed-smp-topk): taken out of the training half, and then the summary
+    says that they are not protected, or from data.public_from."""
 
     public_from: str | None = None
     """The data set that public samples come from, if it is another."""
 
     partition_seed: Annotated[int, Field(ge=0)] = 0
-    """Who the clients are follows from it, the data and the other keys of the division. run.seed has no part in it:
+    """Seed of the division of samples among clients. run.seed has no part in it:
     runs that differ in run.seed are on the same clients."""
 
 
@@ -65,7 +65,7 @@ class PlainData(_Data):
     """Samples dealt evenly, as the data set says, or on nodes."""
 
     partition: Literal["iid", "natural", "nodes"] = "iid"
-    """How samples are divided among clients. iid; natural: as the data set says (roles, the column train_clients);
+    """Division of samples among clients. iid; natural: as the data set says (roles, the column train_clients);
     nodes: every node of a deployment has samples of its own, and of data.name only the test half and public samples
     are used."""
 
@@ -105,7 +105,7 @@ Data = Annotated[PlainData | DirichletData | LabelsData | ResampledData, Field(d
 
 
 class Model(Table):
-    """Which network."""
+    """Network."""
 
     name: str
     """A network that `dpfed.models` knows, or one that one's own file registers."""
@@ -115,7 +115,7 @@ class Model(Table):
 
 
 class _Federation(Table):
-    """Who takes part."""
+    """Clients, and the sampling of those that take part in a round."""
 
     clients: Clients
     """n, all clients there are."""
@@ -131,7 +131,7 @@ class PlainFederation(_Federation):
     """Cohorts drawn in each round, or by a schedule of many rounds."""
 
     sampling: Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "cyclic"] = "poisson"
-    """How a round's cohort is drawn: every client by itself with probability cohort / clients; exactly `cohort`
+    """Sampling of a round's cohort: every client by itself with probability cohort / clients; exactly `cohort`
     without replacement; or all clients. Or over many rounds: one secret round of every clients / cohort for each client
     (balls-and-bins); so many secret rounds of all (allocation); in a public order (cyclic). docs/participation.md says
     which is for whom."""

@@ -14,7 +14,7 @@ _Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
 
 
 class _Aggregation(Table):
-    """How uploads are summed, and which clients drop out on the way.
+    """Summation of uploads, and the clients that drop out on the way.
 
     In a secure sum numbers become integers: `steps` of them to the clip norm, after a public `rotation` or not.
     """
@@ -26,7 +26,7 @@ class _Aggregation(Table):
     """The step at which clients drop out; any: a random one."""
 
     lost: dict[Literal["advertise", "share", "upload", "unmask", "late"], _Some] = Field(default_factory=dict)
-    """How many of a round's clients drop out at each step, instead of aggregation.dropout."""
+    """Numbers of a round's clients that drop out at each step, instead of aggregation.dropout."""
 
     tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
     """The fraction of uploads that may be missing; beyond it a round is not released. Default: no limit, or where
@@ -44,7 +44,7 @@ class _Aggregation(Table):
     at most this probability. Accuracy rests on it, privacy does not."""
 
     clip_norm: ClipNorm | None = None
-    """Without [privacy]: longer updates are clipped to it, since integers have a range."""
+    """Clip norm of updates without [privacy], since integers have a range."""
 
 
 class PlainAggregation(_Aggregation):
@@ -62,7 +62,7 @@ class SecureAggregation(_Aggregation):
     2017."""
 
     neighbours: _Some = 0
-    """So many clients share masks with each other; 0: all with all."""
+    """Number of clients that share masks with each other; 0: all with all."""
 
     threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.6
     """A client's secrets can be recovered while more than this fraction of its neighbours answers."""
@@ -78,7 +78,7 @@ Aggregation = Annotated[PlainAggregation | SecureAggregation, Field(discriminato
 
 
 class _Server(Table):
-    """What the server does with the mean update."""
+    """The server's use of the mean update."""
 
     average: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The decay of a moving average over the models of past rounds, which is evaluated and saved in place of the last
@@ -92,10 +92,10 @@ class StepServer(_Server):
     """step, along the mean update; or one of your own (dpfed.server.register)."""
 
     learning_rate: Positive = 1.0
-    """Of the server's step."""
+    """Learning rate of the server's step."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of the server's step."""
+    """Momentum of the server's step."""
 
 
 class _AdaptiveServer(_Server):
@@ -115,10 +115,10 @@ class AdamServer(_AdaptiveServer):
     """FedAdam, FedYogi (Reddi et al. 2021)."""
 
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of an adaptive rule's mean of updates."""
+    """Decay of an adaptive rule's mean of updates."""
 
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    """Of adam's and yogi's mean of squared updates."""
+    """Decay of adam's and yogi's mean of squared updates."""
 
 
 class AdagradServer(_AdaptiveServer):
@@ -128,7 +128,7 @@ class AdagradServer(_AdaptiveServer):
     """FedAdagrad (Reddi et al. 2021)."""
 
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of an adaptive rule's mean of updates."""
+    """Decay of an adaptive rule's mean of updates."""
 
 
 class PosteriorServer(_Server):
@@ -177,7 +177,7 @@ class RunTable(Table):
     """Rounds between two evaluations; the last round is always evaluated."""
 
     metrics: tuple[str, ...] | None = Field(default=None, strict=False, max_length=MOST_LAYERS)
-    """What is measured on the test half beside the loss, test_NAME in metrics.jsonl and summary.json: mae, rmse, r2 for
+    """Metrics on the test half beside the loss, test_NAME in metrics.jsonl and summary.json: mae, rmse, r2 for
     targets that are no classes; default: mae and r2 for them. Labels have their accuracy anyhow."""
 
     randomness: Literal["simulated", "secure"] = "simulated"

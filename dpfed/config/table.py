@@ -1,4 +1,4 @@
-"""What all tables of a configuration have in common: an unknown key is an error, a wrong type as well."""
+"""Base of all tables of a configuration: an unknown key is an error, a wrong type as well."""
 
 from __future__ import annotations
 

@@ -37,17 +37,17 @@ class Record(Table):
     """Default: the smaller of (all training records)^-1.1 and 1e-5."""
 
     accountant: Literal["best", "rdp", "pld"] = "best"
-    """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""
+    """Accountant of the stated epsilon: the smallest upper bound, Renyi DP, or privacy loss distributions."""
 
 
 class _Local(Table):
-    """How a client trains; exactly one of epochs and steps."""
+    """Local training of a client; exactly one of epochs and steps."""
 
     learning_rate: Positive
-    """Of the client's optimizer, in round 0."""
+    """Learning rate of the client's optimizer, in round 0."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of SGD."""
+    """Momentum of SGD."""
 
     loss: str | None = None
     """cross-entropy (of labels), mse, l1, huber or binary-cross-entropy (of numbers, the mean over those of a target),
@@ -55,7 +55,7 @@ class _Local(Table):
     classes. "own" stands for one that was given in Python."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """What takes a client's steps; its state begins anew in every round."""
+    """Optimizer of a client's steps; its state begins anew in every round."""
 
     weight_decay: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 0.0
     """L2 in the gradient (sgd, adam), or decoupled from it (adamw)."""
@@ -74,14 +74,14 @@ class _Local(Table):
     yet), or what should be faster. Changes nothing beyond rounding."""
 
     chunk: Clients | None = None
-    """How many clients train side by side; default: as many as fit into local.memory."""
+    """Number of clients that train side by side; default: as many as fit into local.memory."""
 
     memory: Count | None = None
     """Megabytes that clients side by side may take; default: a quarter of main memory, or half of what is
     free on a GPU."""
 
     precision: Literal["float32", "bf16", "tf32"] = "float32"
-    """Of gradients; weights and sums are float32 throughout. bf16 and tf32 (CUDA only) are faster and less precise."""
+    """Precision of gradients; weights and sums are float32. bf16 and tf32 (CUDA only) are faster and less precise."""
 
     record: Record | None = None
     """[local.record]."""
@@ -135,7 +135,7 @@ Local = Annotated[
 
 
 class MethodTable(Table):
-    """Which method; sparse ones take a fraction `keep` or a number `k` of coordinates."""
+    """Method; sparse ones take a fraction `keep` or a number `k` of coordinates."""
 
     name: str
     """A method that `dpfed methods` lists."""
@@ -154,7 +154,7 @@ class MethodTable(Table):
     noise that is taken back over rounds needs them. Directions must be shared (method.shared)."""
 
     error_feedback: bool = False
-    """What compression left out of a client's update is added to its next one; never with privacy."""
+    """The rest of a client's update that compression left out is added to its next one; never with privacy."""
 
     progressive: bool = True
     """FedMRN's progressive masking; false: its ablation."""
@@ -166,7 +166,7 @@ class MethodTable(Table):
     """FedMRN's training under the mask; false: the mask is drawn after training."""
 
     purge: Literal["server", "clients"] | None = None
-    """Who purges weights in FedSparsify; default: server."""
+    """The party that purges weights in FedSparsify; default: server."""
 
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """The compressor's own options (`dpfed.compress`)."""
@@ -193,7 +193,7 @@ class Mask(Table):
     """Frozen weights are multiplied by it."""
 
     biases: Literal["masked", "absent"] = "masked"
-    """Whether biases are frozen and masked as weights are, or left out."""
+    """Biases are frozen and masked as weights are, or left out."""
 
     gradient: Literal["straight-through", "published"] = "straight-through"
     """The gradient through a sampled mask: straight through, or as in the published code."""

@@ -1,4 +1,4 @@
-"""What a configuration has chosen, where several keys say it together."""
+"""Choices of a configuration that several keys make together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def edge_of(config: Config, facts: MethodFacts) -> float:
 
 
 def others_of(config: Config) -> str:
-    """What is relied on of the other clients' coins in a sum (`accounting.mechanisms.BernoulliAggregate.others`).
+    """Return the bound that the other clients' coins of a sum are relied on to keep.
+
+    It is `others` of `accounting.mechanisms.BernoulliAggregate`.
 
     In a plain sum of one process every client is one that the run clips itself. In a secure sum, and on nodes that have
     data of their own, others may send what they like within the edge, so that they are relied on to keep to their clip

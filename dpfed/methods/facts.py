@@ -1,4 +1,4 @@
-"""What is true of a method, in plain values: asked by tables, commands and refusals, without torch."""
+"""Specification of a method in plain values, for tables, commands and refusals, without torch."""
 
 from __future__ import annotations
 

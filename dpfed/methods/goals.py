@@ -1,4 +1,4 @@
-"""What a private run promises: its mechanism, which draws, is charged and is read by audits; delta; and a budget."""
+"""Privacy target of a run: the mechanism that draws the noise, is charged and is audited; delta; and a budget."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class PrivacyGoal:
 
     @property
     def mechanism(self) -> SingleRelease:
-        """Of a round, at the most that it may be charged."""
+        """Mechanism of a round, with the largest charge that it may have."""
         return self.private.mechanism(self.least)
 
     @property
@@ -125,7 +125,7 @@ class PrivacyGoal:
         return Composed.of([self.of_round(number) for number in range(rounds)])
 
     def is_like(self, other: PrivacyGoal) -> bool:
-        """Whether a round of the one is a round of the other."""
+        """Return True if the rounds of both targets are the same."""
         return all(
             getattr(self, name) == getattr(other, name)
             for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least")
@@ -145,7 +145,7 @@ class PrivacyGoal:
 
 
 def goal_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomness | None = None) -> PrivacyGoal:
-    """What the run promises; ConfigError for choices without an account."""
+    """Return the privacy target of a run; ConfigError for choices without an account."""
     seeds = Seeds(root=config.run.seed)
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
     goal = _MADE[type(config.privacy)](config, facts, sent, drawn_from)

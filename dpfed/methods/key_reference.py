@@ -1,4 +1,4 @@
-"""What can be said of every key of a configuration: from the tables, from methods, and from what a run would ignore."""
+"""Reference of every key of a configuration: type, default, meaning, methods, and the choices beside which it exists."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from dpfed.methods.facts import MethodFacts
 
 
 def takers(methods: Mapping[str, MethodFacts]) -> dict[str, list[str]]:
-    """Which methods take a key, for every key that not all of them take."""
+    """Return the methods that take a key, for every key that not all of them take."""
     keys = dict.fromkeys(key for facts in methods.values() for key in facts.takes)
     return {key: [name for name, facts in methods.items() if key in facts.takes] for key in keys}
 
 
 def not_taken(config: Config, facts: MethodFacts, methods: Mapping[str, MethodFacts]) -> Iterator[str]:
-    """What is wrong with keys that are set and that this method does not take."""
+    """Yield a message for each key that is set and that this method does not take."""
     for key, names in takers(methods).items():
         if key not in facts.takes and is_set(config, key):
             given = f"{key}={shown(value_of(config, key))}" if "." in key else f"[{key}]"
@@ -32,7 +32,7 @@ def not_taken(config: Config, facts: MethodFacts, methods: Mapping[str, MethodFa
 
 
 def is_set(config: Config, key: str) -> bool:
-    """Whether the key, or the table, is away from its default."""
+    """Return True if the key, or the table, is away from its default."""
     *path, name = key.split(".")
     table = value_of(config, ".".join(path)) if path else config
     if table is None or name not in type(table).model_fields:
@@ -42,7 +42,7 @@ def is_set(config: Config, key: str) -> bool:
 
 
 def value_of(config: Config, key: str) -> Any:
-    """What the dotted key says; None where its table is absent."""
+    """Return the value of the dotted key; None if its table is absent."""
     value: BaseModel | None = config
     for name in key.split("."):
         value = None if value is None else getattr(value, name)
@@ -123,7 +123,7 @@ RULES = (
 
 
 def idle_keys(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """What is wrong with keys that are not at their default and have no effect beside the others."""
+    """Yield a message for each key that is away from its default and has no effect beside the others."""
     for rule in RULES:
         for name in rule.keys:
             if is_set(config, name) and not rule.made(config, facts):

@@ -1,4 +1,4 @@
-"""What a run with private records promises, from [local.record]."""
+"""Privacy target of a run with private records, from [local.record]."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
 
 _CHANCE_OF_AN_EARLY_END = 0.01
-"""That some client is drawn more often than the calibration of the noise foresaw."""
+"""Probability that some client is drawn more often than the calibration of the noise foresaw."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta
 
 
 def _most_rounds(config: Config) -> int:
-    """So many rounds take at most, all clients together, but for a chance of 1%."""
+    """Return the most rounds that a client takes part in, which with probability 99% no client exceeds."""
     from scipy.stats import binom
 
     federation = config.federation

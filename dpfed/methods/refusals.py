@@ -73,7 +73,7 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """What masks alone have, and public data where coordinates come from them."""
+    """Yield messages for rules of masks without masks, and for coordinates that come from public data."""
     if not facts.coins and config.server.rule == "posterior":
         yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
     if facts.needs_public_data and config.data.public == 0:

@@ -1,4 +1,4 @@
-"""What a method's function makes its chain of stages from, and the orders that chains have."""
+"""Settings from which a method's function makes its chain of stages, and the orders that chains have."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ class Settings:
 
     @property
     def sparse(self) -> bool:
-        """Whether method.keep or method.k says how many coordinates are sent."""
+        """True if method.keep or method.k says how many coordinates are sent."""
         return self.config.method.keep is not None or self.config.method.k is not None
 
     @property
     def kept(self) -> int:
-        """How many."""
+        """Number of coordinates that are sent (k)."""
         return kept_coordinates(self.size, keep=self.config.method.keep, k=self.config.method.k)
 
     @property
     def linear(self) -> bool:
-        """Whether a sum of uploads can be decoded, and what is summed is what was clipped."""
+        """True if a sum of uploads can be decoded, and what is summed is what was clipped."""
         return is_linear(self.config, self.facts)
 
     @property
     def whole_numbers(self) -> bool:
-        """Whether rows become integers before they are summed."""
+        """True if rows become integers before they are summed."""
         return in_integers(self.config)
 
     @property
@@ -197,7 +197,7 @@ class Settings:
         return PublicSigns(choice=self.coordinates_of_coins(), bound=bound, noise_purpose=noise_purpose)
 
     def goal(self, sent: int) -> PrivacyGoal | None:
-        """What rounds in which clients send `sent` values promise; None if nothing is private."""
+        """Return the privacy target of rounds in which clients send `sent` values; None if nothing is private."""
         if self.config.privacy is None:
             return None
         if sent not in self._goals:

@@ -1,4 +1,4 @@
-"""How uploads are summed, from [aggregation]: who takes part, in which ring, and what is refused."""
+"""Sums of uploads, from [aggregation]: participants, ring, and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpfed.stages.integers import Integers
 from dpfed.stages.words import Words
 
 _ROUNDING_LOSS = 1e-4
-"""By how much rounding may lengthen the bound on an update where nothing is private: 1.4% of its norm is rounding."""
+"""Relative growth of the bound on an update by rounding, where nothing is private: 1.4% of its norm is rounding."""
 
 _MOST_BITS = 32
 
@@ -59,7 +59,7 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
 
 
 def _named(config: Config, goal: PrivacyGoal | None) -> int | None:
-    """How many clients, at least, take part in every secure sum; None: as many as are drawn."""
+    """Return the least number of clients in every secure sum; None: as many as are drawn."""
     federation = config.federation
     if federation.sampling in ("fixed", "all"):
         return federation.clients if federation.sampling == "all" else federation.cohort
@@ -78,7 +78,7 @@ def _check_neighbours(config: Config, neighbours: int, goal: PrivacyGoal | None)
 
 
 def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
-    """How many clients take part in every sum, drawn or not; None: those who were drawn.
+    """Return the number of clients in every sum, drawn or not; None: those who were drawn.
 
     A private sum under Poisson sampling, if it is a secure one or the clients add the noise: whoever counts uploads
     must not learn how many were drawn, and the shares of noise must always be as many. That more are drawn than that
