@@ -1,4 +1,4 @@
-"""Reference of every key of a configuration: type, default, meaning, methods, and the choices beside which it exists."""
+"""Reference of the keys of a configuration: type, default, meaning, methods, and the choices that have them."""
 
 from __future__ import annotations
 

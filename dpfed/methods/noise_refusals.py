@@ -24,7 +24,7 @@ def noise_of_method(config: Config, facts: MethodFacts) -> Iterator[str]:
     if facts.coins and not isinstance(table, CoinPrivacy):
         yield f"privacy.noise={table.noise!r} with masks: their noise is coins. Remove it."
     if facts.coins and isinstance(table, CoinPrivacy) and table.edge is not None and bound_of_moves(config) is None:
-        yield "privacy.edge: fedpm without mask.bound has mask.edge. Remove it."
+        yield "privacy.edge: is for signs and moves as coins; fedpm without mask.bound has mask.edge. Remove it."
     if isinstance(table, CoinPrivacy) and not facts.coins and not facts.coins_possible:
         able = ", ".join(name for name, one in every_method().items() if one.coins_possible)
         yield f"privacy.noise='coins' with method.name={facts.name!r}: only fedpm, {able} have coins."
