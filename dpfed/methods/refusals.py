@@ -36,10 +36,10 @@ def problems(config: Config, facts: MethodFacts) -> Iterator[str]:
     return chain(
         not_taken(config, facts, every_method()),
         _privacy_of(config, facts),
-        federated_method(facts.name).refusals(config),
         _masks_and_public_data(config, facts),
         _options(config, facts),
         noise_refusals.noise_of_method(config, facts),
+        federated_method(facts.name).refusals(config),
         idle_keys(config, facts),
         _units(config),
         _sums(config, facts),
