@@ -9,7 +9,7 @@ from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.errors import ConfigError
 from dpfed.methods import dithered, fed_avg, fed_smp, fedmrn, fedpm, fedscalar, fedsparsify, quantisers
-from dpfed.methods.facts import MethodFacts, compressed
+from dpfed.methods.facts import MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 FAMILIES = (fed_avg, fed_smp, fedpm, fedmrn, fedscalar, quantisers, dithered, fedsparsify)
@@ -57,11 +57,11 @@ def _of_schemes() -> dict[str, FederatedMethod]:
 
 
 def _of_scheme(name: str, made: Any) -> FederatedMethod:
-    facts = compressed(
-        name,
-        name,
-        "one's own",
-        bits=most_bits(made),
+    facts = MethodFacts(
+        name=name,
+        scheme=name,
+        paper="one's own",
+        nominal_bits_per_parameter=most_bits(made),
         unbiased=getattr(made, "unbiased", False) is True,
         what=(made.__doc__ or "one's own scheme").strip().splitlines()[0].rstrip("."),
     )

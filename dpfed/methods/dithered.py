@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dpfed import stages
 from dpfed.config.kinds import NOISE
-from dpfed.methods.facts import DITHERED, MethodFacts
+from dpfed.methods.facts import MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -24,13 +24,11 @@ METHODS = (
         facts=MethodFacts(
             name="dp-dithered",
             paper="Hegazy et al. 2024: Compression with Exact Error Distribution for Federated Learning",
-            local_training="sgd",
             unbiased=True,
             nominal_bits_per_parameter=0.88,
-            linear=False,
-            private_with=(DITHERED,),
             what="the whole update, clipped, through a quantiser with Gaussian error",
             scheme=None,
+            takes=(),
             privacy="required",
             noise=NOISE["dp-dithered"],
         ),

@@ -47,15 +47,14 @@ class MethodFacts:
 
     name: str
     paper: str
-    local_training: str
     unbiased: bool
     nominal_bits_per_parameter: float
-    linear: bool
-    private_with: tuple[str, ...]
     what: str
     scheme: str | None
-    privacy: Literal["never", "required", "optional"]
-    takes: tuple[str, ...] = ()
+    local_training: str = "sgd"
+    linear: bool = False
+    privacy: Literal["never", "required", "optional"] = "optional"
+    takes: tuple[str, ...] = COMPRESSED
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sparse: Literal["no", "yes", "optional"] = "no"
     noise: Noise | None = None
@@ -69,6 +68,20 @@ class MethodFacts:
     audited_clip_norm: float | None = None
     seed_purpose: str = "code"
     sends_models: bool = False
+
+    @property
+    def private_with(self) -> tuple[str, ...]:
+        """The ways in which the method can be private."""
+        if self.privacy == "never":
+            return ()
+        if self.dithered:
+            return (DITHERED,)
+        if self.coins:
+            return (COINS_SUMMED, COINS_SEEN)
+        if self.linear:
+            return (NOISED_SUM, SHARES, NOISED_UPLOADS)
+        coins = (COINS_SUMMED, COINS_SEEN) if self.coins_possible else ()
+        return (DECODED, NOISED_UPLOADS, *coins, *((SHARED_SUM,) if self.linear_if_shared else ()))
 
     @property
     def coins(self) -> bool:
@@ -87,69 +100,6 @@ class MethodFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of `dpfed methods --json`."""
-        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name in _SHOWN}
-        lists = {"private_with": list(self.private_with), "takes": list(self.takes)}
-        return record | lists | {"coins_possible": self.coins_possible, "dithered": self.dithered}
-
-
-_SHOWN = (
-    "name",
-    "paper",
-    "local_training",
-    "unbiased",
-    "nominal_bits_per_parameter",
-    "linear",
-    "what",
-    "scheme",
-    "privacy",
-    "sparse",
-    "needs_public_data",
-)
-
-
-def compressed(
-    name: str,
-    scheme: str,
-    paper: str,
-    *,
-    bits: float,
-    unbiased: bool,
-    what: str,
-    training: str = "sgd",
-    summed: bool = False,
-    sparse: Literal["no", "yes", "optional"] = "no",
-    takes: tuple[str, ...] = COMPRESSED,
-    preset: Mapping[str, Any] | None = None,
-    options_of_coins: tuple[str, ...] | None = None,
-    follows_rounds: str | None = None,
-    audited_clip_norm: float | None = None,
-    seed_purpose: str = "code",
-    sends_models: bool = False,
-) -> MethodFacts:
-    """An update through a compressor that a sum does not commute with."""
-    return MethodFacts(
-        name=name,
-        paper=paper,
-        local_training=training,
-        unbiased=unbiased,
-        nominal_bits_per_parameter=bits,
-        linear=False,
-        private_with=(
-            DECODED,
-            NOISED_UPLOADS,
-            *([COINS_SUMMED, COINS_SEEN] if options_of_coins is not None else []),
-            *([SHARED_SUM] if summed else []),
-        ),
-        what=what,
-        scheme=scheme,
-        privacy="optional",
-        sparse=sparse,
-        takes=takes,
-        presets={name: preset or {}},
-        options_of_coins=options_of_coins,
-        linear_if_shared=summed,
-        follows_rounds=follows_rounds,
-        audited_clip_norm=audited_clip_norm,
-        seed_purpose=seed_purpose,
-        sends_models=sends_models,
-    )
+        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "presets"}
+        derived = ("private_with", "coins_possible", "dithered")
+        return record | {name: getattr(self, name) for name in derived}

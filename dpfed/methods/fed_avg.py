@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, MethodFacts
+from dpfed.methods.facts import COMPRESSED, SPARSE, MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -30,15 +30,12 @@ METHODS = (
         facts=MethodFacts(
             name="fedavg",
             paper="McMahan et al. 2017: Communication-Efficient Learning of Deep Networks",
-            local_training="sgd",
             unbiased=True,
             nominal_bits_per_parameter=32.0,
             linear=True,
-            private_with=(),
             what="the whole update",
             scheme="dense",
             privacy="never",
-            takes=COMPRESSED,
         ),
         stages=whole_update,
     ),
@@ -46,16 +43,13 @@ METHODS = (
         facts=MethodFacts(
             name="dp-fedavg",
             paper="McMahan et al. 2018: Learning Differentially Private Recurrent Language Models",
-            local_training="sgd",
             unbiased=True,
             nominal_bits_per_parameter=32.0,
             linear=True,
-            private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
             what="the whole update, clipped",
             same_coordinates=True,
             scheme="dense",
             privacy="required",
-            takes=COMPRESSED,
         ),
         stages=whole_update,
     ),
@@ -63,11 +57,8 @@ METHODS = (
         facts=MethodFacts(
             name="fedavg-topk",
             paper=_FED_SMP + " (baseline)",
-            local_training="sgd",
             unbiased=False,
             nominal_bits_per_parameter=0.05 * 32 + 0.29,
-            linear=False,
-            private_with=(),
             what="each client's own k largest coordinates, with their indices",
             nearest_private="fed-smp-topk",
             never_because="its indices come from private data",
@@ -83,11 +74,8 @@ METHODS = (
         facts=MethodFacts(
             name="fedavg-randk",
             paper=_FED_SMP + " (baseline)",
-            local_training="sgd",
             unbiased=True,
             nominal_bits_per_parameter=0.4 * 32,
-            linear=False,
-            private_with=(),
             what="each client's own k random coordinates times d/k, with the seed",
             nearest_private="fed-smp-randk",
             scheme="randk",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, STAYS, MethodFacts
+from dpfed.methods.facts import COMPRESSED, SPARSE, STAYS, MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -30,11 +30,9 @@ METHODS = (
         facts=MethodFacts(
             name="fed-smp-randk",
             paper=_FED_SMP,
-            local_training="sgd",
             unbiased=True,
             nominal_bits_per_parameter=0.4 * 32,
             linear=True,
-            private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
             what="k coordinates that the round's public seed draws, times d/k, clipped",
             scheme="dense",
             privacy="required",
@@ -48,11 +46,9 @@ METHODS = (
         facts=MethodFacts(
             name="fed-smp-topk",
             paper=_FED_SMP,
-            local_training="sgd",
             unbiased=False,
             nominal_bits_per_parameter=0.005 * 32,
             linear=True,
-            private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
             what="k coordinates that a public data set ranks highest, clipped",
             scheme="dense",
             privacy="required",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SHARED, compressed
+from dpfed.methods.facts import COMPRESSED, SHARED, MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ _ABLATIONS = ("method.progressive", "method.stochastic", "method.train_masked")
 
 METHODS = (
     FederatedMethod(
-        facts=compressed(
-            "fedmrn",
-            "fedmrn",
-            _FEDMRN,
-            training="masked noise",
-            bits=1.0,
+        facts=MethodFacts(
+            name="fedmrn",
+            scheme="fedmrn",
+            paper=_FEDMRN,
+            local_training="masked noise",
+            nominal_bits_per_parameter=1.0,
             unbiased=False,
             what="which entries of seeded noise to keep: one bit a weight, trained through the mask",
             takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
@@ -77,12 +77,12 @@ METHODS = (
         refusals=refusals,
     ),
     FederatedMethod(
-        facts=compressed(
-            "fedmrns",
-            "fedmrns",
-            _FEDMRN,
-            training="masked noise",
-            bits=1.0,
+        facts=MethodFacts(
+            name="fedmrns",
+            scheme="fedmrns",
+            paper=_FEDMRN,
+            local_training="masked noise",
+            nominal_bits_per_parameter=1.0,
             unbiased=False,
             what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
             options_of_coins=("noise", "alpha"),

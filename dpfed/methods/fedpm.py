@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dpfed.config.kinds import NOISE
-from dpfed.methods.facts import ADAPTIVE, COINS_SEEN, COINS_SUMMED, SPARSE, MethodFacts
+from dpfed.methods.facts import ADAPTIVE, SPARSE, MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -104,10 +104,8 @@ METHODS = (
             noise=NOISE["fedpm"],
             nominal_bits_per_parameter=1.0,
             linear=True,
-            private_with=(COINS_SUMMED, COINS_SEEN),
             what="coins of each weight's probability: a mask, range-coded; integers under a sum",
             scheme=None,
-            privacy="optional",
             sparse="optional",
             takes=(*SPARSE, "mask"),
             presets={
@@ -130,7 +128,6 @@ METHODS = (
             nearest_private="fedpm",
             nominal_bits_per_parameter=1.0,
             linear=True,
-            private_with=(),
             what="the mask of probabilities above 1/2, range-coded",
             scheme=None,
             privacy="never",

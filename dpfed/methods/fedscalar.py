@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SHARED, STAYS, compressed
+from dpfed.methods.facts import COMPRESSED, SHARED, STAYS, MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ def refusals(config: Config) -> Iterator[str]:
 
 METHODS = (
     FederatedMethod(
-        facts=compressed(
-            "fedscalar",
-            "fedscalar",
-            _FEDSCALAR,
-            bits=0.0,
+        facts=MethodFacts(
+            name="fedscalar",
+            scheme="fedscalar",
+            paper=_FEDSCALAR,
+            nominal_bits_per_parameter=0.0,
             unbiased=True,
             what="the update's products with p random directions, the client's or (method.shared) the round's",
-            summed=True,
+            linear_if_shared=True,
             takes=(*COMPRESSED, *SHARED, *STAYS),
         ),
         stages=projections,

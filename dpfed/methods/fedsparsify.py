@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import ADAPTIVE, compressed
+from dpfed.methods.facts import ADAPTIVE, MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def refusals(config: Config) -> Iterator[str]:
 
 METHODS = (
     FederatedMethod(
-        facts=compressed(
-            "fedsparsify",
-            "fedsparsify",
-            "Stripelis et al. 2022: Federated Progressive Sparsification",
-            training="pruned",
-            bits=0.03 * 32 + 0.2,
+        facts=MethodFacts(
+            name="fedsparsify",
+            scheme="fedsparsify",
+            paper="Stripelis et al. 2022: Federated Progressive Sparsification",
+            local_training="pruned",
+            nominal_bits_per_parameter=0.03 * 32 + 0.2,
             unbiased=False,
             what="the model's largest weights and a bitmap, fewer every round",
             takes=("method.options", "method.purge"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SPARSE, compressed
+from dpfed.methods.facts import COMPRESSED, SPARSE, MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -50,22 +50,22 @@ def refuse_data_as_bound(config: Config) -> Iterator[str]:
 
 METHODS = (
     FederatedMethod(
-        facts=compressed(
-            "signsgd",
-            "signsgd",
-            "Bernstein et al. 2018: signSGD: Compressed Optimisation for Non-Convex Problems",
-            bits=1.0,
+        facts=MethodFacts(
+            name="signsgd",
+            scheme="signsgd",
+            paper="Bernstein et al. 2018: signSGD: Compressed Optimisation for Non-Convex Problems",
+            nominal_bits_per_parameter=1.0,
             unbiased=False,
             what="signs and one scale",
         ),
         stages=quantised,
     ),
     FederatedMethod(
-        facts=compressed(
-            "stochastic-sign",
-            "stochastic-sign",
-            "Safaryan, Richtarik 2021: Stochastic Sign Descent Methods",
-            bits=1.0,
+        facts=MethodFacts(
+            name="stochastic-sign",
+            scheme="stochastic-sign",
+            paper="Safaryan, Richtarik 2021: Stochastic Sign Descent Methods",
+            nominal_bits_per_parameter=1.0,
             unbiased=True,
             what="random signs of mean x / B and the bound B",
             options_of_coins=("bound",),
@@ -76,48 +76,48 @@ METHODS = (
         refusals=refuse_data_as_bound,
     ),
     FederatedMethod(
-        facts=compressed(
-            "terngrad",
-            "terngrad",
-            "Wen et al. 2017: TernGrad: Ternary Gradients to Reduce Communication",
-            bits=1.6,
+        facts=MethodFacts(
+            name="terngrad",
+            scheme="terngrad",
+            paper="Wen et al. 2017: TernGrad: Ternary Gradients to Reduce Communication",
+            nominal_bits_per_parameter=1.6,
             unbiased=True,
             what="three levels and one scale",
         ),
         stages=quantised,
     ),
     FederatedMethod(
-        facts=compressed(
-            "qsgd",
-            "qsgd",
-            "Alistarh et al. 2017: QSGD: Communication-Efficient SGD via Quantization and Encoding",
-            bits=2.0,
+        facts=MethodFacts(
+            name="qsgd",
+            scheme="qsgd",
+            paper="Alistarh et al. 2017: QSGD: Communication-Efficient SGD via Quantization and Encoding",
+            nominal_bits_per_parameter=2.0,
             unbiased=True,
             what="random rounding to s levels in buckets, entropy-coded",
-            preset={"method": {"options": {"levels": 16}}},
+            presets={"qsgd": {"method": {"options": {"levels": 16}}}},
         ),
         stages=quantised,
     ),
     FederatedMethod(
-        facts=compressed(
-            "drive",
-            "drive",
-            "Vargaftik et al. 2021: DRIVE: One-bit Distributed Mean Estimation",
-            bits=1.0,
+        facts=MethodFacts(
+            name="drive",
+            scheme="drive",
+            paper="Vargaftik et al. 2021: DRIVE: One-bit Distributed Mean Estimation",
+            nominal_bits_per_parameter=1.0,
             unbiased=True,
             what="signs of the rotated update and a scale a block",
         ),
         stages=quantised,
     ),
     FederatedMethod(
-        facts=compressed(
-            "eden",
-            "eden",
-            _EDEN,
-            bits=2.0,
+        facts=MethodFacts(
+            name="eden",
+            scheme="eden",
+            paper=_EDEN,
+            nominal_bits_per_parameter=2.0,
             unbiased=True,
             what="b-bit centroids of the rotated update and a scale a block",
-            preset={"method": {"options": {"bits": 2}}},
+            presets={"eden": {"method": {"options": {"bits": 2}}}},
         ),
         stages=quantised,
     ),

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfed.config import registered
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, most_bits
-from dpfed.methods.facts import (
-    COINS_SEEN,
-    COINS_SUMMED,
-    COMPRESSED,
-    DECODED,
-    NOISED_SUM,
-    NOISED_UPLOADS,
-    SHARES,
-    SPARSE,
-    MethodFacts,
-)
+from dpfed.methods.facts import COMPRESSED, SPARSE, MethodFacts
 from dpfed.methods.fedpm import mask_server, mask_training
 from dpfed.methods.fedpm import refusals as refusals_of_masks
 from dpfed.methods.method import FederatedMethod, refuses_nothing, steps_the_model, trains_the_model
@@ -81,7 +71,7 @@ def register(
             what=what or (makes.__doc__ or "one's own").strip().splitlines()[0].rstrip("."),
             privacy=privacy,
             presets={name: preset or {}},
-            **(kind if privacy != "never" else {**kind, "private_with": ()}),
+            **kind,
         )
         made = FederatedMethod(
             facts=facts,
@@ -98,10 +88,8 @@ def register(
 
 def _of_updates(name: str, scheme: str, bits: float | None, sparse: Literal["no", "yes"]) -> dict[str, Any]:
     return {
-        "local_training": "sgd",
         "nominal_bits_per_parameter": _most_bits(name, scheme) if bits is None else bits,
         "linear": scheme == "dense",
-        "private_with": (NOISED_SUM, SHARES, NOISED_UPLOADS) if scheme == "dense" else (DECODED, NOISED_UPLOADS),
         "scheme": scheme,
         "sparse": sparse,
         "takes": (*COMPRESSED, *(SPARSE if sparse == "yes" else ())),
@@ -113,7 +101,6 @@ def _of_masks() -> dict[str, Any]:
         "local_training": "masks",
         "nominal_bits_per_parameter": 1.0,
         "linear": True,
-        "private_with": (COINS_SUMMED, COINS_SEEN),
         "scheme": None,
         "noise": "coins",
         "sparse": "optional",
