@@ -182,9 +182,16 @@ class CoinPrivacy(Promise):
         if self.noise_std and (self.trials > 1 or self.clip_metric == "fisher" or self.count_bits is not None):
             raise ValueError("privacy.noise_std with trials, count_bits or clip_metric='fisher': is not built")
         if self.count_bits is not None and self.trials >= 1 << self.count_bits:
-            raise ValueError(f"privacy.count_bits={self.count_bits}: an upload's own count does not fit")
-        if self.release == "uploads" and (self.slots or self.others or self.count_bits):
-            raise ValueError("privacy.slots, others and count_bits are for sums; release is 'uploads'")
+            raise ValueError(
+                f"privacy.count_bits={self.count_bits} with privacy.trials={self.trials}: an upload alone counts to "
+                f"{self.trials}. Use at least {self.trials.bit_length()} bits"
+            )
+        for key in ("slots", "others", "count_bits"):
+            if self.release == "uploads" and getattr(self, key) is not None:
+                raise ValueError(
+                    f"privacy.{key} with privacy.release='uploads': is for sums of coins, and there is no sum to pad. "
+                    "Remove it, or use release 'sum'"
+                )
         return self
 
 

@@ -216,6 +216,12 @@ def _problem(item: Any) -> str:
         known = sorted(kinds[kind].model_fields) if kind in kinds and len(location) == 2 else _known_keys(location[:-1])
         hint = did_you_mean(str(location[-1]), known)
         return f"{where}: unknown key; known here: {', '.join(known)}.{hint} `dpfed config` explains every key."
+    if item["type"] == "literal_error" and kind is not None and len(location) == 2:
+        others = [name for name, one in kinds.items() if location[1] in one.model_fields and name != kind]
+        able = [name for name in others if item["input"] in _parts(kinds[name].model_fields[location[1]].annotation)]
+        if able:
+            given = f"{where}={item['input']!r} with {chosen}"
+            return f"{given}: is for {', '.join(able)}. Remove it, or use one of them."
     if item["type"] == "missing":
         if kind is not None and len(takers) < len(kinds):
             return f"{where}: is missing; {chosen} needs it. Set {where}."
