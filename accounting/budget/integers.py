@@ -14,16 +14,13 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.mechanisms import NoisyIntegers, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.kinds import KINDS, account_of
+from accounting.mechanisms.kinds import account_of
 from accounting.mechanisms.schedules import SCHEDULES
 from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
 
 if TYPE_CHECKING:
     from accounting.budget.plan import Plan
-
-# Shares with this standard deviation, in steps, are as good as continuous ones.
-_GOOD_SHARE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ class IntegerRounds:
         self._check_shares()
         adjacency = Adjacency.of(plan.adjacency or self._default_adjacency())
         uploads = self._slots_under(adjacency)[0]
-        least = max(fixed_point.least_scale(self.padded), math.ceil(2 * _GOOD_SHARE * math.sqrt(uploads)))
+        least = fixed_point.default_scale(self.padded, uploads)
         scale = require.positive(scale=least if plan.scale is None else plan.scale)
         if scale > 2**53:
             raise InvalidParameter(f"scale={scale}: must be at most 2^53, the whole numbers of a double.")
@@ -154,12 +151,11 @@ class IntegerRounds:
     def noise(self, noise_multiplier: float | None) -> NoisyIntegers:
         """One round without its sampling: its `share_variance` is a whole number, for exact samplers."""
         assert self.plan.adjacency is not None
-        wanted = (require.noise_multiplier(noise_multiplier) * self._scale) ** 2 / self.shares
-        law: type[NoisyIntegers] = KINDS[self.plan.mechanism].description
-        return law(
+        return fixed_point.sized_noise(
+            self.plan.mechanism,
+            noise_multiplier,
+            scale=self._scale,
             dimension=self.padded,
-            l2_bound=self.l2_bound,
-            share_variance=float(math.ceil(wanted * (1 - 1e-12))),
             shares=self.shares,
             adjacency=self.plan.adjacency,
             overflow=self._slots[1] if self.filled else 0.0,

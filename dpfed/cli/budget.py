@@ -9,11 +9,10 @@ from accounting import budget as budgets
 from accounting.budget import Budget, Plan, advice
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
-from dpfed.cli.budget_plans import Mechanism, PlanOptions, Sampling, refuse
 from dpfed.cli.budget_tables import pairs, show, show_group, show_pairs
 from dpfed.cli.output import console, print_json
-from dpfed.cli.solve_budget import solve
 from dpfed.errors import ConfigError
+from dpfed.planner.plan_options import Mechanism, PlanOptions, Sampling, refuse, solve
 
 _PAPERS = "fed-smp"
 """What accounts after formulas of a paper begin with; some of them guarantee nothing."""
@@ -249,8 +248,7 @@ def _report(
 ) -> None:
     plots = []
     if plot is not None:
-        from dpfed.report.figures.budget import plot_budget
-        from dpfed.report.figures.readings import plot_readings, readings_path
+        from dpfed.report.figures.budget import plot_budget, plot_readings, readings_path
 
         plot_budget(plan, answer, plot)
         plots = [plot, *([readings_path(plot)] if plot_readings(answer, readings_path(plot)) else [])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
 from dpfed.config.table import Table, chosen
@@ -12,6 +12,9 @@ from dpfed.config.table import Table, chosen
 LIST = "[...]"
 """The kind of local.schedule = [...], in messages."""
 
+_Strategy = Annotated[
+    Literal["auto", "loop", "vmap"], BeforeValidator(lambda given: "vmap" if given == "graphs" else given)
+]
 _Factors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MOST_FACTORS)]
 
 
@@ -69,9 +72,9 @@ class _Local(Table):
     batch_size: Samples
     """Samples of a step; under [local.record] the expected number."""
 
-    strategy: Literal["auto", "loop", "vmap", "graphs"] = "auto"
-    """One client after the other (loop), side by side in one pass (vmap), from CUDA graphs (graphs; never run on a GPU
-    yet), or what should be faster. Changes nothing beyond rounding."""
+    strategy: _Strategy = "auto"
+    """One client after the other (loop), side by side in one pass (vmap), or what should be faster. Changes nothing
+    beyond rounding. "graphs" of earlier versions is read as "vmap"."""
 
     chunk: Clients | None = None
     """Number of clients that train side by side; default: as many as fit into local.memory."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dpfed.aggregation.agreement import FEWEST, shares_needed
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.agreement import FEWEST
+from dpfed.aggregation.graph import shares_needed
+from dpfed.aggregation.sums import least_uploads
 from dpfed.config.server_tables import SecureAggregation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError

@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
-from dpfed.clients.adam import Adam
-from dpfed.clients.learning_rate import constant, cosine, linear, listed, step
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import Forward, MaskTraining
+from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, linear, listed, step
 from dpfed.clients.pruned import PrunedSgd
-from dpfed.clients.sgd import Sgd
-from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
+from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask, ScheduledLocal, StepLocal
@@ -22,11 +20,7 @@ from dpfed.methods.facts import MethodFacts
 from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
-from dpfed.server.adaptive import AdaptiveRule
-from dpfed.server.averaging import Averaging
-from dpfed.server.posterior import BetaPosterior
-from dpfed.server.purging import Purging
-from dpfed.server.registry import own_rule
+from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, own_rule
 from dpfed.server.state import ServerRule
 
 
@@ -70,12 +64,12 @@ class TrainingParts:
     def masked_noise(self) -> MaskedNoise:
         """Return FedMRN's training under a mask of seeded noise."""
         table, made = self.config.method, scheme(self.config, self.facts, self.model.size)
-        assert isinstance(made, FedMrn | FedMrnSigned)
+        assert isinstance(made, FedMrn)
         return MaskedNoise(
             size=self.model.size,
             masked=self.model.compressible.to(self.device),
             noise=partial(random_noise, noise=made.noise, alpha=made.alpha),
-            signed=isinstance(made, FedMrnSigned),
+            signed=made.signed,
             shared_noise=table.shared,
             progressive=table.progressive,
             stochastic=table.stochastic,

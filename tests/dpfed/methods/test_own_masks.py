@@ -1,18 +1,18 @@
 """A method of a user's that trains masks, as FedPM does, with a server prior and local training that are its own."""
 
 import pytest
+from dpfed.audit.method_setting import audit_upload
 
 from dpfed import methods
-from dpfed.audit.method_setting import audit_upload
 from dpfed.clients.masks import MaskTraining
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.methods import presets
 from dpfed.methods.catalogue import method
 from dpfed.run import loop
 from dpfed.run.experiment import build
-from dpfed.server.posterior import BetaPosterior
-from dpfed.stages.coins import PrivateCoins
+from dpfed.server.rules import BetaPosterior
 
 SMALL = ("model.hidden=[8]", "federation.clients=12", "federation.cohort=6", "federation.rounds=2")
 

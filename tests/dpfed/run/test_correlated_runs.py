@@ -13,12 +13,12 @@ from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import CorrelatedRounds
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.correlated import Correlated
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 from dpfed.seeds import Seeds
-from dpfed.stages.correlated import Correlated
-from dpfed.stages.gaussian_noise import GaussianNoise
 
 BANDS = (
     "federation.sampling=cyclic", "federation.cohort=20", "federation.rounds=5", "privacy.bands=3",
@@ -93,7 +93,7 @@ def test_an_audit_finds_noise_that_is_taken_back_too_much(tiny_config, tmp_path,
         (("method.name=fed-smp-randk", "method.keep=0.3"), "method.stays=true"),
         (("method.name=fedscalar", "method.shared=true"), "method.stays=true"),
         (("method.name=fedscalar", "method.stays=true"), "method.shared=true"),
-        (("privacy.noise=discrete-gaussian",), "no whole number"),
+        (("privacy.noise=discrete-gaussian",), "is for gaussian"),
         (("run.randomness=secure",), "run.randomness='secure'"),
         (("privacy.adaptive.quantile=0.5",), "one clip norm"),
     ],
@@ -124,11 +124,11 @@ def test_maps_that_stay_let_noise_cancel(tiny_config, tmp_path, settings):
 def test_clients_that_come_too_soon_are_refused(tiny_config):
     """A stage of one's own: what it is charged for must be what the sampler does."""
     noise = build(tiny_config(*BANDS)).method.stages.find(GaussianNoise)
-    law = replace(noise.correlated.law, separation=4)
+    law = replace(noise.correlated, separation=4)
     with pytest.raises(ConfigError, match="4 rounds apart"):
-        replace(noise, correlated=Correlated(law=law))
+        replace(noise, correlated=law)
     with pytest.raises(ConfigError, match="at most 1 times"):
-        replace(noise, correlated=Correlated(law=replace(law, separation=3, participations=1)))
+        replace(noise, correlated=replace(law, separation=3, participations=1))
 
 
 def test_a_run_killed_between_charge_and_checkpoint_makes_the_same_noise(tiny_config, tmp_path, monkeypatch):

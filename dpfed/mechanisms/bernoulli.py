@@ -1,0 +1,347 @@
+"""Coins on the wire: masks of FedPM and FedMask, signs as coins, and what their sum says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting import budget
+from accounting.bernoulli import debias
+from accounting.budget.coin_clip import widest
+from accounting.ledger import Release
+from accounting.mechanisms import (
+    BernoulliAggregate,
+    BernoulliChannel,
+    Composed,
+    Cyclic,
+    FixedSizeSampling,
+    FullParticipation,
+    PoissonSampling,
+    Sampling,
+    SingleRelease,
+    subsample,
+)
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.slots import default_slots
+from dpfed.compress.counter import at_least
+from dpfed.compress.ring import centred
+from dpfed.config.privacy_tables import CoinPrivacy
+from dpfed.errors import ConfigError
+from dpfed.participation.sampling import Sampler
+from dpfed.randomness import Randomness
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.stage import Private, Round, Stage
+
+_REST = 53 - 16
+_DOUBT = 2.0**-6
+"""Largest error of 2^16 p in float32: sum and edge are each rounded by at most 2^-24, the difference by less."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Coins(Stage):
+    """Rows are moves of mask probabilities; a client sends the coins of the probabilities it ends at (FedPM).
+
+        p = clip(reference + row, edge, 1 - edge);   m ~ Bern(p), or 1[p >= 1/2] if not `stochastic`
+
+    with p in float64 and 53-bit uniforms, so that a coin has its probability to 2^-53: 16 of the bits first, the others
+    where those do not decide. The sum S of m over K uploads decodes to S - K g(reference), g being the mean of a coin:
+    g(p) = p without noise before the clip (`PrivateCoins` may have some).
+
+    canaries: how many canaries take part in a round beside the clients
+    bits:     of the ring that a secure sum lives in, None without one. It holds every count of zeros and ones with
+              certainty, canaries' too. A client may send any residue instead: then the count is wrong, and what is
+              released is still post-processing of the number of the others' coins, those that fill up included, since
+              `server` reduces the sum again after them
+    """
+
+    randomness: Randomness
+    edge: float = 0.0
+    stochastic: bool = True
+    bits: int | None = None
+
+    def __post_init__(self) -> None:
+        check_edge(self.edge)
+
+    @property
+    def ring_bits(self) -> int | None:
+        return self.bits
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        """Return zeros and ones in the dtype of rows."""
+        masks = torch.empty_like(rows)
+        for row, mask, client in zip(rows, masks, ids, strict=True):
+            mask.copy_(self._drawn(now.reference, row, now.number, int(client)))
+        return masks
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        start = now.reference.clamp(self.edge, 1 - self.edge)
+        return in_ring(total, self.bits).to(start.dtype) - now.uploads * start
+
+    def _drawn(self, reference: Tensor, row: Tensor, *path: int) -> Tensor:
+        if self.stochastic:
+            return fair_coins(reference, row, self.edge, self.randomness, "coins", *path)
+        return (reference.double() + row.double()).clamp(self.edge, 1 - self.edge).ge(0.5)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrivateCoins(Private):
+    """Coins that are private by themselves: those that `coins` describes, on a cohort of the law `sampling`.
+
+        p = clip(reference + row [+ N(0, noise_std^2)], edge, 1 - edge);   m ~ Bern(p)
+
+    with edge and noise_std those of the description: what is charged is what is drawn. Claim: a round is
+    `mechanism()`, if every row keeps to the description's clips (`dpfed.stages.clip_moves.ClipMoves`;
+    `dpfed.stages.chain` holds them together). Nothing is added to the sum; everything after it is post-processing.
+
+    The sum S of m over K uploads decodes to S - K g(reference), g being the mean of a coin,
+    `accounting.bernoulli.debias.clipped_mean`; with `correction` "linear" that is divided by g', with "invert" it is
+    K (g^-1(S / K) - reference). A sum that must always hold K uploads is filled with coins of the public reference;
+    of clients the caller sends no more than K.
+
+    canaries: as in `Coins`
+    bits:   of the ring that a sum lives in. It may hold every count, or be smaller: then the sum is read as the count
+            nearest to the one that the reference lets expect. A count that is farther off is read wrong by 2^bits,
+            which costs accuracy; what is released is post-processing of the counts in any case
+    trials: m coins of each probability, of which an upload holds the number of ones: the Poisson binomial mechanism
+            (Chen, Ozgur, Kairouz 2022). `coins` then describes m coins for each of the numbers sent, so m times as many
+            coins and a clip sqrt(m) times as long, each seen by itself; their number is post-processing of that. Its
+            sum decodes to that of the moves as m times as many uploads would, over m
+    """
+
+    coins: BernoulliAggregate | BernoulliChannel
+    sampling: Sampling
+    randomness: Randomness
+    correction: str = "linear"
+    canaries: Callable[[int], int] | None = None
+    bits: int | None = None
+    trials: int = 1
+    rests_on: ClassVar[tuple[type[Stage], ...]] = (ClipMoves,)
+
+    def __post_init__(self) -> None:
+        check_edge(self.edge)
+        if self.trials > 1 and self.coins.noise_std:
+            raise ConfigError(f"privacy.trials={self.trials} with privacy.noise_std: is not built. Remove one of them.")
+        if self.correction not in ("none", "linear", "invert"):
+            raise ConfigError(f"privacy.correction={self.correction!r}: must be none, linear or invert.")
+
+    @classmethod
+    def calibrated(
+        cls,
+        table: CoinPrivacy,
+        who: Sampler,
+        randomness: Randomness,
+        *,
+        sent: int,
+        edge: float,
+        others: str,
+        reference: float | None,
+        rounds: int,
+        delta: float,
+    ) -> tuple[PrivateCoins, float]:
+        """Return the stage of [privacy] and its clip norm, by default the largest that epsilon allows.
+
+        Senders of single uploads are seen: they are charged to every client in every round, or by the order of
+        the clients where that is public. others, reference: as `BernoulliAggregate` has them."""
+        fixed = isinstance(who.law, FixedSizeSampling) and table.release == "sum"
+        root, size = math.sqrt(table.trials), table.trials * sent
+        coins: BernoulliAggregate | BernoulliChannel
+        common: dict[str, Any] = {
+            "dimension": size,
+            "floor": edge,
+            "adjacency": Adjacency.of(table.adjacency or (Adjacency.REPLACE_ONE if fixed else Adjacency.ZERO_OUT)),
+            "l2_clip": root * table.clip_norm if table.clip_norm else (None if table.linf_clip else 1.0),
+            "linf_clip": table.linf_clip,
+            "noise_std": table.noise_std or 0.0,
+            "clip_metric": table.clip_metric,
+            "reference": reference,
+        }
+        if table.release == "uploads":
+            coins = BernoulliChannel(**common)
+        else:
+            slots, overflow = int(who.expected), 0.0
+            if isinstance(who.law, PoissonSampling):
+                slots, overflow = default_slots(
+                    round(who.expected), who.clients, delta=delta, adjacency=common["adjacency"], slots=table.slots
+                )
+            coins = BernoulliAggregate(**common, cohort=slots, overflow=overflow, others=others)
+        made = cls(
+            coins=coins,
+            sampling=who.law if table.release == "sum" or isinstance(who.law, Cyclic) else FullParticipation(),
+            randomness=randomness,
+            correction=table.correction or "linear",
+            bits=table.count_bits,
+            trials=table.trials,
+        )
+        if table.clip_norm is not None:
+            return made, table.clip_norm
+        assert table.epsilon is not None
+        clip = budget.largest_clip(
+            lambda clip: Composed(parts=((made._clipped(clip).mechanism(), rounds),)),
+            widest=widest(edge, size, table.clip_metric),
+            epsilon=table.epsilon,
+            delta=delta,
+            accountant=table.accountant,
+        )
+        return made._clipped(root * (clip / root)), clip / root
+
+    def _clipped(self, clip: float) -> PrivateCoins:
+        return replace(self, coins=replace(self.coins, l2_clip=clip))
+
+    @property
+    def edge(self) -> float:
+        """c: probabilities lie in [c, 1 - c]."""
+        return self.coins.floor
+
+    @property
+    def slots(self) -> int | None:
+        """K, uploads of every sum; None where each is seen by itself."""
+        return self.coins.cohort if isinstance(self.coins, BernoulliAggregate) else None
+
+    @property
+    def ring_bits(self) -> int | None:
+        return self.bits
+
+    def require_bound(self, stages: Sequence[Stage]) -> None:
+        """Raise ConfigError for moves that are clipped to another bound, or in another metric, than is charged."""
+        for clip in (stage for stage in stages if isinstance(stage, ClipMoves)):
+            kept, wanted = (clip.linf, clip.metric), (self.coins.linf_clip, self.coins.clip_metric)
+            if kept != wanted or (clip.metric == "fisher" and clip.edge != self.edge):
+                raise ConfigError(
+                    f"moves clipped to {clip.linf} in each coordinate (metric {clip.metric!r}, edge {clip.edge}) with "
+                    f"coins that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {self.edge}): must be the "
+                    "same."
+                )
+
+    @property
+    def in_every_upload(self) -> bool:
+        return self.slots is None
+
+    def mechanism(self, uploads: int | None = None) -> SingleRelease:
+        """One round, for the accountant: uploads that are seen gain nothing from sampling, but from a public order."""
+        seen = self.in_every_upload and not isinstance(self.sampling, Cyclic)
+        return self.coins if seen else subsample(self.coins, self.sampling)
+
+    def release(self, now: Round) -> Release:
+        detail: dict[str, float] = {"dimension": now.projection.sent, "edge": self.edge}
+        if self.coins.linf_clip is not None:
+            detail["linf_clip"] = self.coins.linf_clip
+        if self.trials > 1:
+            detail["trials"] = self.trials
+        return Release(
+            round=now.number,
+            mechanism=self.mechanism(),
+            clip_norm=now.clip_norm,
+            noise_std=self.coins.noise_std,
+            noise_placement="uploads" if self.in_every_upload else "coins",
+            detail=detail,
+        )
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        """Return zeros and ones, or the number of ones among the trials, in the dtype of rows."""
+        self._check_reference(now.reference)
+        masks = torch.empty_like(rows)
+        for row, mask, client in zip(rows, masks, ids, strict=True):
+            mask.copy_(self._counted(now.reference, row, "coins", now.number, int(client)))
+        return masks
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        uploads = now.uploads
+        if self.slots is not None:
+            slots = self.slots + (0 if self.canaries is None else self.canaries(now.number))
+            for missing in range(slots - uploads):
+                total = total + self._counted(now.reference, None, "coins.padding", now.number, missing)
+            uploads = slots
+        start = now.reference.clamp(self.edge, 1 - self.edge)
+        total = self._count(total, start, uploads).to(start.dtype)
+        if not self.coins.noise_std:
+            return total / self.trials - uploads * start
+        return self._corrected(total, now.reference, uploads)
+
+    def _count(self, total: Tensor, start: Tensor, uploads: int) -> Tensor:
+        """Return the number of ones in `uploads` uploads."""
+        if self.bits is None or uploads * self.trials < 1 << self.bits:
+            return in_ring(total, self.bits)
+        expected = (start.double() * (uploads * self.trials)).round().to(torch.int64)
+        return expected + centred(total.to(torch.int64) - expected, self.bits)
+
+    def _check_reference(self, reference: Tensor) -> None:
+        """Raise ConfigError for public probabilities other than the one number that is charged for."""
+        known = self.coins.reference
+        if known is not None and not bool((reference == known).all()):
+            raise ConfigError(f"public probabilities other than {known}, which is what is charged for.")
+
+    def _counted(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
+        """Return the number of ones [k] among the trials."""
+        if self.trials == 1:
+            return self._drawn(reference, row, purpose, *path)
+        counts = torch.zeros_like(reference, dtype=torch.int64)
+        for trial in range(self.trials):
+            counts += self._drawn(reference, row, purpose + ".trial", *path, trial)
+        return counts
+
+    def _drawn(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
+        """Coins [k], bool, of the probabilities reference + row, after noise and clip."""
+        if not self.coins.noise_std:
+            return fair_coins(reference, row, self.edge, self.randomness, purpose, *path)
+        probabilities = _sum(reference, row)
+        noise = self.randomness.normal(len(reference), purpose + ".noise", *path, device=str(reference.device))
+        clipped = (probabilities + self.coins.noise_std * noise).clamp(self.edge, 1 - self.edge)
+        uniforms = torch.from_numpy(self.randomness.uniform(len(clipped), purpose, *path)).to(clipped.device)
+        return uniforms.lt(clipped)
+
+    def _corrected(self, total: Tensor, reference: Tensor, uploads: int) -> Tensor:
+        setting = {"c": self.edge, "noise_std": self.coins.noise_std}
+        start = np.clip(reference.cpu().numpy().astype(np.float64), self.edge, 1 - self.edge)
+        mean = total.cpu().numpy().astype(np.float64) / uploads
+        if self.correction == "invert":
+            moves = debias.invert(mean, **setting) - start
+        else:
+            moves = mean - debias.clipped_mean(start, **setting)
+            if self.correction == "linear":
+                moves = moves / debias.clipped_mean_slope(start, **setting)
+        return torch.from_numpy((uploads * moves).astype(np.float32)).to(total.device)
+
+
+def fair_coins(
+    reference: Tensor, row: Tensor | None, edge: float, randomness: Randomness, purpose: str, *path: int
+) -> Tensor:
+    """1 where U < p: U of 53 bits, h the first 16 of them, p = clip(reference + row, edge, 1 - edge) in float64.
+
+    2^16 p is known from float32 to less than `_DOUBT`. Above h + 1 + _DOUBT it decides for 1, below h - _DOUBT for
+    0, whatever the other bits are; once in 2^16 coins it does neither, and the other 37 bits are drawn.
+    """
+    heads = randomness.bits(-(-len(reference) // 4), purpose, *path).view(np.uint16)[: len(reference)]
+    near = reference.clone() if row is None else reference + row
+    above = near.clamp_(edge, 1 - edge).mul_(1 << 16)
+    above -= torch.from_numpy(heads.astype(np.float32)).to(above.device)
+    ones, perhaps = at_least(above, 1 + _DOUBT), at_least(above, -_DOUBT)
+    unsure = (ones ^ perhaps).nonzero()[:, 0]
+    if len(unsure):
+        chosen = unsure.cpu().numpy()
+        rest = randomness.bits(len(chosen), purpose + ".rest", *path) >> np.uint64(64 - _REST)
+        uniforms = np.ldexp((heads[chosen].astype(np.uint64) << np.uint64(_REST) | rest).astype(np.float64), -53)
+        exact = _sum(reference[unsure], None if row is None else row[unsure]).clamp(edge, 1 - edge)
+        ones[unsure] = torch.from_numpy(uniforms).to(exact.device).lt(exact)
+    return ones
+
+
+def in_ring(total: Tensor, bits: int | None) -> Tensor:
+    """Return a sum modulo 2^bits, if it is taken in that ring."""
+    return total if bits is None else total.remainder(1 << bits)
+
+
+def check_edge(edge: float) -> None:
+    if not 0 <= edge < 0.5:
+        raise ConfigError(f"edge {edge} of coins (mask.edge, privacy.edge): must be in [0, 1/2).")
+
+
+def _sum(reference: Tensor, row: Tensor | None) -> Tensor:
+    """Return reference + row in float64, exact enough to be called the probability."""
+    return reference.double() if row is None else reference.double() + row.double()

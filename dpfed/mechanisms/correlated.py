@@ -1,0 +1,56 @@
+"""Noise that is taken back over rounds, so that it cancels in the model: a banded or buffered factorisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accounting.mechanisms import CorrelatedRounds
+
+
+@dataclass(kw_only=True, eq=False)
+class Correlated:
+    """w_t with C w = z: z_t the fresh noise of round t, C the matrix of `law`, which is what is charged.
+
+    Banded: w_t = z_t - sum over j of c_j w_(t-j), with the noise of the last bands - 1 rounds at hand. Buffered:
+    w_t = z_t - sum over i of weights_i s_i, s_i = decays_i s_i + w_t afterwards. Memory: so many vectors, whatever the
+    rounds. Time: one pass over them. Nothing of it is on disk: where another round than the next one is asked for
+    (a run that goes on, an audit), earlier fresh noise is drawn again from its streams, so that a run resumes at any
+    round with the same noise. So it is for randomness that can be repeated.
+
+    kept: of earlier rounds, [bands - 1 or buffers, k]; number: the round that comes next
+    """
+
+    law: CorrelatedRounds
+    number: int = 0
+    kept: Tensor | None = None
+
+    def noise(self, fresh: Tensor, number: int, drawn_in: Callable[[int], Tensor]) -> Tensor:
+        """Return w of round `number` from its fresh noise; `drawn_in`: that of an earlier round, drawn again."""
+        kept = self.kept
+        if kept is None or self.number != number or kept.shape[1:] != fresh.shape:
+            height = len(self.law.weights) or len(self.law.coefficients) - 1
+            self.kept = kept = fresh.new_zeros(height, len(fresh))
+            self.number = 0
+            for earlier in range(number):
+                self._next(drawn_in(earlier), kept)
+        return self._next(fresh, kept)
+
+    def _next(self, fresh: Tensor, kept: Tensor) -> Tensor:
+        law, place = self.law, self.number
+        self.number += 1
+        if not len(kept):
+            return fresh.clone()
+        if law.weights:
+            noise = fresh - fresh.new_tensor(law.weights) @ kept
+            kept.mul_(fresh.new_tensor(law.decays)[:, None]).add_(noise)
+            return noise
+        place %= len(kept)  # of the oldest, which is overwritten
+        back = torch.tensor(law.coefficients[1:], device=fresh.device)  # of the newest first
+        ages = (place - 1 - torch.arange(len(kept), device=fresh.device)) % len(kept)
+        noise = fresh - back[ages.to(back.device)].to(fresh.dtype) @ kept
+        kept[place] = noise
+        return noise

@@ -1,0 +1,129 @@
+"""Soundness of chains: rows must be clipped right before the noise and summed unchanged after it."""
+
+from __future__ import annotations
+
+from dpfed.errors import ConfigError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import IntegerNoise, Integers
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.encode import Encode
+from dpfed.stages.project import Project
+from dpfed.stages.stage import Private, Stage, Wire, is_private, part
+from dpfed.stages.wires import MaskWire, Words
+
+
+def require_form(stages: object) -> Stages:
+    """ConfigError for what is no chain of stages: a map first, one wire, both halves in every stage."""
+    if not isinstance(stages, Stages):
+        raise ConfigError(f"a method's function gives {type(stages).__name__}; must be dpfed.stages.chain.Stages.")
+    lacking = [type(one).__name__ for one in stages if not (hasattr(one, "client") and hasattr(one, "server"))]
+    if lacking:
+        raise ConfigError(f"the chain {stages!r}: {', '.join(lacking)} has not both halves, client and server.")
+    wires = sum(isinstance(one, Wire) for one in stages)
+    if not isinstance(next(iter(stages), None), Project) or wires != 1:
+        raise ConfigError(f"the chain {stages!r}: {wires} stages have a wire; must begin with Project and have one.")
+    return stages
+
+
+def require_sound(stages: Stages) -> None:
+    """ConfigError for a chain whose charge would not cover what it does, or that charges nothing.
+
+    Claim: in an accepted chain, rows enter the private stage with the norm that it charges, and, unless each upload is
+    a release by itself, leave for the sum as they are: a stage behind it that changed rows would undo their bound.
+    Stages that are not known here are one's own; they may stand before the bound, or behind noised uploads. One's own
+    bound or noise is taken at its word: no look at a chain shows what its code does (`of_ones_own`).
+    """
+    order = tuple(stages)
+    private = stages.private
+    if private is None:
+        raise ConfigError(f"[privacy] with the chain {stages!r}: no stage makes it private. Add one that does.")
+    place = next(index for index, stage in enumerate(order) if stage is private)
+    _require_noise_before_the_wire(stages, private, place)
+    known = part(private, "rests_on")
+    if not known:
+        return
+    ahead = order[max(0, place - len(known)) : place]
+    if len(ahead) != len(known) or not all(isinstance(one, kind) for one, kind in zip(ahead, known, strict=True)):
+        words = " > ".join(kind.__name__ for kind in known)
+        raise ConfigError(
+            f"the chain {stages!r}: {type(private).__name__} charges for rows that {words} has bounded, right before "
+            f"it. Put {words} there."
+        )
+    _require_charged_alone(stages, private)
+    changing = [stage for stage in order[place + 1 :] if not _passes_rows(stage, stages)]
+    if changing and not private.in_every_upload:
+        raise ConfigError(
+            f"the chain {stages!r}: {type(changing[0]).__name__} changes rows after they were bounded, so that their "
+            "sum has no bound. Put it before the clip, or make every upload a release."
+        )
+
+
+def _passes_rows(stage: Stage, stages: Stages) -> bool:
+    """True if the client half leaves rows as they are; a stage that derives from one of dpfed may not."""
+    return type(stage) in (Words, MaskWire) or (type(stage) is Encode and stage is stages.wire and stages.lossless)
+
+
+def _require_noise_before_the_wire(stages: Stages, private: Private, place: int) -> None:
+    """ConfigError for noise of the clients that is behind the bytes that they send."""
+    if (private.in_rows or private.in_every_upload) and any(isinstance(stage, Wire) for stage in stages.before(place)):
+        raise ConfigError(
+            f"the chain {stages!r}: {type(private).__name__} is noise of the clients, and stands behind "
+            f"{type(stages.wire).__name__}, whose bytes have left them by then. Put Clip and the noise before it."
+        )
+
+
+def require_forgetful(stages: Stages, trainer: object) -> None:
+    """ConfigError for a private chain, or a trainer of its clients, that remembers clients between rounds, unless the
+    private stage says that its account covers it."""
+    for one in (*stages, trainer):
+        if part(one, "remembers_clients") and not part(stages.private, "covers_memory"):
+            raise ConfigError(
+                f"{type(one).__name__} with [privacy]: it remembers something of clients from round to round "
+                "(remembers_clients), and no account of single rounds covers that. Remove it, or the [privacy] table."
+            )
+
+
+def of_ones_own(stages: Stages) -> tuple[str, ...]:
+    """The bound and the noise that are code of one's own, by name: the charge holds if they do what they say."""
+    return tuple(
+        type(stage).__name__
+        for stage in stages.own
+        if isinstance(stage, Clip | ClipMoves | Integers) or is_private(stage)
+    )
+
+
+def _moves_state(stage: Stage) -> bool:
+    """True if a stage has a `next_state` of its own."""
+    return getattr(type(stage), "next_state", Stage.next_state) is not Stage.next_state
+
+
+def _require_charged_alone(stages: Stages, private: Private) -> None:
+    """ConfigError for a release, or a reduction, that the one charge leaves out."""
+    others = [stage for stage in stages if is_private(stage) and stage is not private]
+    if others:
+        raise ConfigError(f"the chain {stages!r}: two stages make it private, and one is charged. Keep one of them.")
+    clip = stages.find(Clip)
+    if clip is not None and clip.adaptive is not (private.adaptive if isinstance(private, GaussianNoise) else None):
+        raise ConfigError(
+            f"the chain {stages!r}: the count that moves the clip norm is not the one that {type(private).__name__} "
+            "charges. Give both the same AdaptiveClip, or none."
+        )
+    moving = [stage for stage in stages.own if _moves_state(stage) and not isinstance(stage, Clip)]
+    if moving:
+        raise ConfigError(
+            f"the chain {stages!r}: {type(moving[0]).__name__} changes what the next round starts from (next_state), "
+            "beside the sum that is charged: a release that no account has. Remove next_state."
+        )
+    if isinstance(private, GaussianNoise) and stages.bits is not None:
+        raise ConfigError(
+            f"the chain {stages!r}: continuous noise on a sum modulo 2^{stages.bits} hides no wrap-around. Use "
+            "IntegerNoise after Integers."
+        )
+    rings = {stage.bits for stage in stages if isinstance(stage, Integers | Words)}
+    if isinstance(private, IntegerNoise) and len(rings) > 1:
+        raise ConfigError(
+            f"the chain {stages!r}: integers of {sorted(rings)} bits; a sum that is reduced in one ring and decoded in "
+            "another is not what is charged. Give all the same bits."
+        )

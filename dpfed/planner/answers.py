@@ -1,0 +1,226 @@
+"""Answers to a question: the number, epsilon over rounds, a map, and the same plan with another sampling.
+
+Every epsilon is an upper bound. Those of `dpfed budget` are by the account "best"; others are quicker and state more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from accounting import budget
+from accounting.budget import Budget, Plan
+from accounting.compose.accountant import Accountant
+from accounting.errors import AccountingError, CalibrationError, UnsupportedMechanism
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.rounding import upwards
+from dpfed.errors import DpfedError
+from dpfed.planner.plan_options import Sampling
+from dpfed.planner.question import Question, question_of
+from dpfed.report.privacy_words import sampler_words
+
+Over = Literal["noise-multiplier", "cohort"]
+ACCOUNTS = {
+    "best": "default account",
+    "rdp": "Renyi account",
+    "pld": "account of loss distributions",
+    "analytic-gaussian": "closed form",
+    "adaptive": "adaptive account",
+    "exact": "exact law",
+}
+_POINTS, _QUICK_POINTS = 16, 32
+_ACROSS, _UP, _REACH = 9, 7, 4.0
+
+
+def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
+    """Solve for the third number, and return it with all that a page shows beside it.
+
+    Epsilon and noise are rounded upwards, rounds downwards. Errors: ConfigError, AccountingError.
+    """
+    plan, solved = question.plan(), question.solved
+    found = budget.solve(
+        plan,
+        epsilon=question.epsilon,
+        noise_multiplier=question.noise_multiplier,
+        rounds=question.rounds,
+        accountant=account,
+        with_lower_bound=False,
+    )
+    return {
+        **described(found),
+        "solved": solved,
+        "quick": account != "best",
+        "epsilon": found.to_dict()["epsilon"],
+        "noise_multiplier": found.noise_multiplier,
+        "rounds": found.rounds,
+        "delta": plan.delta,
+        "shown": {
+            "epsilon": upwards(found.epsilon),
+            "noise_multiplier": upwards(found.noise_multiplier),
+            "rounds": f"{found.rounds:,}",
+            "delta": upwards(plan.delta),
+        },
+        "account": ACCOUNTS.get(found.accountant, found.accountant),
+        "notes": list(found.notes),
+        "command": question.command,
+        "python": question.python,
+        "file": question.to_json(),
+        "others": others(question, plan) if account == "best" else [],
+    }
+
+
+def described(found: Budget) -> dict[str, Any]:
+    """Return what an epsilon holds for: cohort, neighbours, sensitivity, sampling in words."""
+    record, words = found.to_dict(), sampler_words(found.plan)
+    return {
+        "cohort": record["cohort"],
+        "adjacency": record["adjacency"],
+        "sensitivity": f"{record['sensitivity_in_clips']:g} C",
+        "words": f"{words[0].upper()}{words[1:]}.",
+    }
+
+
+def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
+    """Return the same question for every other sampling and adjacency that has an account.
+
+    In a schedule a client takes part as often as in the plan, on average.
+    """
+    rest = max(plan.period // 2, 2)
+    times = math.ceil((question.rounds or 0) / plan.period)
+    detail = {"allocation": f"{times:,} rounds each", "min-separation": f"{rest:,} rounds apart"}
+    changes: list[dict[str, Any]] = [
+        {
+            "cohort": plan.cohort,
+            "sampling": name,
+            "participations": (times or None) if name == "allocation" else None,
+            "separation": rest if name == "min-separation" else None,
+            "adjacency": None,
+        }
+        for name in get_args(Sampling)
+        if name != plan.sampling
+    ]
+    changes += [{"adjacency": str(one)} for one in Adjacency if one is not plan.adjacency]
+    found = []
+    for change in changes:
+        other = replace(question, **change)
+        with suppress(AccountingError, DpfedError):  # no account of it, so no row
+            there = other.plan()
+            found.append(
+                {
+                    "sampling": there.sampling,
+                    "detail": detail.get(change.get("sampling", ""), ""),
+                    "adjacency": str(there.adjacency),
+                    "options": other.texts,
+                }
+            )
+    return found
+
+
+def curve(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
+    """Epsilon over rounds, up to a fifth more than the plan has; `question` has rounds, and noise if there is any."""
+    plan, last = question.plan(), int(question.rounds or 1)
+    most = min(math.ceil(1.2 * last), plan.most_rounds or math.inf)
+    steps = np.linspace(1, most, _POINTS if account == "best" else _QUICK_POINTS)
+    rounds = sorted({int(one) for one in steps.round()} | {last})
+    accountant = unhurried(plan) if account == "best" else account
+    points: list[tuple[int, float, str]] = []
+    for count in rounds:
+        one = budget.epsilon(plan, noise_multiplier=question.noise_multiplier, rounds=count, accountant=accountant)
+        points.append((count, one, f"{count:,} rounds: epsilon {upwards(one)}"))
+    finite = [point for point in points if math.isfinite(point[1])]
+    return {"points": finite, "account": ACCOUNTS[accountant]}
+
+
+def unhurried(plan: Plan) -> Accountant:
+    """The default account, but where many of it take minutes (adaptive, 1 s each) that of loss distributions."""
+    gaussian = plan.mechanism in ("gaussian", "distributed-gaussian")
+    return "pld" if plan.sampling == "fixed" and gaussian else "best"
+
+
+def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, Any]:
+    """A map of epsilon, rounds upwards, and `over` (noise multiplier or cohort) from left to right, around the plan."""
+    plan = question.plan()
+    accountant = unhurried(plan) if account == "best" else account
+    noise, rounds = float(question.noise_multiplier or 0), int(question.rounds or 1)
+    middle = noise if over == "noise-multiplier" else plan.cohort
+    across = axis(middle, _ACROSS, whole=over == "cohort", most=math.inf if over != "cohort" else plan.clients)
+    up = axis(rounds, _UP, whole=True, most=plan.most_rounds or math.inf)
+    cells = []
+    for count in up:
+        for x in across:
+            z, cohort = (noise, int(x)) if over == "cohort" else (x, plan.cohort)
+            cells.append(_cell(plan, z, cohort, int(count), accountant))
+    return {
+        "over": over,
+        "across": [upwards(x) if over != "cohort" else f"{int(x):,}" for x in across],
+        "up": [f"{int(count):,}" for count in up],
+        "values": [[repr(x) if over != "cohort" else str(int(x)) for x in across], [str(int(count)) for count in up]],
+        "cells": [_shown(one) for one in cells],
+        "here": [across.index(middle), up.index(rounds)],
+        "account": ACCOUNTS[accountant],
+    }
+
+
+def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
+    """Return at most `count` values in equal ratios, from a quarter of `middle` to four times it, with `middle`."""
+    values = [middle * _REACH ** (2 * k / (count - 1) - 1) for k in range(count)]
+    nearest = min(range(count), key=lambda k: abs(math.log(values[k] / middle)))
+    values[nearest] = middle
+    if whole:
+        values = [float(max(1, round(float(f"{value:.2g}")))) if value != middle else value for value in values]
+    else:
+        values = [middle if value == middle else float(f"{value:.2g}") for value in values]
+    return sorted({min(value, most) for value in values} | {float(middle)})
+
+
+def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
+    """Return epsilon at one point, or None if it has no account."""
+    try:
+        there = plan if cohort == plan.cohort else replace(plan, cohort=cohort)
+        return budget.epsilon(there, noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
+    except AccountingError:
+        return None
+
+
+def _shown(epsilon: float | None) -> list[Any]:
+    """Return the number for the colour, the text of the cell, and its title."""
+    if epsilon is None:
+        return [None, "–", "no account"]
+    return [epsilon if math.isfinite(epsilon) else None, brief(epsilon), f"epsilon {upwards(epsilon)}"]
+
+
+def brief(epsilon: float) -> str:
+    """Return epsilon as a short text, rounded upwards."""
+    if epsilon > 999:
+        return "∞" if math.isinf(epsilon) else ">999"
+    if epsilon < 0.1:
+        return upwards(max(math.ceil(100 * epsilon) / 100, epsilon), digits=2)
+    return upwards(epsilon, digits=2 if epsilon < 10 else 1)
+
+
+def done(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a job of the page; {"error": text} for a question without one.
+
+    {"unknown": True} if another account may have an answer.
+    """
+    account = job["account"]
+    try:
+        question = question_of(job["options"])
+        match job["kind"]:
+            case "curve":
+                return curve(question, account=account)
+            case "noise-multiplier" | "cohort" as over:
+                return grid(question, over, account=account)
+            case _:
+                return answer(question, account=account)
+    except (CalibrationError, UnsupportedMechanism) as error:
+        return {"error": str(error)} if account == "best" else {"unknown": True}
+    except (AccountingError, DpfedError) as error:
+        return {"error": str(error)}
+    except (ArithmeticError, MemoryError) as error:
+        return {"error": f"no account for such numbers ({type(error).__name__}). Change one."}

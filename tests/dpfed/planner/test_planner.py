@@ -1,0 +1,212 @@
+"""What the planner states is what `dpfed budget` and the Python lines beside it give; quick answers are above it."""
+
+import dataclasses
+import io
+import json
+import shlex
+from contextlib import redirect_stdout
+from urllib.parse import urlencode
+
+import pytest
+
+from accounting.budget import compare
+from dpfed.cli import status
+from dpfed.cli.plan import _start
+from dpfed.errors import ConfigError
+from dpfed.planner.answers import answer, axis, brief, curve, done, grid
+from dpfed.planner.page import DETAILS, NUMBERS, PEOPLE
+from dpfed.planner.question import Question, opened, question_of
+
+PAPER = {"clients": "6000", "cohort": "100"}
+FORWARD = {**PAPER, "rounds": "180", "noise_multiplier": "1.4"}
+COINS = {"mechanism": "bernoulli-aggregate", "dimension": "1000", "edge": "0.1", "clip_norm": "1.0"}
+QUESTIONS = [
+    FORWARD,
+    {**PAPER, "rounds": "180", "epsilon": "1.01"},
+    {**PAPER, "noise_multiplier": "1.4", "epsilon": "1.01", "delta": "1e-5"},
+    {"clients": "600", "rounds": "180", "noise_multiplier": "1.3", "sampling": "balls-and-bins", "participations": "3"},
+    {**FORWARD, "sampling": "cyclic", "adjacency": "zero-out"},
+    {**FORWARD, "noise": "banded", "bands": "6"},
+    {"clients": "600", "rounds": "9", "noise_multiplier": "9", "sampling": "all", "mechanism": "distributed-gaussian",
+     "dropout": "0.1"},
+    {**FORWARD, "mechanism": "skellam", "dimension": "1000", "rotate": "false"},
+    {**PAPER, **COINS, "rounds": "20"},
+    {**PAPER, **COINS, "epsilon": "2.5", "sampling": "fixed"},
+]  # fmt: skip
+
+
+def printed_by_python(lines):
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(lines, {})
+    return float(out.getvalue())
+
+
+def stated(question):
+    found = answer(question)
+    return found, found[found["solved"]]
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize("options", QUESTIONS)
+def test_the_command_and_the_lines_give_the_number_of_the_page(options, capsys):
+    found, number = stated(question_of(options))
+    assert status([*shlex.split(found["command"])[1:], "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    for name in ("epsilon", "noise_multiplier", "rounds", "delta", "adjacency", "notes"):
+        assert record[name] == found[name], name
+    assert printed_by_python(found["python"]) == number
+    assert float(found["shown"]["epsilon"]) >= found["epsilon"]
+
+
+@pytest.mark.slow
+def test_the_same_of_fixed_size_sampling(capsys):
+    found, number = stated(question_of({**FORWARD, "sampling": "fixed"}))
+    assert status([*shlex.split(found["command"])[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon"] == number == printed_by_python(found["python"])
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize("options", QUESTIONS)
+def test_quick_answers_are_on_the_safe_side(options):
+    question = question_of(options)
+    for account in ("rdp", "pld"):
+        quick = done({"kind": "answer", "options": options, "account": account})
+        if "unknown" in quick:
+            continue
+        best = answer(question)
+        assert quick["quick"]
+        solved = best["solved"]
+        less, more = (quick, best) if solved == "rounds" else (best, quick)
+        assert less[solved] <= more[solved] * (1 + 1e-6)
+
+
+@pytest.mark.slow
+def test_what_if_rows_are_those_of_compare():
+    question = question_of({**FORWARD, "rounds": "30"})
+    best = {}
+    for row in compare(question.plan(), noise_multiplier=1.4, rounds=30):
+        key = row.plan.sampling, str(row.plan.adjacency)
+        if row.valid:
+            best[key] = min(row.epsilon, best.get(key, float("inf")))
+    lines = answer(question)["others"]
+    assert {line["sampling"] for line in lines} >= {"fixed", "all", "balls-and-bins", "allocation", "min-separation"}
+    for line in lines:
+        key = line["sampling"], line["adjacency"]
+        if key in best and line["sampling"] != "fixed":
+            assert answer(question_of(line["options"]))["epsilon"] == pytest.approx(best[key], rel=1e-9)
+
+
+def test_the_curve_ends_beyond_the_plan_and_has_its_point():
+    question = question_of(FORWARD)
+    for account in ("rdp", "best"):
+        points = curve(question, account=account)["points"]
+        assert [point[0] for point in points] == sorted({point[0] for point in points})
+        assert points[-1][0] == 216
+        (own,) = (point for point in points if point[0] == 180)
+        assert own[1] == answer(question, account=account)["epsilon"]
+
+
+@pytest.mark.parametrize("over", ["noise-multiplier", "cohort"])
+def test_the_map_has_the_plan_and_upper_bounds(over):
+    question = question_of(FORWARD)
+    found = grid(question, over, account="rdp")
+    column, row = found["here"]
+    value, short, words = found["cells"][row * len(found["across"]) + column]
+    assert value == answer(question, account="rdp")["epsilon"]
+    assert float(short) >= value
+    assert float(words.removeprefix("epsilon ")) >= value
+    assert len(found["cells"]) == len(found["across"]) * len(found["up"])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-7, 0.0700001, 0.5, 1.23001, 9.996, 12.301, 104.01, 999.0])
+def test_short_numbers_are_rounded_upwards(epsilon):
+    assert float(brief(epsilon)) >= epsilon
+    assert len(brief(epsilon)) <= 5
+    assert [brief(1000.1), brief(float("inf"))] == [">999", "∞"]
+
+
+def test_axes_have_their_middle_and_their_end():
+    assert 1.4375 in axis(1.4375, 9, whole=False, most=float("inf"))
+    assert axis(3, 9, whole=True, most=4) == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_every_option_of_a_question_is_on_the_page():
+    boxes = [box.name for box in (*NUMBERS, *PEOPLE, *DETAILS)]
+    assert sorted(boxes) == sorted(field.name for field in dataclasses.fields(Question))
+
+
+@pytest.mark.parametrize("options", [*QUESTIONS, {}])
+def test_a_plan_comes_back_from_its_file_and_its_link(options, tmp_path):
+    question = question_of(options)
+    file = tmp_path / "plan.json"
+    file.write_text(question.to_json())
+    assert opened(str(file)) == question
+    assert opened(f"http://127.0.0.1:1234/#{urlencode(question.texts)}") == question
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"clients": "many"}, "--clients 'many': must be a whole number"),
+        ({"clients": "6000.5"}, "must be a whole number"),
+        ({"sampling": "lottery"}, "must be one of poisson"),
+        ({"rotate": "perhaps"}, "true or false"),
+        ({"epsilon": "a lot"}, "must be a number"),
+        ({"epsilom": "1"}, "no option of a plan"),
+        ({"cohort": ["1"]}, "must be a whole number"),
+    ],
+)
+def test_what_no_plan_has_is_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        question_of(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({**FORWARD, "epsilon": "1"}, "give exactly two of"),
+        (PAPER, "give exactly two of"),
+        ({**FORWARD, "cohort": "7000"}, "at most the number of clients"),
+        ({**FORWARD, "rounds": "0"}, "rounds"),
+        ({**FORWARD, "noise_multiplier": "nan"}, "noise_multiplier"),
+        ({**FORWARD, "sampling": "allocation"}, "participations is missing"),
+        ({**FORWARD, "edge": "0.1"}, "Remove it"),
+        ({"cohort": "5"}, "--clients is missing"),
+        ({**PAPER, **COINS, "rounds": "5", "noise_multiplier": "1"}, "coins: it is for Gaussian noise"),
+    ],
+)
+def test_what_describes_no_plan_is_one_message(options, words):
+    assert words in done({"kind": "answer", "options": options, "account": "best"})["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.json"], "cannot be read"),
+        (["{odd}"], "holds no plan"),
+        (["{plan}", "--clients", "5"], "--clients beside"),
+        (["--clients", "50", "--cohort", "60"], "at most the number of clients"),
+        (["--rounds", "5", "--noise-multiplier", "1", "--epsilon", "1"], "give exactly two"),
+        (["--port", "99999"], "--port 99999"),
+        (["--mechanism", "skellam", "--dimension", "10", "--static", "{out}"], "Gaussian noise"),
+        (["#clients=x"], "--clients 'x'"),
+    ],
+)
+def test_a_bad_start_is_one_message(arguments, words, tmp_path, capsys):
+    (tmp_path / "odd.json").write_text('{"format": "something else"}')
+    (tmp_path / "plan.json").write_text(Question(clients=9, cohort=3, rounds=1, epsilon=1.0).to_json())
+    here = {name: str(tmp_path / f"{name}.json") for name in ("odd", "plan", "out")}
+    assert status(["plan", *(one.format(**here) for one in arguments)]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_what_is_not_said_is_begun_with():
+    assert _start(None, Question()).given == {"clients": 6000, "cohort": 100, "rounds": 180, "noise_multiplier": 1.4}
+    assert _start(None, Question(clients=50)).given == {
+        "clients": 50, "cohort": 50, "rounds": 180, "noise_multiplier": 1.4,
+    }  # fmt: skip
+    assert _start(None, Question(epsilon=2.0)).solved == "noise_multiplier"
+    assert _start(None, Question(epsilon=2.0, noise_multiplier=1.0)).solved == "rounds"
+    assert _start(None, question_of(COINS)).given["rounds"] == 180

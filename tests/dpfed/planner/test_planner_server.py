@@ -1,0 +1,194 @@
+"""The planner's server answers its own page on this machine, and nobody else; a newer question ends an older one's."""
+
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from dpfed.planner.answers import answer
+from dpfed.planner.lane import Lane, Superseded
+from dpfed.planner.question import question_of
+from dpfed.planner.server import LARGEST_BODY, Pace, PlannerServer
+from dpfed.report.loopback import address_of
+
+START = {"clients": "6000", "cohort": "100", "rounds": "20", "noise_multiplier": "1.4"}
+SLOW = {**START, "rounds": "2000", "sampling": "fixed", "epsilon": "3", "noise_multiplier": ""}
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = PlannerServer(question_of(START), port=0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    with server.lane:
+        thread.start()
+        yield server
+        server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def asked(server, body, path=None, method="POST", **changes):
+    port = server.server_address[1]
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {
+        "Host": f"127.0.0.1:{port}",
+        "Origin": f"http://127.0.0.1:{port}",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(text)),
+    }
+    named = {name.replace("_", "-"): value.replace("PORT", str(port)) for name, value in changes.items() if value}
+    headers = {name: value for name, value in {**headers, **named}.items() if changes.get(name.replace("-", "_"), "x")}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.putrequest(method, path or f"/{server.secret}/ask", skip_host=True, skip_accept_encoding=True)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    connection.send(text)
+    response = connection.getresponse()
+    found = response.read().decode()
+    connection.close()
+    return response.status, found
+
+
+def question(kind="answer", *, options=START, quick=True, turn=1):
+    return {"kind": kind, "options": options, "quick": quick, "turn": turn}
+
+
+def test_the_page_is_there_and_asks_nobody_else(server):
+    code, page = asked(server, b"", f"/{server.secret}/", method="GET")
+    assert code == 200
+    assert "connect-src &#39;self&#39;" in page
+    assert server.secret not in page
+    assert server.server_address[0] == "127.0.0.1"
+    assert address_of(server).endswith(f"/{server.secret}/")
+
+
+@pytest.mark.parametrize("kind", ["answer", "curve", "noise-multiplier", "cohort"])
+def test_an_answer_is_json(server, kind):
+    code, text = asked(server, question(kind))
+    assert code == 200
+    found = json.loads(text)
+    assert found["account"]
+    if kind == "answer":
+        assert found["epsilon"] >= answer(question_of(START))["epsilon"]
+
+
+def test_the_default_account_answers_as_the_command(server):
+    code, text = asked(server, question(quick=False, turn=2))
+    assert code == 200
+    assert json.loads(text)["epsilon"] == answer(question_of(START))["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("/ask", {}),
+        ("/wrong/ask", {}),
+        ("/{secret}/", {}),
+        ("/{secret}/ask?x=1", {}),
+        ("/{secret}/ask", {"Host": "evil.example"}),
+        ("/{secret}/ask", {"Host": "127.0.0.1"}),
+        ("/{secret}/ask", {"Host": ""}),
+        ("/{secret}/ask", {"Origin": "http://evil.example"}),
+        ("/{secret}/ask", {"Origin": "null"}),
+        ("/{secret}/ask", {"Origin": ""}),
+        ("/{secret}/ask", {"Origin": "http://localhost:1"}),
+        ("/{secret}/ask", {"Content_Type": "text/plain"}),
+        ("/{secret}/ask", {"Sec_Fetch_Site": "cross-site"}),
+    ],
+)
+def test_nobody_else_is_answered(server, path, changes):
+    code, words = asked(server, question(), path.format(secret=server.secret), **changes)
+    assert code == 403
+    assert "epsilon" not in words
+
+
+@pytest.mark.parametrize("path", ["/", "/wrong/", "/{secret}", "/{secret}/ask", "/{secret}/../"])
+def test_nothing_else_is_served(server, path):
+    assert asked(server, b"", path.format(secret=server.secret), method="GET")[0] == 404
+    assert asked(server, b"", f"/{server.secret}/", method="GET", Host="evil.example:80")[0] == 404
+    assert asked(server, b"", f"/{server.secret}/ask", method="PUT")[0] == 501
+
+
+@pytest.mark.parametrize(
+    ("body", "changes", "code"),
+    [
+        (b"{", {}, 400),
+        (b"[]", {}, 400),
+        (b"\xff", {}, 400),
+        (b"[" * 5000, {}, 400),
+        (b'{"kind": "answer", "options": {}, "turn": "x"}', {}, 400),
+        (b'{"kind": "files", "options": {}, "turn": 1}', {}, 400),
+        (b'{"kind": "answer", "options": [], "turn": 1}', {}, 400),
+        (b'{"kind": "answer", "options": {}, "turn": 1e999}', {}, 400),
+        (b"x" * (LARGEST_BODY + 1), {}, 413),
+        (b"{}", {"Content_Length": "99999999999999999999"}, 413),
+        (b"{}", {"Content_Length": "-1"}, 411),
+        (b"{}", {"Content_Length": ""}, 411),
+        (b"{}", {"Transfer_Encoding": "chunked"}, 411),
+    ],
+)
+def test_what_is_no_question_is_refused(server, body, changes, code):
+    assert asked(server, body, **changes)[0] == code
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_plan_without_an_answer_is_one_message(server, quick):
+    code, text = asked(server, question(options={**START, "cohort": "7000"}, quick=quick, turn=3))
+    assert code == 200
+    assert "at most the number of clients" in json.loads(text)["error"]
+
+
+@pytest.mark.slow
+def test_a_newer_question_ends_the_job_of_an_older_one():
+    ended = []
+    with Lane() as lane:
+
+        def ask():
+            try:
+                lane.ask(1, {"kind": "answer", "options": SLOW, "account": "best"})
+            except Superseded:
+                ended.append(time.monotonic())
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        time.sleep(0.2)
+        assert lane.ask(2, {"kind": "answer", "options": START, "account": "best"})["rounds"] == 20
+        thread.join(10)
+        assert ended
+        with pytest.raises(Superseded):
+            lane.ask(1, {"kind": "answer", "options": START, "account": "best"})
+        process = lane._process
+    assert process.poll() is not None
+
+
+@pytest.mark.slow
+def test_a_computation_that_ends_by_itself_is_one_message_and_another_begins():
+    with Lane() as lane:
+        lane._process.kill()
+        assert (
+            "ended before it was done" in lane.ask(1, {"kind": "answer", "options": START, "account": "best"})["error"]
+        )
+        assert lane.ask(1, {"kind": "answer", "options": START, "account": "best"})["rounds"] == 20
+
+
+def test_what_was_slow_a_moment_ago_is_not_asked_while_a_slider_moves():
+    pace, job = Pace(), {"kind": "answer", "options": START}
+    assert pace.quick_ones(job) == ["pld", "rdp"]
+    with pace.measured(job, "best"):
+        pass
+    assert pace.quick_ones(job) == ["best", "pld", "rdp"]
+    with pace.measured(job, "pld"):
+        time.sleep(0.07)
+    assert pace.quick_ones(job) == ["best", "rdp"]
+    assert pace.quick_ones({"kind": "answer", "options": {**START, "sampling": "balls-and-bins"}}) == ["rdp"]
+
+
+def test_a_planner_never_loads_torch():
+    code = "import sys, dpfed.planner.server, dpfed.planner.static; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
