@@ -1,9 +1,9 @@
 """A method of a user's that trains masks, as FedPM does, with a server prior and local training that are its own."""
 
 import pytest
-from dpfed.audit.method_setting import audit_upload
 
 from dpfed import methods
+from dpfed.audit.round.method_setting import audit_upload
 from dpfed.clients.masks import MaskTraining
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
