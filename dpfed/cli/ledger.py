@@ -210,7 +210,7 @@ def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
     if not plans:
         return {}
     from dpfed.cli.run import read_configuration
-    from dpfed.methods.goals import PrivacyGoal
+    from dpfed.methods.privacy_target import PrivacyGoal
     from dpfed.run.experiment import build
 
     runs = []

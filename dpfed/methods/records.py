@@ -18,7 +18,7 @@ from dpfed.clients.training import LocalTraining
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Record
 from dpfed.errors import ConfigError
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyGoal
 from dpfed.randomness import Randomness
 
 _CHANCE_OF_AN_EARLY_END = 0.01

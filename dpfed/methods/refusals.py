@@ -2,7 +2,7 @@
 
 `refuse` looks at the configuration alone, before anything is loaded. What needs more is refused where that is known:
 the network (`refuse_network`), the number of processes (`refuse_ranks`), clients and delta (`dpfed.methods.aborts`,
-`dpfed.methods.goals`), integers of a sum (`dpfed.methods.sums`), and what stages say of themselves when a chain is
+`dpfed.methods.privacy_target`), integers of a sum (`dpfed.methods.sums`), and unsound chains when they are
 made (`dpfed.stages.chain`).
 """
 

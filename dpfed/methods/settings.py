@@ -22,7 +22,7 @@ from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.methods.choices import bound_of_moves, in_integers, is_linear
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import PrivacyGoal, goal_of
+from dpfed.methods.privacy_target import PrivacyGoal, goal_of
 from dpfed.methods.schemes import scheme, sparse_scheme
 from dpfed.methods.sums import filled_to, integers_of, most_uploads
 from dpfed.models.flat import FlatModel

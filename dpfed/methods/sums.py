@@ -11,8 +11,8 @@ from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integers import Integers
 from dpfed.methods.choices import in_integers, tolerance_of
-from dpfed.methods.goals import PrivacyGoal, slots_of
 from dpfed.methods.least_participants import least_participants
+from dpfed.methods.privacy_target import PrivacyGoal, slots_of
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages

@@ -15,7 +15,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import open_input
 from accounting.mechanisms import SingleRelease, schedule_of
 from dpfed.errors import RunError
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyGoal
 from dpfed.run.binding import PARTS, Heads
 
 TAKEN_BACK = "the project was not charged for the line of this nonce, so nothing was released"

@@ -33,8 +33,8 @@ from dpfed.mechanisms.soundness import of_ones_own, require_forgetful, require_f
 from dpfed.methods.catalogue import federated_method, method
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import PrivacyGoal, slots_of
 from dpfed.methods.parts import ServerParts, TrainingParts
+from dpfed.methods.privacy_target import PrivacyGoal, slots_of
 from dpfed.methods.records import Goal, RecordGoal, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release

@@ -14,7 +14,7 @@ from dpfed.config.own_code import OwnFile
 from dpfed.config.tables import Config, override, parse_written
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import goal_of
+from dpfed.methods.privacy_target import goal_of
 from dpfed.methods.records import Goal
 
 OWN_CODE = "own_code.json"

@@ -16,7 +16,7 @@ from accounting.exceeded import no_round_fits
 from accounting.ledger import LocalRelease, Release
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed, SingleRelease, schedule_of
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyGoal
 from dpfed.methods.records import Goal, RecordGoal
 from dpfed.run.book import Book
 from dpfed.run.experiment import Experiment

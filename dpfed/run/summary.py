@@ -10,7 +10,7 @@ from typing import Any
 from accounting.compose.accountant import overflow
 from accounting.errors import ContradictoryBounds
 from accounting.ledger import Ledger, Release
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyGoal
 from dpfed.methods.records import RecordGoal
 from dpfed.run.binding import Binding
 from dpfed.run.book import Book

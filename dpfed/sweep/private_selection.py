@@ -16,7 +16,7 @@ from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from accounting.mechanisms import Mechanism
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyGoal
 from dpfed.randomness import Randomness, Secure
 from dpfed.sweep.grid import SEED, Cell
 from dpfed.sweep.jobs import workers

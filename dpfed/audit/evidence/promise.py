@@ -12,7 +12,7 @@ from accounting.ledger import Release
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
-from dpfed.methods.goals import PrivacyGoal, goal_of, slots_of
+from dpfed.methods.privacy_target import PrivacyGoal, goal_of, slots_of
 from dpfed.methods.refusals import refuse
 from dpfed.methods.sums import filled_to
 from dpfed.participation.canaries import Canaries

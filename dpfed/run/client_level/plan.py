@@ -20,7 +20,7 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods.catalogue import method
-from dpfed.methods.goals import PrivacyGoal, goal_of
+from dpfed.methods.privacy_target import PrivacyGoal, goal_of
 from dpfed.methods.refusals import refuse
 from dpfed.participation.sampling import Sampler, sampler_of
 from dpfed.randomness import Randomness, randomness_of

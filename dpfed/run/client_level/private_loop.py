@@ -23,7 +23,7 @@ from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyGoal
 from dpfed.participation.sampling import draw_cohort
 from dpfed.round import run_round
 from dpfed.run.client_level.book import LoopBook, delta_in, fingerprint

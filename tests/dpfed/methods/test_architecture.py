@@ -8,7 +8,7 @@ import pytest
 from dpfed.config.tables import override, parse
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS, federated_method
-from dpfed.methods.goals import goal_of
+from dpfed.methods.privacy_target import goal_of
 from dpfed.run.experiment import build
 from dpfed.stages.shared_mask import PublicTopMask
 

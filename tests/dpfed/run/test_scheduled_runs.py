@@ -12,7 +12,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import schedule_of, unsampled
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.goals import goal_of
+from dpfed.methods.privacy_target import goal_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder

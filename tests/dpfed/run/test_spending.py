@@ -9,7 +9,7 @@ import torch
 import dpfed
 from accounting import Composed, Plan, Release, budget
 from accounting.compose import lower_bound
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyGoal
 from dpfed.run.spending import OfEqualRounds, OfVariousRounds
 
 NOBODY = np.zeros(0, dtype=np.int64)
