@@ -42,7 +42,7 @@ from dpfed.stages.stage import Private, Stage, part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PrivacyGoal:
+class PrivacyTarget:
     """The mechanism of a run's rounds, delta, and the epsilon it may not exceed (None: only stated).
 
     private: the stage that draws the noise and is charged for it; bound: the stages right before it, which its account
@@ -105,7 +105,7 @@ class PrivacyGoal:
         released: Composed = part(self.private, "run")(rounds, self.least)
         return released
 
-    def is_like(self, other: PrivacyGoal) -> bool:
+    def is_like(self, other: PrivacyTarget) -> bool:
         """Return True if the rounds of both targets are the same."""
         return all(
             getattr(self, name) == getattr(other, name)
@@ -125,7 +125,7 @@ class PrivacyGoal:
             guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
 
 
-def goal_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomness | None = None) -> PrivacyGoal:
+def target_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomness | None = None) -> PrivacyTarget:
     """Return the privacy target of a run; ConfigError for choices without an account."""
     seeds = Seeds(root=config.run.seed)
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
@@ -145,10 +145,10 @@ def goal_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomnes
     return goal
 
 
-def _goal(config: Config, private: Private, *bound: Stage, z: float | None, clip: float, **more: Any) -> PrivacyGoal:
+def _goal(config: Config, private: Private, *bound: Stage, z: float | None, clip: float, **more: Any) -> PrivacyTarget:
     table = config.privacy
     assert table is not None
-    return PrivacyGoal(
+    return PrivacyTarget(
         private=private,
         bound=bound,
         delta=delta_of(config),
@@ -166,7 +166,7 @@ def delta_of(config: Config) -> float:
     return config.privacy.delta or default_delta(config.federation.clients)
 
 
-def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
     table, who, server = config.privacy, sampler_of(config), config.server
     assert isinstance(table, GaussianPrivacy)
     noise = GaussianNoise.calibrated(
@@ -186,7 +186,7 @@ def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     return _goal(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
 
 
-def _coins(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _coins(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
     """m trials are m coins for each number that is sent, whose probabilities move together: sqrt(m) times as far."""
     table, who = config.privacy, sampler_of(config)
     assert isinstance(table, CoinPrivacy)
@@ -205,7 +205,7 @@ def _coins(config: Config, facts: MethodFacts, sent: int, randomness: Randomness
     return _goal(config, coins, moves, z=None, clip=clip)
 
 
-def _dithered(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _dithered(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
     table = config.privacy
     assert isinstance(table, DitheredPrivacy)
     rounds, delta = config.federation.rounds, delta_of(config)
@@ -214,7 +214,7 @@ def _dithered(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     return _goal(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
 
 
-def _integers(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _integers(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
     table, federation = config.privacy, config.federation
     assert isinstance(table, IntegerPrivacy)
     noise, rows, z = IntegerNoise.calibrated(
@@ -235,7 +235,7 @@ def _integers(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     return _goal(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least=least)
 
 
-_MADE: dict[type, Callable[[Config, MethodFacts, int, Randomness], PrivacyGoal]] = {
+_MADE: dict[type, Callable[[Config, MethodFacts, int, Randomness], PrivacyTarget]] = {
     GaussianPrivacy: _gaussian,
     IntegerPrivacy: _integers,
     CoinPrivacy: _coins,
@@ -243,7 +243,7 @@ _MADE: dict[type, Callable[[Config, MethodFacts, int, Randomness], PrivacyGoal]]
 }
 
 
-def slots_of(goal: PrivacyGoal) -> int | None:
+def slots_of(goal: PrivacyTarget) -> int | None:
     """The fixed number of uploads that the account of a round rests on, if it does."""
     inside = unsampled(goal.mechanism)
     if isinstance(inside, BernoulliAggregate):

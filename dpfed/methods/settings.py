@@ -22,7 +22,7 @@ from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.methods.choices import bound_of_moves, in_integers, is_linear
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.privacy_target import PrivacyGoal, goal_of
+from dpfed.methods.privacy_target import PrivacyTarget, target_of
 from dpfed.methods.schemes import scheme, sparse_scheme
 from dpfed.methods.sums import filled_to, integers_of, most_uploads
 from dpfed.models.flat import FlatModel
@@ -194,20 +194,20 @@ class Settings:
         """Return the map to signs of a public size, or by the round's noise from seeds of this purpose."""
         return PublicSigns(choice=self.coordinates_of_coins(), bound=bound, noise_purpose=noise_purpose)
 
-    def goal(self, sent: int) -> PrivacyGoal | None:
+    def goal(self, sent: int) -> PrivacyTarget | None:
         """Return the privacy target of rounds in which clients send `sent` values; None if nothing is private."""
         if self.config.privacy is None:
             return None
         if sent not in self._goals:
-            self._goals[sent] = goal_of(self.config, self.facts, sent, self.randomness)
+            self._goals[sent] = target_of(self.config, self.facts, sent, self.randomness)
         return self._goals[sent]
 
     @cached_property
-    def _goals(self) -> dict[int, PrivacyGoal]:
+    def _goals(self) -> dict[int, PrivacyTarget]:
         """Calibrated once."""
         return {}
 
-    def canaries(self, goal: PrivacyGoal | None) -> Canaries | None:
+    def canaries(self, goal: PrivacyTarget | None) -> Canaries | None:
         """Clients that only an audit has, beside the others."""
         config = self.config
         if not config.audit.canaries:
@@ -221,7 +221,7 @@ class Settings:
             seeds=self.seeds,
         )
 
-    def _integers(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
+    def _integers(self, project: Project, goal: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
         if goal is None or goal.integer_rows is None:
             clip = self.config.aggregation.clip_norm if goal is None else goal.clip_norm
             integers = integers_of(self.config, clip, project.sent, self.randomness, self.seeds)
@@ -233,7 +233,7 @@ class Settings:
         words = Words(size=integers.fixed_point.padded, bits=integers.bits)
         return Stages(project, *own, *bound, words)
 
-    def _symbols(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
+    def _symbols(self, project: Project, goal: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
         """ConfigError for a scheme whose sums cannot be decoded."""
         made = scheme(self.config, self.facts, project.sent)
         alphabet = alphabet_of(made, project.sent)

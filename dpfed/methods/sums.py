@@ -12,7 +12,7 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.integers import Integers
 from dpfed.methods.choices import in_integers, tolerance_of
 from dpfed.methods.least_participants import least_participants
-from dpfed.methods.privacy_target import PrivacyGoal, slots_of
+from dpfed.methods.privacy_target import PrivacyTarget, slots_of
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
@@ -22,7 +22,7 @@ _ROUNDING_LOSS = 1e-4
 """Relative growth of the bound on an update by rounding, where nothing is private: 1.4% of its norm is rounding."""
 
 
-def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
+def sums_of(config: Config, stages: Stages, goal: PrivacyTarget | None, seeds: Seeds) -> PlainSums | SecureSums:
     table = config.aggregation
     if table.kind == "plain":
         return PlainSums(tolerance=tolerance_of(config))
@@ -54,7 +54,7 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
     )
 
 
-def _named(config: Config, goal: PrivacyGoal | None) -> int | None:
+def _named(config: Config, goal: PrivacyTarget | None) -> int | None:
     """Return the least number of clients in every secure sum; None: as many as are drawn."""
     federation = config.federation
     if federation.sampling in ("fixed", "all"):
@@ -62,7 +62,7 @@ def _named(config: Config, goal: PrivacyGoal | None) -> int | None:
     return filled_to(config, goal)
 
 
-def _check_neighbours(config: Config, neighbours: int, goal: PrivacyGoal | None) -> None:
+def _check_neighbours(config: Config, neighbours: int, goal: PrivacyTarget | None) -> None:
     """Before the first round, not in it."""
     federation = config.federation
     usual = federation.clients if federation.sampling == "all" else filled_to(config, goal) or federation.cohort
@@ -73,7 +73,7 @@ def _check_neighbours(config: Config, neighbours: int, goal: PrivacyGoal | None)
             raise ConfigError(f"aggregation.{error}") from None
 
 
-def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
+def filled_to(config: Config, goal: PrivacyTarget | None) -> int | None:
     """Return the number of clients in every sum, drawn or not; None: those who were drawn.
 
     A private sum under Poisson sampling, if it is a secure one or the clients add the noise: whoever counts uploads

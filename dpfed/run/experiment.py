@@ -34,8 +34,8 @@ from dpfed.methods.catalogue import federated_method, method
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.parts import ServerParts, TrainingParts
-from dpfed.methods.privacy_target import PrivacyGoal, slots_of
-from dpfed.methods.records import Goal, RecordGoal, private_records
+from dpfed.methods.privacy_target import PrivacyTarget, slots_of
+from dpfed.methods.records import Goal, RecordTarget, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release
 from dpfed.methods.settings import Settings
@@ -145,7 +145,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     parts = TrainingParts(config=config, facts=facts, model=model, network=network, device=device)
     course = federated_method(facts.name).course(parts)
     clients = local_training(config, course, objective.loss, dataset, model, division, device)
-    records: RecordGoal | None = None
+    records: RecordTarget | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
         require_records_apart(
@@ -242,7 +242,7 @@ def _chain(settings: Settings) -> Stages:
         raise ConfigError(f"method.name={facts.name!r}: its function fails: {words_of(error)}.") from error
 
 
-def _charged(settings: Settings, stages: Stages) -> PrivacyGoal | None:
+def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
     """The goal with the mechanism that the stage charges which makes rounds private: nothing else says what a run is
     charged for. ConfigError where that charge does not cover what the chain, or a scheme of one's own, does."""
     goal = settings.goal(stages.project.sent)
@@ -270,7 +270,7 @@ def _check_own_scheme(stages: Stages) -> None:
         )
 
 
-def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks: Ranks) -> Method:
+def _method(settings: Settings, stages: Stages, goal: PrivacyTarget | None, ranks: Ranks) -> Method:
     config = settings.config
     return Method(
         stages=stages,
